@@ -1,0 +1,69 @@
+"""The contract of an algorithm: advantages from rewards, and a loss from log-probs.
+
+A recipe (`algorithms/grpo.py`: `Grpo`) is a frozen dataclass that fixes the pure parts in
+`advantages.py`, `filters.py`, `surrogates.py`, `aggregations.py`, `divergences.py` to the published
+defaults; every choice is a field, so every choice can be overridden from the config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from vlmrl.schema import Advantages, Rewards, Rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """One micro-batch, all [B, T] unless said otherwise; values outside `mask` are arbitrary but finite.
+
+    `old` equals `new.detach()` when on-policy. `ref` is None when the divergence is off. `advantages` is
+    [B, T] or [B, 1]; `weights` [B]. The three totals are global: over all micro-batches and ranks.
+    """
+
+    new: torch.Tensor
+    old: torch.Tensor
+    sampling: torch.Tensor
+    ref: torch.Tensor | None
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    weights: torch.Tensor
+    num_tokens: int
+    num_rollouts: int
+    max_tokens: int
+    progress: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """`loss` is this micro-batch's share: shares of all micro-batches ADD UP to the batch's loss.
+
+    `metrics` are sums over the micro-batch's loss tokens (the policy divides by `num_tokens`).
+    """
+
+    loss: torch.Tensor
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Algorithm(Protocol):
+    """What the trainer asks of an algorithm."""
+
+    kl: float
+    """Weight of the divergence from the reference; 0 means no reference is made or asked."""
+    refill: int
+    """At most this many extra batches are drawn to replace uniform groups (dynamic sampling); 0: none."""
+
+    def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
+        """Rewards after shaping that needs lengths (overlong punishment); most return them unchanged."""
+
+    def keep(self, rewards: Rewards) -> torch.Tensor:
+        """bool [P]: groups worth training on; used only when `refill` > 0."""
+
+    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+        """Advantages [P, G]; invalid rollouts take no part in any statistic and get 0."""
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The loss of one micro-batch."""

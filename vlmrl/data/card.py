@@ -1,0 +1,48 @@
+"""The contract of a card: one file under `datasets/` that says what a data set is and reads its rows.
+
+A card is a frozen dataclass; its fields are its options in the config. Reading is lazy: `rows(split)`
+must be cheap, and `to_sample(row)` makes one sample without opening any media.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vlmrl.schema import Sample
+
+
+@dataclass(frozen=True)
+class Card:
+    """Base of cards.
+
+    Class variables: `origin` (where the data comes from), `revision`, `licence`, `splits`, `verifiers` (what fits this data).
+    """
+
+    origin: ClassVar[str] = ""
+    revision: ClassVar[str] = ""
+    licence: ClassVar[str] = ""
+    splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ()
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a split: indexable, with a length, lazy where the format allows.
+
+        Raises:
+            UserError: no such split or file; the message names it.
+        """
+        raise TypeError(f"{type(self).__name__} must define rows")
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One row as a sample: truth in the unit square and in seconds.
+
+        Raises:
+            UserError: what is wrong with this row; the loader quarantines it under this reason.
+        """
+        raise TypeError(f"{type(self).__name__} must define to_sample")
+
+    def corpus(self) -> list[str]:
+        """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
+        return []
+

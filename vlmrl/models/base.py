@@ -1,0 +1,128 @@
+"""The contract of a model family: everything the trainer must know of one architecture.
+
+One file under `models/` is one family; it holds a class named after the file (`qwen2_5_vl.py`:
+`Qwen25Vl`). The policy, the engines and the loader ask the family and never look inside a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from vlmrl.config import BuildConfig
+from vlmrl.schema import Encoded, Frame, Sample, Space
+
+Features = Any
+"""What the towers made of media: opaque to everyone but the family."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Base of families.
+
+    Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `space` (in which
+    the model writes coordinates), `media_tokens` (token strings that must never be sampled), `towers`
+    (tower name -> prefixes of `named_parameters()` of the HF model; the names are vision, projector,
+    language), `lora_targets` (tower name -> linear layer names), `decoder_layers` (module paths that FSDP
+    or checkpointing wraps).
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ()
+    space: ClassVar[Space] = "pixel"
+    media_tokens: ClassVar[tuple[str, ...]] = ()
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """A small HF model (fp32, random weights) and its processor, of the real architecture.
+
+        The tokenizer is trained on `corpus`. Both can be saved with `save_pretrained` and load again by
+        the path a real checkpoint takes.
+        """
+        raise TypeError(f"{type(self).__name__} builds no small models")
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """The chat prompt as text, ONE placeholder per medium, generation prompt included."""
+        raise TypeError(f"{type(self).__name__} must define render")
+
+    def encode(
+        self, processor: Any, text: str, images: Sequence[Any]
+    ) -> Encoded:
+        """Token ids, media tensors and positions of one rendered prompt; `images` are RGB PIL images."""
+        raise TypeError(f"{type(self).__name__} must define encode")
+
+    def frame(self, processor: Any, size: tuple[int, int] | None) -> Frame:
+        """The frame of a prompt whose first image is `size` (width, height) pixels; None: no image."""
+        raise TypeError(f"{type(self).__name__} must define frame")
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """How many tokens an image of this size becomes, from its size alone.
+
+        Raises:
+            UserError: the processor refuses this size (e.g. aspect ratio); the message says why.
+        """
+        raise TypeError(f"{type(self).__name__} must define image_tokens")
+
+    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """Ids that must never be sampled: a sampled placeholder breaks the next forward."""
+        raise TypeError(f"{type(self).__name__} must define media_token_ids")
+
+    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """Ids that end a completion."""
+        raise TypeError(f"{type(self).__name__} must define stop_token_ids")
+
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
+        """Run the towers ONCE per prompt, with gradient; None if no prompt has media.
+
+        Features keep the prompts' order, so that `spread` can pick them by prompt.
+        """
+        raise TypeError(f"{type(self).__name__} must define tower_features")
+
+    def spread(self, features: Features | None, prompts: Sequence[Encoded], rows: Sequence[int]) -> Features | None:
+        """Features for a batch of rows, row i showing prompt `rows[i]`; gradient flows back to the towers."""
+        raise TypeError(f"{type(self).__name__} must define spread")
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: Features | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Hidden states [B, T, H] of the language model's last layer (after the final norm), before the head.
+
+        `input_ids` [B, T], `position_ids` [3, B, T] (M-RoPE) or [1, B, T]; `cache` is a transformers Cache
+        that is filled, or None.
+        """
+        raise TypeError(f"{type(self).__name__} must define decode")
+
+    def head(self, model: Any) -> torch.nn.Module:
+        """The output projection: hidden [.., H] -> logits [.., V]."""
+        return model.get_output_embeddings()
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Weights under the names vLLM expects; the base keeps the in-memory names."""
+        return dict(named)
+
+
+def family_of(model_type: str) -> Family:
+    """The family that serves checkpoints of `config.model_type`.
+
+    Raises:
+        UserError: none does; the message lists what is served.
+    """
+    from vlmrl import plugins
+    from vlmrl.errors import UserError
+
+    served: dict[str, str] = {}
+    for name in plugins.names("family"):
+        family = plugins.build("family", name)
+        if model_type in family.model_types:
+            return family
+        served.update(dict.fromkeys(family.model_types, name))
+    raise UserError(f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}")
