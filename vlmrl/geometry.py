@@ -1,0 +1,271 @@
+"""Boxes, points and spans: spaces, conversion both ways, overlap and matching.
+
+Inside vlmrl a box is xyxy in the unit square of the original media and a time is in seconds. This
+is the one module that converts. It never guesses a space from the values it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from vlmrl.schema import Box, Frame, Point, Space, Span
+
+Array = NDArray[np.float64]
+
+MIN_AREA = 1e-12
+"""Unit square; a millionth of a pixel of a 1000 x 1000 picture. A box with less is dropped."""
+
+
+# -------------------------------------------------------------------------------------- spaces
+
+
+def extent(frame: Frame, space: Space | None = None) -> tuple[float, float]:
+    """Width and height of the whole media in a space (the frame's own when None).
+
+    Raises:
+        ValueError: the space is in pixels and the frame does not know the size.
+    """
+    space = space or frame.space
+    if space == "norm1000":
+        return 1000.0, 1000.0
+    if space == "norm1":
+        return 1.0, 1.0
+    if space == "pixel":
+        size = (frame.width, frame.height)
+    elif space == "resized":
+        size = (frame.resized_width, frame.resized_height)
+    else:
+        raise ValueError(f"no space is named {space!r}; there are: pixel, resized, norm1000, norm1")
+    if not size[0] or not size[1]:
+        raise ValueError(
+            f"coordinates in space {space!r} need the media's width and height; found {size}"
+        )
+    return float(size[0]), float(size[1])
+
+
+def to_unit(
+    x1: float, y1: float, x2: float, y2: float, frame: Frame
+) -> tuple[float, float, float, float]:
+    """Four numbers in `frame.space` as xyxy in the unit square, neither ordered nor clipped.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+    width, height = extent(frame)
+    return x1 / width, y1 / height, x2 / width, y2 / height
+
+
+def from_unit(
+    box: Box, frame: Frame, space: Space | None = None
+) -> tuple[float, float, float, float]:
+    """A box as xyxy numbers in a space (the frame's own when None), not rounded.
+
+    Raises:
+        ValueError: the frame lacks the size that the space needs.
+    """
+    width, height = extent(frame, space)
+    return box.x1 * width, box.y1 * height, box.x2 * width, box.y2 * height
+
+
+def point_from_unit(point: Point, frame: Frame, space: Space | None = None) -> tuple[float, float]:
+    """A point as (x, y) numbers in a space (the frame's own when None), not rounded."""
+    width, height = extent(frame, space)
+    return point.x * width, point.y * height
+
+
+# ------------------------------------------------------------------------------ typed geometry
+
+
+def box(
+    numbers: Sequence[float], frame: Frame, label: str | None = None, score: float | None = None
+) -> Box | None:
+    """The box that four xyxy numbers in `frame.space` stand for: ordered, clipped, unit square.
+
+    None if it has no area inside the media.
+
+    Raises:
+        ValueError: not four finite numbers, or the frame lacks the size that its space needs.
+    """
+    if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"a box is four finite numbers [x1, y1, x2, y2]; found {numbers!r:.80}")
+    x1, y1, x2, y2 = numbers
+    return clean_box(*to_unit(x1, y1, x2, y2, frame), label, score)
+
+
+def clean_box(
+    x1: float, y1: float, x2: float, y2: float, label: str | None = None, score: float | None = None
+) -> Box | None:
+    """Unit-square numbers as a box: corners ordered, then clipped; None if no area is left."""
+    x1, x2 = (x1, x2) if x1 <= x2 else (x2, x1)
+    y1, y2 = (y1, y2) if y1 <= y2 else (y2, y1)
+    x1, y1 = max(x1, 0.0), max(y1, 0.0)
+    x2, y2 = min(x2, 1.0), min(y2, 1.0)
+    if x2 <= x1 or y2 <= y1 or (x2 - x1) * (y2 - y1) < MIN_AREA:
+        return None
+    return Box(x1, y1, x2, y2, label, score)
+
+
+def point(x: float, y: float, frame: Frame, label: str | None = None) -> Point | None:
+    """The point that two numbers in `frame.space` stand for; None if it lies outside the media.
+
+    Raises:
+        ValueError: a number is not finite, or the frame lacks the size that its space needs.
+    """
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise ValueError(f"a point is two finite numbers; found {(x, y)!r}")
+    width, height = extent(frame)
+    if not (0 <= x <= width and 0 <= y <= height):
+        return None
+    return Point(x / width, y / height, label)
+
+
+def span(start: float, end: float, frame: Frame, label: str | None = None) -> Span | None:
+    """A stretch of time in seconds, clipped to the media's duration if that is known.
+
+    None if it runs backwards or nothing of it lies inside the media.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise ValueError(f"a span is two finite numbers of seconds; found {(start, end)!r}")
+    if start > end or end < 0 or (frame.duration is not None and start > frame.duration):
+        return None
+    end = end if frame.duration is None else min(end, frame.duration)
+    return Span(max(start, 0.0), end, label)
+
+
+def centre(a: Box) -> Point:
+    """The centre of a box, unit square."""
+    return Point((a.x1 + a.x2) / 2, (a.y1 + a.y2) / 2)
+
+
+def inside(p: Point, a: Box) -> bool:
+    """True if a point lies in a box, its edge included."""
+    return a.x1 <= p.x <= a.x2 and a.y1 <= p.y <= a.y2
+
+
+# ----------------------------------------------------------------------------- overlap of boxes
+
+
+def area(a: Box) -> float:
+    """Area as a share of the media, in (0, 1]."""
+    return (a.x2 - a.x1) * (a.y2 - a.y1)
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union of two boxes, in [0, 1]."""
+    width = min(a.x2, b.x2) - max(a.x1, b.x1)
+    height = min(a.y2, b.y2) - max(a.y1, b.y1)
+    if width <= 0 or height <= 0:
+        return 0.0
+    overlap = width * height
+    return overlap / (area(a) + area(b) - overlap)
+
+
+def array(boxes: Iterable[Box]) -> Array:
+    """Boxes as a float64 array [K, 4], xyxy."""
+    return np.array([b.xyxy for b in boxes], dtype=np.float64).reshape(-1, 4)
+
+
+def iou_matrix(a: Array, b: Array) -> Array:
+    """IoU of every pair: [P, 4] and [N, 4], xyxy with positive area -> [P, N] in [0, 1]."""
+    overlap, union, _ = _areas(a, b)
+    return overlap / union
+
+
+def giou_matrix(a: Array, b: Array) -> Array:
+    """Generalised IoU of every pair: [P, 4], [N, 4] -> [P, N] in (-1, 1].
+
+    Source: Rezatofighi et al. 2019, arXiv 1902.09630: IoU - (hull - union) / hull.
+    """
+    overlap, union, hull = _areas(a, b)
+    return overlap / union - (hull - union) / hull
+
+
+def ciou_matrix(a: Array, b: Array, width: float = 1.0, height: float = 1.0) -> Array:
+    """Complete IoU of every pair: [P, 4], [N, 4] -> [P, N] in (-2, 1].
+
+    IoU - d²/c² - αv with d the distance of the centres, c the diagonal of the hull and v the
+    difference of aspect ratios. `width` and `height` are the media's, since distance and aspect
+    ratio depend on them.
+
+    Source: Zheng et al. 2020, arXiv 1911.08287, eq. 10-12.
+    """
+    scale = np.array([width, height, width, height])
+    a, b = a * scale, b * scale
+    overlap, union, _ = _areas(a, b)
+    found = overlap / union
+    low = np.minimum(a[:, None, :2], b[None, :, :2])
+    high = np.maximum(a[:, None, 2:], b[None, :, 2:])
+    diagonal = ((high - low) ** 2).sum(-1)
+    shift = (a[:, None, :2] + a[:, None, 2:] - b[None, :, :2] - b[None, :, 2:]) / 2
+    aspect_a = np.arctan((a[:, 2] - a[:, 0]) / (a[:, 3] - a[:, 1]))
+    aspect_b = np.arctan((b[:, 2] - b[:, 0]) / (b[:, 3] - b[:, 1]))
+    v = 4 / math.pi**2 * (aspect_a[:, None] - aspect_b[None, :]) ** 2
+    alpha = np.divide(v, 1 - found + v, out=np.zeros_like(v), where=v > 0)
+    return found - (shift**2).sum(-1) / diagonal - alpha * v
+
+
+def _areas(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Intersection, union and hull of every pair, each [P, N]."""
+    a, b = a[:, None, :], b[None, :, :]
+    size = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
+    overlap = size[..., 0] * size[..., 1]
+    area_a = (a[..., 2] - a[..., 0]) * (a[..., 3] - a[..., 1])
+    area_b = (b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1])
+    hull = np.maximum(a[..., 2:], b[..., 2:]) - np.minimum(a[..., :2], b[..., :2])
+    return overlap, area_a + area_b - overlap, hull[..., 0] * hull[..., 1]
+
+
+def match(quality: Array) -> list[tuple[int, int]]:
+    """One-to-one pairs (row, column) of a [P, N] matrix with the largest sum (Hungarian).
+
+    Pairs of quality 0 or less are left out.
+    """
+    rows, columns = linear_sum_assignment(quality, maximize=True)
+    return [(int(p), int(n)) for p, n in zip(rows, columns, strict=True) if quality[p, n] > 0]
+
+
+# ------------------------------------------------------------------------------ overlap of spans
+
+
+def span_iou(a: Span, b: Span) -> float:
+    """Intersection over union of two spans in time, in [0, 1]; equal spans give 1."""
+    return interval_iou([a], [b])
+
+
+def merged(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """The set that spans cover, as disjoint (start, end) intervals in order, seconds."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted((s.start, s.end) for s in spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def interval_iou(a: Iterable[Span], b: Iterable[Span]) -> float:
+    """IoU of the sets that two collections of spans cover, in [0, 1]; equal sets give 1.
+
+    Two empty collections give 0: whether "nothing" is right is the caller's to know.
+    """
+    left, right = merged(a), merged(b)
+    if left == right:
+        return 1.0 if left else 0.0
+    overlap, i, j = 0.0, 0, 0
+    while i < len(left) and j < len(right):
+        start, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        overlap += max(0.0, end - start)
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    union = math.fsum(e - s for s, e in left) + math.fsum(e - s for s, e in right) - overlap
+    return min(1.0, overlap / union) if union > 0 else 0.0
