@@ -18,10 +18,11 @@ from vlmrl.schema import Advantages, Rewards, Rollouts
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """One micro-batch, all [B, T] unless said otherwise; values outside `mask` are arbitrary but finite.
+    """One micro-batch, all [B, T] unless said otherwise; values outside `mask` do not matter.
 
-    `old` equals `new.detach()` when on-policy. `ref` is None when the divergence is off. `advantages` is
-    [B, T] or [B, 1]; `weights` [B]. The three totals are global: over all micro-batches and ranks.
+    `old` equals `new.detach()` when on-policy; `sampling` equals `old` when the engine is exact.
+    `ref` is None when the divergence is off. `advantages` is [B, T] or [B, 1]; `weights` [B].
+    The three totals are global: over all micro-batches and ranks.
     """
 
     new: torch.Tensor
@@ -54,16 +55,16 @@ class Algorithm(Protocol):
     kl: float
     """Weight of the divergence from the reference; 0 means no reference is made or asked."""
     refill: int
-    """At most this many extra batches are drawn to replace uniform groups (dynamic sampling); 0: none."""
+    """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
-        """Rewards after shaping that needs lengths (overlong punishment); most return them unchanged."""
+        """Rewards after shaping by lengths (overlong punishment); most return them unchanged."""
 
     def keep(self, rewards: Rewards) -> torch.Tensor:
-        """bool [P]: groups worth training on; used only when `refill` > 0."""
+        """Which groups are worth training on, bool [P]; asked, before `shape`, if `refill` > 0."""
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
         """Advantages [P, G]; invalid rollouts take no part in any statistic and get 0."""
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """The loss of one micro-batch."""
+        """One micro-batch's share of the loss, and sums for its curves."""

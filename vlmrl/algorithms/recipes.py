@@ -1,0 +1,135 @@
+"""What the named recipes share: every choice is a field, open to the config.
+
+A recipe subclasses `Recipe`, sets the published defaults, and says what its policy loss is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl.algorithms import advantages, divergences, filters
+from vlmrl.algorithms.aggregations import Aggregation, aggregate
+from vlmrl.algorithms.base import LossInputs, LossOutput
+from vlmrl.schema import Advantages, Rewards, Rollouts
+
+BASELINES = {"mean": advantages.from_mean, "leave_one_out": advantages.from_others}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`."""
+
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    scale: Literal["std", "none"] = "std"
+    """Divide advantages by the group's deviation, or not."""
+    aggregation: Aggregation = "sequence"
+    kl: float = 0.0
+    """Weight of the divergence from the reference; 0: no reference is made."""
+    kl_estimator: divergences.Estimator = "k3"
+    importance_cap: float = 2.0
+    """Truncates old / sampling probability; without effect when the engine is exact."""
+    refill: int = 0
+    """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
+
+    def __post_init__(self) -> None:
+        for name in ("kl", "refill"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and at least 0, found {getattr(self, name)}"
+                )
+        if not self.importance_cap > 0:
+            raise ValueError(f"importance_cap must be positive, found {self.importance_cap}")
+
+    def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
+        """The rewards unchanged."""
+        return rewards
+
+    def keep(self, rewards: Rewards) -> torch.Tensor:
+        """Which groups have rewards that differ, bool [P]."""
+        return ~filters.uniform(rewards.total, rewards.valid)
+
+    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+        """Advantages [P, G]; uniform groups and invalid rollouts get 0.
+
+        A uniform group stays in the denominators, except under dynamic sampling (`refill` > 0),
+        where the batch consists of informative groups only.
+        """
+        total, valid = rewards.total, rewards.valid
+        if not torch.isfinite(total[valid]).all():
+            raise ValueError("a reward is NaN or infinite: the scorer must mask it or fail")
+        uniform = filters.uniform(total, valid)
+        values = BASELINES[self.baseline](total, valid)
+        if self.scale == "std":
+            values = values / (advantages.deviation(total, valid) + advantages.EPS)
+        samples = [prompt.sample for prompt in rollouts.batch.prompts]
+        weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
+        return Advantages(
+            values=values.masked_fill(uniform[:, None], 0.0),
+            kept=valid & ~uniform[:, None] if self.refill else valid,
+            weights=weights[:, None].expand_as(total),
+            metrics=_uniform_shares(uniform, [s.source for s in samples]),
+        )
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """The policy's loss per token [B, T], and its metrics per token [B, T] by name."""
+        raise NotImplementedError
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated."""
+        losses, metrics = self.policy_loss(inputs)
+        if self.kl > 0:
+            if inputs.ref is None:
+                raise ValueError(f"kl is {self.kl}, but there are no reference log-probs")
+            penalty = divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
+            losses = losses + self.kl * penalty
+            metrics = {**metrics, "loss/kl": penalty}
+        loss = aggregate(
+            self.aggregation,
+            losses,
+            inputs.mask,
+            inputs.weights,
+            inputs.num_tokens,
+            inputs.num_rollouts,
+            inputs.max_tokens,
+        )
+        sums = {k: torch.where(inputs.mask, v.detach(), 0.0).sum() for k, v in metrics.items()}
+        return LossOutput(loss, sums)
+
+
+def check_clip(clip_low: float, clip_high: float) -> None:
+    """Refuse clip bounds that leave no room or make no sense.
+
+    Raises:
+        ValueError: names the bound, what was found and what is allowed.
+    """
+    if not 0 < clip_low <= 1:
+        raise ValueError(f"clip_low must be in (0, 1], found {clip_low}")
+    if not 0 < clip_high < math.inf:
+        raise ValueError(f"clip_high must be positive and finite, found {clip_high}")
+
+
+def clip_metrics(
+    ratio: torch.Tensor, inputs: LossInputs, clip_low: float, clip_high: float
+) -> dict[str, torch.Tensor]:
+    """Per token [B, T]: the ratio, and whether the loss is clipped below or above."""
+    below = (ratio < 1 - clip_low) & (inputs.advantages < 0)
+    above = (ratio > 1 + clip_high) & (inputs.advantages > 0)
+    return {
+        "loss/ratio": ratio.expand_as(inputs.new),
+        "loss/clip_low": below.float().expand_as(inputs.new),
+        "loss/clip_high": above.float().expand_as(inputs.new),
+    }
+
+
+def _uniform_shares(uniform: torch.Tensor, sources: list[str]) -> dict[str, float]:
+    by_source = defaultdict(list)
+    for source, flag in zip(sources, uniform.tolist(), strict=True):
+        by_source[source].append(flag)
+    shares = {f"source/{s}/uniform_share": sum(f) / len(f) for s, f in by_source.items()}
+    return {"rollout/uniform_share": sum(uniform.tolist()) / len(sources), **shares}

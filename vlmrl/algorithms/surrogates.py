@@ -1,0 +1,56 @@
+"""Per-token policy losses (to be minimised) from log-probs and advantages; no aggregation here.
+
+B completions, T tokens. A ratio is per token [B, T] or per completion [B, 1]; advantages are [B, T]
+or [B, 1] and broadcast. Old and sampling log-probs carry no gradient.
+"""
+
+from __future__ import annotations
+
+import torch
+
+LOG_BOUND = 20.0
+"""|log ratio| is cut here: e^20 is far outside any clip range, and nothing can overflow to inf."""
+
+
+def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log of new / old probability per token, [B, T]; 0 outside the mask."""
+    return torch.where(mask, new - old, 0.0).clamp(-LOG_BOUND, LOG_BOUND)
+
+
+def sequence_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log of the ratio of whole completions' probabilities, [B, 1]: the sum over their tokens."""
+    total = torch.where(mask, new - old, 0.0).sum(-1, keepdim=True)
+    return total.clamp(-LOG_BOUND, LOG_BOUND)
+
+
+def clipped(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), broadcast shape of its inputs.
+
+    `dual_clip` bounds the ratio from above where A < 0.
+    Source: Schulman et al. 2017 (PPO), arXiv 1707.06347, eq. 7; two clip values: Yu et al. 2025
+    (DAPO), arXiv 2503.14476, eq. 10; dual clip: Ye et al. 2020, arXiv 1912.09729.
+    """
+    within = ratio.clamp(1 - clip_low, 1 + clip_high)
+    bounded = ratio if dual_clip is None else ratio.clamp(max=dual_clip)
+    return -torch.minimum(bounded * advantages, within * advantages)
+
+
+def reinforce(new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """-A * log-prob, [B, T]. Source: Chu et al. 2025 (GPG), arXiv 2504.02546."""
+    return -advantages * new
+
+
+def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
+    """The bounded weight min(exp(log_weight), cap), without gradient.
+
+    Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
+    old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your efficient
+    RL framework secretly brings you off-policy RL training" (truncated importance sampling).
+    """
+    return log_weight.detach().exp().clamp(max=cap)

@@ -1,0 +1,129 @@
+"""Rollouts and advantages -> batches of micro-batches under a token budget.
+
+Groups stay together (their prompt can be forwarded once) and denominators are fixed here, before
+the first forward: how a batch is cut never changes the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One kept rollout with its numbers, and its prompt's position in the batch."""
+
+    position: int
+    prompt: Prompt
+    completion: Completion
+    advantage: float
+    weight: float
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return len(self.prompt.encoded.ids), len(self.completion.token_ids)
+
+
+def pack(
+    rollouts: Rollouts,
+    advantages: Advantages,
+    *,
+    updates: int,
+    micro_tokens: int,
+    max_tokens: int,
+) -> list[TrainBatch]:
+    """One TrainBatch per optimizer update, each with its own denominators.
+
+    Groups are dealt, in order, to `updates` updates of near-equal size. Rollouts that are not
+    kept are left out of forward, loss and denominators; an update without any kept rollout is
+    left out of the list, so the list is empty when nothing is kept.
+
+    `micro_tokens` bounds a micro-batch's rows * (longest prompt + longest completion): prompt
+    copies and padding count. A group that exceeds it by itself is cut between completions; a
+    completion never is. `max_tokens` is the configured limit of a completion, for the loss.
+    """
+    groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
+    batches = []
+    for number in range(updates):
+        start, stop = (len(groups) * n // updates for n in (number, number + 1))
+        kept = [group for group in groups[start:stop] if group]
+        if kept:
+            batches.append(_batch(kept, micro_tokens, max_tokens))
+    return batches
+
+
+def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
+    rows = []
+    for g, completion in enumerate(rollouts.completions[p]):
+        if not advantages.kept[p, g]:
+            continue
+        if len(completion.logprobs) != len(completion.token_ids):
+            raise ValueError(
+                f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
+                f"but {len(completion.logprobs)} sampling log-probs"
+            )
+        value, weight = advantages.values[p, g].item(), advantages.weights[p, g].item()
+        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight))
+    return rows
+
+
+def _batch(groups: list[list[_Row]], micro_tokens: int, max_tokens: int) -> TrainBatch:
+    rows = [row for group in groups for row in group]
+    return TrainBatch(
+        micro=tuple(_micro(cut) for cut in _cuts(groups, micro_tokens)),
+        num_tokens=sum(len(row.completion.token_ids) for row in rows),
+        num_rollouts=len(rows),
+        max_tokens=max_tokens,
+    )
+
+
+def _cuts(groups: list[list[_Row]], micro_tokens: int) -> Iterator[list[_Row]]:
+    # Neighbours of like length waste the least padding; the longest come first, so that a lack of
+    # memory shows at once.
+    pieces = [piece for group in groups for piece in _pieces(group, micro_tokens)]
+    pieces.sort(key=lambda piece: _cost(piece) / len(piece), reverse=True)
+    yield from _fill(pieces, micro_tokens)
+
+
+def _pieces(group: list[_Row], micro_tokens: int) -> list[list[_Row]]:
+    if _cost(group) <= micro_tokens:
+        return [group]
+    return list(_fill([[row] for row in group], micro_tokens))
+
+
+def _fill(pieces: Sequence[list[_Row]], micro_tokens: int) -> Iterator[list[_Row]]:
+    current: list[_Row] = []
+    for piece in pieces:
+        if current and _cost(current + piece) > micro_tokens:
+            yield current
+            current = []
+        current = current + piece
+    yield current
+
+
+def _cost(rows: Sequence[_Row]) -> int:
+    prompts, completions = zip(*(row.lengths for row in rows), strict=True)
+    return len(rows) * (max(prompts) + max(completions))
+
+
+def _micro(rows: list[_Row]) -> MicroBatch:
+    prompts = {row.position: row.prompt for row in rows}
+    index = {position: i for i, position in enumerate(prompts)}
+    ids = [torch.tensor(row.completion.token_ids, dtype=torch.long) for row in rows]
+    logprobs = [torch.tensor(row.completion.logprobs, dtype=torch.float32) for row in rows]
+    lengths = torch.tensor([len(i) for i in ids])
+    pad = torch.nn.utils.rnn.pad_sequence
+    return MicroBatch(
+        prompts=tuple(prompts.values()),
+        group=torch.tensor([index[row.position] for row in rows]),
+        token_ids=pad(ids, batch_first=True),
+        mask=torch.arange(int(lengths.max())) < lengths[:, None],
+        sampling_logprobs=pad(logprobs, batch_first=True),
+        advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32),
+        weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
+    )
