@@ -1,0 +1,120 @@
+"""Files written whole or not at all, and JSON lines that survive a killed run.
+
+A file appears under its name only when every byte is on the disk (temporary file, fsync, rename); a
+failing write (disk full, no permission) is one clear line, and leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vlmrl.errors import UserError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError into a UserError that names the file, the reason and the free space."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path}: cannot be written: {reason}{_free_space(path)}") from error
+
+
+def _free_space(path: Path) -> str:
+    home = next((p for p in path.absolute().parents if p.exists()), None)
+    return f" ({shutil.disk_usage(home).free / 2**20:.0f} MiB free)" if home else ""
+
+
+def write_bytes(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all; makes the folders above it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def write_json(path: Path, tree: Mapping[str, Any]) -> Path:
+    """Write an indented JSON file."""
+    return write_bytes(path, (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:
+    """Write a JSONL file."""
+    return write_bytes(path, b"".join(map(_line, lines)))
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append one JSON line, whole or not at all."""
+    data = _line(line)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(data) != len(data):
+                    raise OSError("the disk took only a part of the line")
+            except OSError:
+                file.truncate(before)
+                raise
+
+
+def _line(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line, allow_nan=False) + "\n").encode()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file as a dictionary.
+
+    Raises:
+        UserError: it is missing or is not a JSON object.
+    """
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(tree).__name__}")
+    return tree
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file; a last line without its newline (a killed run) is left out.
+
+    Raises:
+        UserError: it is missing, or another line is not a JSON object; the message names the line.
+    """
+    try:
+        *lines, _torn = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: line {number}: expected an object, found {line[:40]!r}")
+        found.append(row)
+    return found
+
+
+def truncate_lines(path: Path, step: int) -> None:
+    """Keep the lines of a JSONL file whose `step` is at most this; a torn last line goes too."""
+    if path.exists():
+        write_lines(path, [line for line in read_lines(path) if line["step"] <= step])

@@ -1,0 +1,147 @@
+"""The run folder: what lies where, and how it is written.
+
+    config.json             the resolved config, plus `versions` and `git`
+    metrics.jsonl           one line a GRPO step: {"step": n, "reward/mean": ..., ...}
+    sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
+    rollouts/step-N.jsonl   one line a prompt (`vlmrl.rows`)
+    rollouts/media/         thumbnails of the pictures those lines show, named by content
+    evals/step-N.json       the result of an evaluation: metrics and their intervals
+    evals/step-N.jsonl      its samples, one line each (`vlmrl.rows`)
+    summary.json            first, last and best evaluation, seconds, memory, dropped, faulted
+
+`docs/run_folder.md` describes every key.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import vlmrl
+from vlmrl.config import Config
+from vlmrl.files import truncate_lines, write_json, write_lines
+from vlmrl.rows import Row, rows, to_json
+from vlmrl.schema import Rewards, Rollouts, StepReport
+
+PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy", "pillow", "datasets", "vllm")
+"""Packages whose version can change a result."""
+
+# --------------------------------------------------------------------------------------- paths
+
+
+def metrics_path(folder: Path) -> Path:
+    """The curves of the GRPO steps."""
+    return folder / "metrics.jsonl"
+
+
+def sft_path(folder: Path) -> Path:
+    """The curves of the cold start."""
+    return folder / "sft.jsonl"
+
+
+def rollouts_path(folder: Path, step: int) -> Path:
+    """The rollouts of one step."""
+    return folder / "rollouts" / f"step-{step}.jsonl"
+
+
+def evaluation_path(folder: Path, step: int) -> Path:
+    """The evaluation after `step` steps; its samples lie beside it in `.jsonl`."""
+    return folder / "evals" / f"step-{step}.json"
+
+
+def media_folder(folder: Path) -> Path:
+    """Where the pictures lie that rows name."""
+    return folder / "rollouts" / "media"
+
+
+def steps_in(folder: Path, suffix: str) -> dict[int, Path]:
+    """The files `step-N<suffix>` of a folder by N, ascending."""
+    paths = [p for p in folder.glob(f"step-*{suffix}") if p.stem[5:].isdigit()]
+    return {int(p.stem[5:]): p for p in sorted(paths, key=lambda p: int(p.stem[5:]))}
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def write_config(folder: Path, config: Config) -> Path:
+    """Write config.json: the resolved config, the versions and the git revision that ran it."""
+    tree = config.model_dump(mode="json")
+    return write_json(folder / "config.json", {**tree, "versions": versions(), "git": revision()})
+
+
+def write_rollouts(folder: Path, report: StepReport) -> Path:
+    """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
+    found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages)
+    lines = ({"step": report.step, **row} for row in found)
+    return write_lines(rollouts_path(folder, report.step), lines)
+
+
+def write_evaluation(
+    folder: Path,
+    step: int,
+    result: Mapping[str, Any],
+    scored: Iterable[tuple[Rollouts, Rewards]],
+) -> Path:
+    """Write the samples of an evaluation, then its result: a result implies its samples.
+
+    A prompt that comes back (greedy first, then sampled) stays one line with all its completions.
+    """
+    lines: dict[tuple[str, str], Row] = {}
+    for rollouts, rewards in scored:
+        for row in rows(media_folder(folder), rollouts, rewards):
+            line = lines.setdefault((row["source"], row["id"]), {"step": step, **row})
+            if line["completions"] is not row["completions"]:
+                line["completions"] += row["completions"]
+    path = evaluation_path(folder, step)
+    write_lines(path.with_suffix(".jsonl"), lines.values())
+    return write_json(path, to_json({**result, "step": step}))
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Write summary.json."""
+    return write_json(folder / "summary.json", to_json(summary))
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
+    truncate_lines(metrics_path(folder), step)
+    for part in ("rollouts", "evals"):
+        for suffix in (".json", ".jsonl"):
+            for number, path in steps_in(folder / part, suffix).items():
+                if number > step:
+                    path.unlink()
+
+
+# ---------------------------------------------------------------------------------- provenance
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of vlmrl and of the installed packages that can change a result."""
+    found = {"python": platform.python_version(), "vlmrl": vlmrl.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def revision() -> dict[str, Any] | None:
+    """Git revision of vlmrl's own source and whether it has changes; None outside a checkout."""
+    # An environment inside somebody's checkout is no checkout of vlmrl: ask whether git tracks us.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return {"revision": _git("rev-parse", "HEAD"), "changed": bool(_git("status", "--porcelain"))}
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(vlmrl.__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
