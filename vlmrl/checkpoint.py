@@ -1,0 +1,140 @@
+"""Atomic checkpoints: a folder that `from_pretrained` loads as it is, plus `trainer/` state.
+
+A checkpoint is written beside its final name and renamed when every byte is on disk, so that a folder
+named `step-N` or `sft-N` is always whole. Random numbers need no state: every draw is a function of
+the run's seed and the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from vlmrl.errors import UserError
+from vlmrl.policy import Policy
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands.
+
+    `phase` is "sft" or "rl"; `step` counts finished steps of that phase; `loader` is the loader's
+    cursor; `extra` holds what the phase itself wants back (e.g. the cold start's stopping point).
+    """
+
+    phase: str = "sft"
+    step: int = 0
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    version: int = 0
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's folder name."""
+        return f"{'step' if self.phase == 'rl' else 'sft'}-{self.step}"
+
+
+def save(folder: Path, policy: Policy, progress: Progress, keep: int, best: int | None) -> Path:
+    """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
+    """
+    final = folder / "checkpoints" / progress.name
+    working = final.with_name(f".{final.name}.part")
+    try:
+        shutil.rmtree(working, ignore_errors=True)
+        (working / "trainer").mkdir(parents=True)
+        policy.save(str(working))
+        torch.save(policy.optimizer.state_dict(), working / "trainer" / "optimizer.pt")
+        if adapter := policy.training_state():
+            safetensors.torch.save_file(
+                {k: v.contiguous() for k, v in adapter.items()},
+                working / "trainer" / "adapter.safetensors",
+            )
+        state = {"format": FORMAT, **progress.__dict__}
+        (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
+        _to_disk(working)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(working, final)
+    except OSError as error:
+        shutil.rmtree(working, ignore_errors=True)
+        raise UserError(f"cannot write checkpoint {final}: {error.strerror or error}") from error
+    _prune(folder, keep, best)
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """The furthest whole checkpoint of a run folder, if any."""
+    found = [p for p in (folder / "checkpoints").glob("*-*") if (p / "trainer/state.json").is_file()]
+    return max(found, key=_order, default=None)
+
+
+def resolve(resume: str, folder: Path) -> Path | None:
+    """The checkpoint that the config's `resume` means; None to start anew.
+
+    Raises:
+        UserError: `resume` names no whole checkpoint.
+    """
+    if resume == "never":
+        return None
+    if resume == "auto":
+        return latest(folder)
+    path = Path(resume)
+    if not (path / "trainer/state.json").is_file():
+        raise UserError(f"resume: {path} is no checkpoint (it has no trainer/state.json)")
+    return path
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """Where the run that wrote this checkpoint stood."""
+    state = json.loads((checkpoint / "trainer/state.json").read_text())
+    if state.pop("format") != FORMAT:
+        raise UserError(f"{checkpoint}: written by another version of vlmrl")
+    return Progress(**state)
+
+
+def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
+    """Put optimizer state, adapter and counters back (the weights were loaded with the model)."""
+    adapter = checkpoint / "trainer/adapter.safetensors"
+    if adapter.is_file():
+        policy.restore(safetensors.torch.load_file(adapter))
+    state = torch.load(checkpoint / "trainer/optimizer.pt", map_location="cpu", weights_only=True)
+    try:
+        policy.optimizer.load_state_dict(state)
+    except ValueError as error:
+        raise UserError(f"{checkpoint}: the optimizer state does not fit this model: {error}") from error
+    policy.version = progress.version
+
+
+def _order(path: Path) -> tuple[bool, int]:
+    phase, _, step = path.name.partition("-")
+    return phase == "step", int(step) if step.isdigit() else -1
+
+
+def _prune(folder: Path, keep: int, best: int | None) -> None:
+    found = sorted(
+        (p for p in (folder / "checkpoints").glob("*-*") if not p.name.startswith(".")), key=_order
+    )
+    for path in found[:-keep]:
+        if best is None or path.name != f"step-{best}":
+            shutil.rmtree(path)
+
+
+def _to_disk(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,41 @@
+"""Wall and CPU seconds per phase, and the seeds of everything that is drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+
+class Clock:
+    """Adds up the seconds of named phases. Example: `with clock("generate"): ...`."""
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = defaultdict(float)
+        self.cpu: dict[str, float] = defaultdict(float)
+        self._lap: dict[str, float] = defaultdict(float)
+
+    @contextlib.contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time a block as part of a phase."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - wall
+            self.wall[phase] += spent
+            self._lap[phase] += spent
+            self.cpu[phase] += time.process_time() - cpu
+
+    def lap(self) -> dict[str, float]:
+        """Wall seconds per phase since the last lap."""
+        lap, self._lap = dict(self._lap), defaultdict(float)
+        return lap
+
+
+def seed_of(*parts: int) -> int:
+    """One seed out of several numbers (run seed, phase, step ...): the same parts, the same draw."""
+    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)

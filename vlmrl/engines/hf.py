@@ -1,0 +1,190 @@
+"""Rollouts in the trainer's own process, with the trainer's own weights: exact, and needs nothing else.
+
+The prompt is prefilled once per group and its key-value cache expanded to G rows; finished rows leave
+the batch; media token ids are never sampled; token ids are kept as sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from transformers import DynamicCache
+
+from vlmrl import answers
+from vlmrl.engines.base import Sampling
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+
+if TYPE_CHECKING:
+    from vlmrl.policy import Policy
+
+SHRINK = 0.75
+"""Drop finished rows from the cache once fewer than this share of its rows is still writing."""
+
+
+@dataclass
+class Hf:
+    """Engine `hf`. `max_rows`: completions decoded at one time."""
+
+    max_rows: int = 512
+    exact: ClassVar[bool] = True
+    _policy: Policy | None = field(default=None, init=False, repr=False)
+
+    def start(self, policy: Policy) -> None:
+        """Generate with this policy from now on."""
+        self._policy = policy
+
+    def sync(self, policy: Policy) -> None:
+        """Nothing to do: the weights are the policy's own."""
+        self._policy = policy
+
+    def close(self) -> None:
+        """Let go of the policy."""
+        self._policy = None
+
+    @torch.no_grad()
+    def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+        """Groups of `sampling.n` completions, in the prompts' order.
+
+        The draw depends on `sampling.seed` and on the batch alone.
+        """
+        assert self._policy is not None, "engine.start was not called"
+        policy = self._policy
+        generator = torch.Generator(policy.device).manual_seed(sampling.seed)
+        per_pass = max(1, self.max_rows // sampling.n)
+        groups: list[tuple[Completion, ...]] = []
+        with policy.generating():
+            for at in range(0, len(batch), per_pass):
+                prompts = batch.prompts[at : at + per_pass]
+                groups += _generate(policy, prompts, sampling, generator)
+        return Rollouts(batch, tuple(groups), version=policy.version)
+
+
+def _generate(
+    policy: Policy, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator
+) -> list[tuple[Completion, ...]]:
+    cache, hidden, mask = _prefill(policy, prompts)
+    count = len(prompts) * sampling.n
+    cache.batch_repeat_interleave(sampling.n)
+    mask = mask.repeat_interleave(sampling.n, 0)
+    hidden = hidden.repeat_interleave(sampling.n, 0)
+    position = torch.tensor([p.encoded.next_position for p in prompts], device=policy.device)
+    position = position.repeat_interleave(sampling.n)
+    axes = prompts[0].encoded.position_ids.shape[0]
+
+    tokens: list[list[int]] = [[] for _ in range(count)]
+    logprobs: list[list[float]] = [[] for _ in range(count)]
+    stopped = [False] * count
+    rows = torch.arange(count)  # which completion each row of the cache writes
+    stop_ids = set(policy.stop_ids)
+    for step in range(sampling.max_tokens):
+        token, logprob = _draw(policy, hidden, sampling, generator)
+        writing = []
+        for at, (row, tok, lp) in enumerate(
+            zip(rows.tolist(), token.tolist(), logprob.tolist(), strict=True)
+        ):
+            if stopped[row]:
+                continue
+            tokens[row].append(tok)
+            logprobs[row].append(lp)
+            stopped[row] = tok in stop_ids
+            if not stopped[row]:
+                writing.append(at)
+        if not writing or step + 1 == sampling.max_tokens:
+            break
+        if len(writing) <= SHRINK * len(rows):
+            keep = torch.tensor(writing, device=policy.device)
+            cache.batch_select_indices(keep)
+            rows, mask, token, position = rows[keep.cpu()], mask[keep], token[keep], position[keep]
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        hidden = policy.family.decode(
+            policy.base,
+            token[:, None],
+            mask,
+            (position + step).view(1, -1, 1).expand(axes, -1, 1),
+            None,
+            cache,
+        )[:, -1]
+    return _completions(policy, prompts, sampling.n, tokens, logprobs, stopped)
+
+
+def _prefill(
+    policy: Policy, prompts: Sequence[Prompt]
+) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
+    """Left-padded prompts through the model once: cache, last hidden states [P, H], mask [P, L]."""
+    encoded = [p.encoded for p in prompts]
+    longest = max(len(e.ids) for e in encoded)
+    axes = encoded[0].position_ids.shape[0]
+    ids = torch.full((len(encoded), longest), policy.pad_id)
+    mask = torch.zeros((len(encoded), longest), dtype=torch.long)
+    positions = torch.zeros((axes, len(encoded), longest), dtype=torch.long)
+    for row, e in enumerate(encoded):
+        start = longest - len(e.ids)
+        ids[row, start:] = torch.tensor(e.ids)
+        mask[row, start:] = 1
+        positions[:, row, start:] = e.position_ids
+    features = policy.family.tower_features(policy.base, encoded)
+    features = policy.family.spread(features, encoded, range(len(encoded)))
+    cache = DynamicCache(config=policy.base.config.get_text_config())
+    mask = mask.to(policy.device)
+    hidden = policy.family.decode(
+        policy.base, ids.to(policy.device), mask, positions.to(policy.device), features, cache
+    )
+    return cache, hidden[:, -1], mask
+
+
+def _draw(
+    policy: Policy, hidden: torch.Tensor, sampling: Sampling, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token per row and its log-prob.
+
+    The log-prob is the full distribution's at the temperature, before bans and cuts: the trainer's.
+    """
+    logits = policy.family.head(policy.base)(hidden).float()
+    full = (logits / sampling.temperature).log_softmax(-1)
+    allowed = full.index_fill(-1, policy.banned, -torch.inf)
+    if sampling.greedy:
+        token = allowed.argmax(-1)
+    else:
+        probs = _cut(allowed, sampling).softmax(-1)
+        token = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    return token, full.gather(1, token[:, None])[:, 0]
+
+
+def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Top-k, then top-p (the smallest set of tokens whose mass reaches p)."""
+    if 0 < sampling.top_k < logprobs.shape[-1]:
+        least = logprobs.topk(sampling.top_k, -1).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logprobs.softmax(-1).sort(-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
+        logprobs = logprobs.masked_fill(beyond.gather(-1, order.argsort(-1)), -torch.inf)
+    return logprobs
+
+
+def _completions(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    n: int,
+    tokens: Sequence[Sequence[int]],
+    logprobs: Sequence[Sequence[float]],
+    stopped: Sequence[bool],
+) -> list[tuple[Completion, ...]]:
+    stop_ids = set(policy.stop_ids)
+    texts = policy.tokenizer.batch_decode([[t for t in ids if t not in stop_ids] for ids in tokens])
+    made = [
+        answers.completion(
+            texts[row],
+            prompts[row // n].sample.template,
+            prompts[row // n].frame,
+            token_ids=tuple(tokens[row]),
+            logprobs=tuple(logprobs[row]),
+            finish_reason="stop" if stopped[row] else "length",
+            versions=((policy.version, len(tokens[row])),),
+        )
+        for row in range(len(tokens))
+    ]
+    return [tuple(made[p * n : (p + 1) * n]) for p in range(len(prompts))]

@@ -1,0 +1,303 @@
+"""The policy: weights, freezing, LoRA, reference, log-probs, optimizer, update."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from vlmrl.algorithms.base import Algorithm, LossInputs
+from vlmrl.config import ModelConfig, OptimizerConfig
+from vlmrl.errors import UserError
+from vlmrl.forward import completion_logprobs
+from vlmrl.models.base import Family
+from vlmrl.schema import MicroBatch, TrainBatch
+
+
+class Policy:
+    """The trained model and its optimizer.
+
+    With `dtype: bfloat16` trainable weights stay float32 (a step of 1e-6 vanishes in bfloat16) and the
+    forward runs under autocast; frozen weights are stored in bfloat16.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        family: Family,
+        config: ModelConfig,
+        temperature: float = 1.0,
+    ) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.family, self.processor, self.config = family, processor, config
+        self.tokenizer = processor.tokenizer
+        self.temperature = temperature
+        self.version = 0
+        self.stop_ids = family.stop_token_ids(processor)
+        self.pad_id = self.tokenizer.pad_token_id
+        if self.pad_id is None:
+            self.pad_id = self.stop_ids[0]
+        self.base = model.to(self.device)
+        self.adapter = _with_lora(self.base, family, config) if config.lora else None
+        _freeze(self.base, family, config)
+        self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
+        self._reference: Any = None
+        if config.gradient_checkpointing:
+            self.base.gradient_checkpointing_enable({"use_reentrant": False})
+            self.base.enable_input_require_grads()
+        self.base.train()
+
+    @property
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters that an update changes."""
+        return [p for p in self.base.parameters() if p.requires_grad]
+
+    @contextlib.contextmanager
+    def generating(self) -> Iterator[None]:
+        """Evaluation mode without gradient; checkpointing and dropout are off inside."""
+        self.base.eval()
+        try:
+            with torch.no_grad(), self._autocast():
+                yield
+        finally:
+            self.base.train()
+
+    def logprobs(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs (with gradient, where enabled) and entropies of a micro-batch, [B, T] float32."""
+        with self._autocast():
+            return completion_logprobs(self.base, self.family, micro, self.temperature, self.pad_id)
+
+    # ------------------------------------------------------------------------- reference and old
+
+    def keep_reference(self) -> None:
+        """Remember today's weights as the reference; with LoRA the reference is the adapter-less model."""
+        if self.adapter is None:
+            self._reference = copy.deepcopy(self.base).eval().requires_grad_(False)
+
+    def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+        """The batches with `ref_logprobs` filled in."""
+        return [_filled(batch, "ref_logprobs", self._reference_logprobs) for batch in batches]
+
+    def with_old(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+        """The batches with `old_logprobs` filled in; needed only when a batch gives several updates."""
+        return [_filled(batch, "old_logprobs", self._own_logprobs) for batch in batches]
+
+    def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        with self.generating():
+            return self.logprobs(micro)[0]
+
+    def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        if self.adapter is not None:
+            with self.adapter.disable_adapter():
+                return self._own_logprobs(micro)
+        assert self._reference is not None, "keep_reference was not called"
+        with torch.no_grad(), self._autocast():
+            return completion_logprobs(
+                self._reference, self.family, micro, self.temperature, self.pad_id
+            )[0]
+
+    # ------------------------------------------------------------------------------------ update
+
+    def use_optimizer(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
+        """Train with this optimizer from now on."""
+        self.optimizer, self.clip_norm = optimizer, config.clip_norm
+
+    def update(
+        self, batches: Sequence[TrainBatch], algorithm: Algorithm, lr: float, progress: float
+    ) -> dict[str, float]:
+        """One optimizer step per batch; returns metrics averaged over the loss tokens.
+
+        A gradient that is not finite is not applied: it is counted as `update/skipped`.
+        """
+        sums: dict[str, float] = {}
+        norms, skipped, tokens = [], 0, 0
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        for batch in batches:
+            self.optimizer.zero_grad(set_to_none=True)
+            for micro in batch.micro:
+                _add(sums, self._backward(micro, batch, algorithm, progress))
+            norm = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm).item()
+            norms.append(norm)
+            tokens += batch.num_tokens
+            if math.isfinite(norm):
+                self.optimizer.step()
+            else:
+                skipped += 1
+        self.version += 1
+        means = {key: value / max(tokens, 1) for key, value in sums.items() if key != "loss/total"}
+        return {
+            **means,
+            "loss/total": sums.get("loss/total", 0.0) / max(len(batches), 1),
+            "update/grad_norm": sum(norms) / max(len(norms), 1),
+            "update/lr": lr,
+            "update/tokens": float(tokens),
+            "update/skipped": float(skipped),
+        }
+
+    def _backward(
+        self, micro: MicroBatch, batch: TrainBatch, algorithm: Algorithm, progress: float
+    ) -> dict[str, float]:
+        new, entropy = self.logprobs(micro)
+        mask = micro.mask.to(self.device)
+        sampling = micro.sampling_logprobs.to(self.device)
+        old = micro.old_logprobs if micro.old_logprobs is not None else new.detach()
+        out = algorithm.loss(
+            LossInputs(
+                new=new,
+                old=old,
+                sampling=sampling,
+                ref=micro.ref_logprobs,
+                advantages=micro.advantages.to(self.device),
+                mask=mask,
+                weights=micro.weights.to(self.device),
+                num_tokens=batch.num_tokens,
+                num_rollouts=batch.num_rollouts,
+                max_tokens=batch.max_tokens,
+                progress=progress,
+            )
+        )
+        out.loss.backward()  # type: ignore[no-untyped-call]
+        gap = (sampling - old).abs()[mask]
+        sums = {key: float(value) for key, value in out.metrics.items()}
+        sums["loss/total"] = out.loss.item()
+        sums["rollout/entropy"] = entropy[mask].sum().item()
+        # How far the engine's log-probs are from the trainer's: 0 for an exact engine.
+        sums["rollout/logprob_gap"] = gap.sum().item()
+        return sums
+
+    # ----------------------------------------------------------------------------------- weights
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """All weights under the HF model's own names, adapters merged in; live tensors, no copies."""
+        if self.adapter is None:
+            return {name: p.detach() for name, p in self.base.state_dict().items()}
+        return _merged(self.base)
+
+    def save(self, folder: str) -> None:
+        """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor."""
+        self.base.save_pretrained(folder, state_dict=self.weights())
+        self.processor.save_pretrained(folder)
+
+    def training_state(self) -> dict[str, torch.Tensor]:
+        """What `save` does not hold: with LoRA the adapter's weights, else nothing."""
+        return {name: p for name, p in self.base.state_dict().items() if ".lora_" in name}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take back what `training_state` gave."""
+        unexpected = self.base.load_state_dict(state, strict=False).unexpected_keys
+        if unexpected:
+            raise UserError(f"the checkpoint's adapter does not fit model.lora: {unexpected[0]}")
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.dtype == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / (config.warmup_steps + 1)
+    share = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    if config.schedule == "linear":
+        return config.lr * (1 - share)
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * share))
+    return config.lr
+
+
+def adamw(
+    parameters: Sequence[torch.nn.Parameter],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> torch.optim.AdamW:
+    """AdamW that decays matrices only (not norms, not biases)."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+
+
+def _filled(
+    batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
+) -> TrainBatch:
+    micro = tuple(dataclasses.replace(m, **{name: compute(m)}) for m in batch.micro)
+    return dataclasses.replace(batch, micro=micro)
+
+
+def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
+    for key, value in more.items():
+        sums[key] = sums.get(key, 0.0) + value
+
+
+def _tower_of(name: str, family: Family) -> str:
+    plain = name.replace(".base_layer", "")
+    for tower, prefixes in family.towers.items():
+        if plain.startswith(prefixes):
+            return tower
+    raise UserError(f"parameter {name!r} belongs to no tower of {type(family).__name__}")
+
+
+def _freeze(model: Any, family: Family, config: ModelConfig) -> None:
+    for name, parameter in model.named_parameters():
+        if config.lora is None:
+            parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
+        if not parameter.requires_grad and config.dtype == "bfloat16":
+            parameter.data = parameter.data.to(torch.bfloat16)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
+
+
+def _with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
+    import peft
+
+    assert config.lora is not None
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    targets = [
+        name
+        for tower in config.lora.towers
+        for name in linear
+        if _tower_of(name + ".weight", family) == tower
+        and name.rpartition(".")[2] in family.lora_targets.get(tower, ())
+    ]
+    if not targets:
+        raise UserError(f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter")
+    return peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
+            lora_dropout=config.lora.dropout,
+            target_modules=targets,
+        ),
+    )
+
+
+def _merged(model: Any) -> dict[str, torch.Tensor]:
+    """The state dict an adapter-less model of the same function would have."""
+    from peft.tuners.lora import LoraLayer
+
+    deltas = {
+        name: module.get_delta_weight("default")
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    out = {}
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        layer, _, leaf = name.partition(".base_layer.")
+        if leaf == "weight" and layer in deltas:
+            value = (value.float() + deltas[layer].float()).to(value.dtype)
+        out[name.replace(".base_layer.", ".")] = value.detach()
+    return out

@@ -1,0 +1,215 @@
+"""The training loop: `Trainer.step` is the algorithm, `Trainer.run` the cadence around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from vlmrl import checkpoint, metrics, runfolder
+from vlmrl.algorithms.base import Algorithm
+from vlmrl.batching import pack
+from vlmrl.clock import Clock, seed_of
+from vlmrl.config import Config
+from vlmrl.data.loader import Loader
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.evaluation import Evaluation, evaluate
+from vlmrl.interrupt import Interrupt
+from vlmrl.policy import Policy, learning_rate
+from vlmrl.refill import refill
+from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
+from vlmrl.scoring import Scorer
+from vlmrl.tracking import Tracker
+
+
+@dataclass
+class Trainer:
+    """A run's parts, already built (`assemble.trainer`), and where it stands."""
+
+    config: Config
+    policy: Policy
+    loader: Loader
+    engine: Engine
+    scorer: Scorer
+    algorithm: Algorithm
+    tracker: Tracker
+    held_out: Callable[[], Iterable[PromptBatch]] | None
+    """Fresh batches of the evaluation sources; None: no evaluation."""
+    clock: Clock = field(default_factory=Clock)
+    done: int = 0
+    """Finished steps."""
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Step -> result of every evaluation so far; part of the checkpoint."""
+    extra_draws: int = 0
+
+    def step(self) -> StepReport:
+        """One GRPO step."""
+        torch.manual_seed(self._seed(0))
+        with self.clock("data"):
+            prompts = self.loader.next()
+        rollouts, rewards = self._rolled_out(prompts)
+        rollouts, rewards, refilled = refill(self.algorithm, rollouts, rewards, self._another)
+        advantages = self.algorithm.advantages(rewards, rollouts)
+        batches = self._packed(rollouts, advantages)
+        with self.clock("update"):
+            update = self.policy.update(batches, self.algorithm, self._lr(), self.progress)
+        with self.clock("sync"):
+            self.engine.sync(self.policy)
+        self.done += 1
+        return self._report({**refilled, **update}, rollouts, rewards, advantages)
+
+    def run(self, interrupt: Interrupt) -> bool:
+        """Steps until the configured number, with evaluations and checkpoints; False if interrupted."""
+        if self.done == 0:
+            self._evaluate()
+        while self.done < self.config.run.steps:
+            report = self.step()
+            self._write(report)
+            last = self.done == self.config.run.steps
+            improved = (last or self._due(self._evaluation_every())) and self._evaluate()
+            if last or improved or interrupt.asked or self._due(self.config.run.save_every):
+                self.save()
+            if interrupt.asked and not last:
+                return False
+        return True
+
+    @property
+    def progress(self) -> float:
+        """Share of training done, in [0, 1)."""
+        return self.done / max(1, self.config.run.steps)
+
+    @property
+    def best(self) -> int | None:
+        """The step whose evaluation was best by the configured metric."""
+        if self.config.evaluation is None or not self.evaluations:
+            return None
+        metric = self.config.evaluation.metric
+        return max(self.evaluations, key=lambda step: self.evaluations[step]["metrics"][metric])
+
+    def save(self) -> None:
+        """Write a checkpoint of the state after the last step."""
+        with self.clock("checkpoint"):
+            state = checkpoint.Progress(
+                phase="rl",
+                step=self.done,
+                loader=self.loader.state,
+                extra={"evaluations": self.evaluations},
+                version=self.policy.version,
+            )
+            checkpoint.save(self.config.folder, self.policy, state, self.config.run.keep, self.best)
+
+    # --------------------------------------------------------------------------------- step parts
+
+    def _rolled_out(self, prompts: PromptBatch) -> tuple[Rollouts, Rewards]:
+        draw = self.config.rollout
+        sampling = Sampling(
+            n=draw.group_size,
+            max_tokens=draw.max_tokens,
+            temperature=draw.temperature,
+            top_p=draw.top_p,
+            top_k=draw.top_k,
+            seed=self._seed(1),
+        )
+        with self.clock("generate"):
+            rollouts = self.engine.generate(prompts, sampling)
+        with self.clock("reward"):
+            rewards = self.scorer.score(rollouts, self.progress)
+            if self.config.control.shuffle_rewards:
+                rewards = _shuffled(rewards, self._seed(2))
+            return rollouts, self.algorithm.shape(rewards, rollouts, draw.max_tokens)
+
+    def _another(self) -> tuple[Rollouts, Rewards]:
+        self.extra_draws += 1
+        with self.clock("data"):
+            prompts = self.loader.next()
+        return self._rolled_out(prompts)
+
+    def _packed(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
+        """The updates of this step, with reference and old log-probs where they are needed."""
+        cut = self.config.optimizer
+        batches = pack(
+            rollouts,
+            advantages,
+            updates=cut.updates,
+            micro_tokens=cut.micro_tokens,
+            max_tokens=self.config.rollout.max_tokens,
+        )
+        with self.clock("logprob"):
+            if self.algorithm.kl:
+                batches = self.policy.with_reference(batches)
+            if cut.updates * cut.epochs > 1:
+                batches = self.policy.with_old(batches)
+        return list(batches) * cut.epochs
+
+    def _report(
+        self,
+        update: dict[str, float],
+        rollouts: Rollouts,
+        rewards: Rewards,
+        advantages: Advantages,
+    ) -> StepReport:
+        numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
+        seconds = {f"time/{phase}": s for phase, s in self.clock.lap().items()}
+        return StepReport(self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages)
+
+    def _seed(self, purpose: int) -> int:
+        return seed_of(self.config.run.seed, 10 + purpose, self.done, self.extra_draws)
+
+    def _lr(self) -> float:
+        return learning_rate(self.config.optimizer, self.done, self.config.run.steps)
+
+    # ------------------------------------------------------------------------------------ cadence
+
+    def _write(self, report: StepReport) -> None:
+        self.extra_draws = 0
+        self.tracker.step(report)
+        for line in metrics.plain_words(report.metrics):
+            self.tracker.message(line)
+        first_or_last = self.done in (1, self.config.run.steps)
+        if first_or_last or self._due(self.config.run.rollouts_every):
+            runfolder.write_rollouts(self.config.folder, report)
+
+    def _evaluate(self) -> bool:
+        """Evaluate, write the result; True if it is the best so far."""
+        if self.held_out is None or self.config.evaluation is None:
+            return False
+        with self.clock("evaluate"):
+            evaluation = evaluate(
+                self.held_out(),
+                self.engine,
+                self.scorer,
+                self.config.evaluation,
+                self.config.rollout.max_tokens,
+                step=self.done,
+                progress=self.progress,
+                seed=self.config.run.seed,
+            )
+        self._note(evaluation)
+        return self.best == self.done
+
+    def _note(self, evaluation: Evaluation) -> None:
+        self.evaluations[self.done] = evaluation.result
+        runfolder.write_evaluation(
+            self.config.folder,
+            self.done,
+            evaluation.result,
+            evaluation.rows(runfolder.media_folder(self.config.folder)),
+        )
+        self.tracker.evaluation(self.done, evaluation.result)
+
+    def _due(self, every: int) -> bool:
+        return self.done % every == 0
+
+    def _evaluation_every(self) -> int:
+        return self.config.evaluation.every if self.config.evaluation else self.config.run.steps
+
+
+def _shuffled(rewards: Rewards, seed: int) -> Rewards:
+    """A control: the same rewards, dealt out anew over the whole batch."""
+    order = torch.randperm(
+        rewards.total.numel(), generator=torch.Generator().manual_seed(seed)
+    ).view(rewards.total.shape)
+    total, valid = rewards.total.flatten()[order], rewards.valid.flatten()[order]
+    return Rewards(total, valid, rewards.verdicts)
