@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from vlmrl import torchvision_shim  # noqa: F401  before any transformers import
 from vlmrl.config import BuildConfig
 from vlmrl.schema import Encoded, Frame, Sample, Space
 
@@ -48,9 +49,7 @@ class Family:
         """The chat prompt as text, ONE placeholder per medium, generation prompt included."""
         raise TypeError(f"{type(self).__name__} must define render")
 
-    def encode(
-        self, processor: Any, text: str, images: Sequence[Any]
-    ) -> Encoded:
+    def encode(self, processor: Any, text: str, images: Sequence[Any]) -> Encoded:
         """Token ids, media tensors and positions of one rendered prompt; `images` are RGB PIL images."""
         raise TypeError(f"{type(self).__name__} must define encode")
 
@@ -81,7 +80,9 @@ class Family:
         """
         raise TypeError(f"{type(self).__name__} must define tower_features")
 
-    def spread(self, features: Features | None, prompts: Sequence[Encoded], rows: Sequence[int]) -> Features | None:
+    def spread(
+        self, features: Features | None, prompts: Sequence[Encoded], rows: Sequence[int]
+    ) -> Features | None:
         """Features for a batch of rows, row i showing prompt `rows[i]`; gradient flows back to the towers."""
         raise TypeError(f"{type(self).__name__} must define spread")
 
@@ -125,4 +126,6 @@ def family_of(model_type: str) -> Family:
         if model_type in family.model_types:
             return family
         served.update(dict.fromkeys(family.model_types, name))
-    raise UserError(f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}")
+    raise UserError(
+        f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}"
+    )

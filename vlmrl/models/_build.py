@@ -1,0 +1,143 @@
+"""Builds small Qwen models: real architecture, random weights, own tokenizer, template and processor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.models import _tokenizer
+from vlmrl.plugins import nearest
+
+# The turns of Qwen2.5-VL's template without its default system turn: a small model has no use for it.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+TEXT: Mapping[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 288,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,  # head_dim 32 is the least that vLLM's CPU build takes
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 32768,
+    "initializer_range": 0.05,
+}
+ROPE_THETA = 100.0
+"""Short prompts of a small model need no slowly turning dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """How a family's small model is made: names of transformers classes, default config fields."""
+
+    model: str
+    config: str
+    processor: str
+    video_processor: str
+    vision: Mapping[str, Any]
+    vision_width: str = "out_hidden_size"
+    """The vision field that must equal the language model's hidden size."""
+    side_share: float = 24 / 64
+    """Share of the rotary frequencies that M-RoPE gives to rows, and as many to columns."""
+
+
+def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+    """The model (float32, evaluation mode, weights drawn from `seed`) and its processor.
+
+    Raises:
+        UserError: an override that the architecture does not have or cannot take.
+    """
+    tokenizer = _tokenizer.train(corpus, build.vocab_size)
+    config = _config(small, build, tokenizer)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, small.model)(config).eval()
+    model.generation_config.update(
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return model, _processor(small, config.vision_config, tokenizer)
+
+
+def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
+    config_class = getattr(transformers, small.config)
+    parts = config_class.sub_configs
+    text = {**TEXT, **_known(build, "text", build.text, parts["text_config"])}
+    vision = {**small.vision, **_known(build, "vision", build.vision, parts["vision_config"])}
+    width, heads = text["hidden_size"], text["num_attention_heads"]
+    if width % (2 * heads):
+        raise UserError(
+            f"model.build.text: hidden_size {width} must be an even multiple of "
+            f"num_attention_heads {heads}"
+        )
+    text.setdefault("head_dim", width // heads)
+    text.setdefault("rope_parameters", _mrope(small, text["head_dim"]))
+    token = tokenizer.convert_tokens_to_ids
+    try:
+        return config_class(
+            text_config={
+                **text,
+                "vocab_size": len(tokenizer),
+                "bos_token_id": None,
+                "eos_token_id": tokenizer.eos_token_id,
+                "pad_token_id": tokenizer.pad_token_id,
+            },
+            vision_config={**vision, small.vision_width: width},
+            image_token_id=token("<|image_pad|>"),
+            video_token_id=token("<|video_pad|>"),
+            vision_start_token_id=token("<|vision_start|>"),
+            vision_end_token_id=token("<|vision_end|>"),
+        )
+    except StrictDataclassError as error:
+        raise UserError(f"model.build: {' '.join(str(error).split())}") from error
+
+
+def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
+    frequencies = head_dim // 2
+    side = int(frequencies * small.side_share)
+    sections = [frequencies - 2 * side, side, side]
+    return {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": sections}
+
+
+def _known(
+    build: BuildConfig, part: str, overrides: Mapping[str, Any], config: type
+) -> Mapping[str, Any]:
+    fields = sorted(inspect.signature(config.__init__).parameters)
+    for key in overrides:
+        if key not in fields:
+            raise UserError(
+                f"model.build.{part}: {build.family} has no {key!r}{nearest(key, fields)}"
+            )
+    return overrides
+
+
+def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
+    factor = vision.patch_size * vision.spatial_merge_size
+    shared = {
+        "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "size": {"shortest_edge": 4 * factor**2, "longest_edge": 1280 * factor**2},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    return getattr(transformers, small.processor)(
+        image_processor=transformers.Qwen2VLImageProcessor(**shared),
+        tokenizer=tokenizer,
+        video_processor=getattr(transformers, small.video_processor)(**shared),
+        chat_template=CHAT_TEMPLATE,
+    )

@@ -1,0 +1,268 @@
+"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL share: prompts, sizes, M-RoPE positions, towers run once.
+
+The three differ in the vision tower, in the convention for coordinates and in what a small model of
+them looks like; that is what their own files say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.models import _build
+from vlmrl.models.base import Family
+from vlmrl.schema import Encoded, Frame, Media, Sample
+
+IMAGE = "<|image_pad|>"
+LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """Features of some images, in order, under the names by which HF's forward reads them.
+
+    `pooler_output[i]` is [tokens, H]; `deepstack_features[level][i]` too (Qwen3-VL only).
+    """
+
+    pooler_output: tuple[torch.Tensor, ...]
+    deepstack_features: tuple[tuple[torch.Tensor, ...], ...] = ()
+
+    def pick(self, images: Sequence[int]) -> ImageFeatures:
+        """The features of these images, in this order; an image may come more than once."""
+        return ImageFeatures(
+            tuple(self.pooler_output[i] for i in images),
+            tuple(tuple(level[i] for i in images) for level in self.deepstack_features),
+        )
+
+
+@dataclass(frozen=True)
+class MropeFamily(Family):
+    """Base of the Qwen vision-language families."""
+
+    media_tokens: ClassVar[tuple[str, ...]] = (
+        IMAGE,
+        "<|video_pad|>",
+        "<|vision_start|>",
+        "<|vision_end|>",
+        "<|vision_pad|>",
+    )
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.visual.patch_embed.", "model.visual.pos_embed.", "model.visual.blocks."),
+        "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.visual.blocks",
+    )
+
+    small: ClassVar[_build.Small]
+    """What a small model of the family looks like."""
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """A small model of this architecture, see `Family.build`."""
+        return _build.build(self.small, build, corpus, seed)
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """The user's turn with one placeholder per image, then the start of the assistant's turn.
+
+        Raises:
+            UserError: a medium is no image, or the text holds a media token, which would be taken for one.
+        """
+        parts = list(sample.parts)
+        if instruction:
+            last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
+            if last is None:
+                parts.append(instruction)
+            else:
+                parts[last] = f"{parts[last]}\n{instruction}"
+        content = [self._content(sample, part) for part in parts]
+        return processor.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+
+    def _content(self, sample: Sample, part: str | Media) -> dict[str, str]:
+        if isinstance(part, Media):
+            if part.kind != "image":
+                raise UserError(
+                    f"sample {sample.id!r}: {part.name} is a {part.kind}; "
+                    f"{self.model_types[0]} is trained on images only"
+                )
+            return {"type": "image"}
+        for token in self.media_tokens:
+            if token in part:
+                raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
+        return {"type": "text", "text": part}
+
+    def encode(self, processor: Any, text: str, images: Sequence[Any]) -> Encoded:
+        """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.
+
+        `pixel_values` is float32 [patches, channels * time * patch * patch], `image_grid_thw` int64
+        [images, 3] in patches.
+
+        Raises:
+            UserError: an image of a shape that the model refuses.
+        """
+        placeholder = processor.image_token_id
+        compact = processor.tokenizer(text)["input_ids"]
+        if compact.count(placeholder) != len(images):
+            raise UserError(
+                f"the prompt has {compact.count(placeholder)} image placeholders for {len(images)} images"
+            )
+        tensors, grids = self._pixels(processor, images)
+        merge = processor.image_processor.merge_size
+        ids: list[int] = []
+        pieces: list[torch.Tensor] = []
+        start = 0  # the next position: one past the largest so far, as get_rope_index counts
+        remaining = iter(grids)
+        for run in _split(compact, placeholder):
+            if run == [placeholder]:
+                _, rows, columns = next(remaining)
+                rows, columns = rows // merge, columns // merge
+                ids += run * (rows * columns)
+                pieces.append(_grid_positions(rows, columns) + start)
+                start += max(rows, columns)
+            else:
+                ids += run
+                pieces.append(torch.arange(start, start + len(run)).expand(3, -1))
+                start += len(run)
+        return Encoded(
+            ids=tuple(ids),
+            compact_ids=tuple(compact),
+            tensors=tensors,
+            position_ids=torch.cat(pieces, dim=1),
+            next_position=start,
+        )
+
+    def _pixels(
+        self, processor: Any, images: Sequence[Any]
+    ) -> tuple[dict[str, torch.Tensor], list[tuple[int, int, int]]]:
+        if not images:
+            return {}, []
+        for image in images:
+            self._resized(processor, *image.size)
+        out = processor.image_processor(images=list(images), return_tensors="pt")
+        grid = out["image_grid_thw"]
+        return {"pixel_values": out["pixel_values"], "image_grid_thw": grid}, grid.tolist()
+
+    # --------------------------------------------------------------------------------- sizes
+
+    def frame(self, processor: Any, size: tuple[int, int] | None) -> Frame:
+        """Original and resized size of the first image, with the family's space for coordinates."""
+        if size is None:
+            return Frame(space=self.space)
+        width, height = self._resized(processor, *size)
+        return Frame(*size, space=self.space, resized_width=width, resized_height=height)
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """One token per merged patch of the resized image."""
+        width, height = self._resized(processor, width, height)
+        factor = _factor(processor.image_processor)
+        return (width // factor) * (height // factor)
+
+    def _resized(self, processor: Any, width: int, height: int) -> tuple[int, int]:
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+        sizes = processor.image_processor.size
+        try:
+            high, wide = smart_resize(
+                height,
+                width,
+                factor=_factor(processor.image_processor),
+                min_pixels=sizes["shortest_edge"],
+                max_pixels=sizes["longest_edge"],
+            )
+        except ValueError as error:
+            raise UserError(f"an image of {width}x{height} pixels is refused: {error}") from error
+        return wide, high
+
+    # -------------------------------------------------------------------------------- tokens
+
+    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """Ids of the media tokens that the tokenizer knows."""
+        ids = (processor.tokenizer.backend_tokenizer.token_to_id(t) for t in self.media_tokens)
+        return tuple(i for i in ids if i is not None)
+
+    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """<|im_end|>, <|endoftext|> and the tokenizer's own end token."""
+        backend = processor.tokenizer.backend_tokenizer
+        ids = [backend.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
+        ids.append(processor.tokenizer.eos_token_id)
+        return tuple(dict.fromkeys(i for i in ids if i is not None))
+
+    # ------------------------------------------------------------------------------- forward
+
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> ImageFeatures | None:
+        """The vision tower over all images of all prompts at once, with gradient."""
+        seen = [p.tensors for p in prompts if p.tensors]
+        if not seen:
+            return None
+        pixels = torch.cat([t["pixel_values"] for t in seen]).to(model.device)
+        grid = torch.cat([t["image_grid_thw"] for t in seen]).to(model.device)
+        out = model.model.get_image_features(pixels, grid, return_dict=True)
+        levels = getattr(out, "deepstack_features", None) or ()
+        return ImageFeatures(tuple(out.pooler_output), tuple(tuple(level) for level in levels))
+
+    def spread(
+        self, features: ImageFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
+    ) -> ImageFeatures | None:
+        """The features of every row's images, row after row; None if no row shows an image."""
+        if features is None:
+            return None
+        counts = [len(p.tensors["image_grid_thw"]) if p.tensors else 0 for p in prompts]
+        first = [sum(counts[:i]) for i in range(len(counts))]
+        images = [first[r] + k for r in rows for k in range(counts[r])]
+        return features.pick(images) if images else None
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: ImageFeatures | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Hidden states [B, T, H]; `features` fill the image placeholders of `input_ids` in order.
+
+        Explicit `position_ids` keep HF's stored `rope_deltas` out of play.
+        """
+        out = model.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            mm_encoder_outputs=None if features is None else {"image": features},
+        )
+        return out.last_hidden_state
+
+
+def _factor(image_processor: Any) -> int:
+    return image_processor.patch_size * image_processor.merge_size
+
+
+def _split(ids: Sequence[int], placeholder: int) -> list[list[int]]:
+    """The ids cut into runs of text and single placeholders."""
+    runs: list[list[int]] = []
+    for i in ids:
+        if i == placeholder or not runs or runs[-1] == [placeholder]:
+            runs.append([i])
+        else:
+            runs[-1].append(i)
+    return runs
+
+
+def _grid_positions(rows: int, columns: int) -> torch.Tensor:
+    """M-RoPE positions [3, rows * columns] of a still image from 0: time, row, column."""
+    positions = torch.zeros(3, rows, columns, dtype=torch.long)
+    positions[1] = torch.arange(rows)[:, None]
+    positions[2] = torch.arange(columns)
+    return positions.flatten(1)

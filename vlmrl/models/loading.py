@@ -1,0 +1,112 @@
+"""Load a policy: a checkpoint folder, a hub name, or a small model built on the spot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from vlmrl import plugins
+from vlmrl.config import ModelConfig
+from vlmrl.errors import UserError
+from vlmrl.models.base import Family, family_of
+
+
+class Loaded(NamedTuple):
+    """A HF model in evaluation mode, its processor, and the family that knows them."""
+
+    model: Any
+    processor: Any
+    family: Family
+
+
+def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -> Loaded:
+    """The model of a config, on the CPU, in float32 (the policy narrows what is frozen).
+
+    `corpus` and `seed` serve only a model that is built (tokenizer, initial weights). The pixel budget
+    of the config is set on the processor, so that it is saved with the model. A local folder is read
+    without any network access, and of weights only safetensors.
+
+    Raises:
+        UserError: no such folder, a file missing or broken in it, a model type that no family serves,
+            weights that do not fill the model, an impossible pixel budget or attention implementation.
+    """
+    if config.build is not None:
+        family = plugins.build("family", config.build.family)
+        model, processor = family.build(config.build, corpus, seed)
+        if config.attention:
+            with _as_user_error("model.attention"):
+                model.set_attn_implementation(config.attention)
+    else:
+        assert config.path is not None  # the config allows exactly one of the two
+        family, model, processor = _from_checkpoint(config.path, config)
+    _set_pixel_budget(processor, config)
+    return Loaded(model.eval(), processor, family)
+
+
+def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
+    local = _is_local(path)
+    where = f"model.path {path!r}"
+    common = {"local_files_only": local, "trust_remote_code": config.trust_remote_code}
+    with _as_user_error(where):
+        model_type = transformers.AutoConfig.from_pretrained(path, **common).model_type
+    family = family_of(model_type)
+    with _as_user_error(where):
+        processor = transformers.AutoProcessor.from_pretrained(path, **common)
+        model, report = transformers.AutoModelForImageTextToText.from_pretrained(
+            path,
+            dtype=torch.float32,
+            attn_implementation=config.attention,
+            use_safetensors=True,
+            output_loading_info=True,
+            **common,
+        )
+    # transformers fills what a checkpoint lacks with random numbers and only warns.
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(f"{where} lacks {len(missing)} weights, e.g. {missing[0]}")
+    return family, model, processor
+
+
+def _is_local(path: str) -> bool:
+    """Whether `path` is a folder on this machine; False means a hub name such as `Qwen/Qwen3-VL-2B`."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.path {path!r} is no checkpoint folder: it has no config.json")
+        return True
+    # `runs/x/checkpoints/step-5`, or `runs/x` where there is a folder `runs`, is no hub name.
+    hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path)
+    if not hub_name or ("/" in path and folder.parent.is_dir()):
+        raise UserError(f"model.path {path!r}: there is no such folder")
+    return False
+
+
+@contextmanager
+def _as_user_error(where: str) -> Iterator[None]:
+    """What transformers says of broken or missing files, as one line."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(f"{where} cannot be used: {text[:400]}") from error
+
+
+def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
+    if config.min_pixels is None and config.max_pixels is None:
+        return
+    image_processor = processor.image_processor
+    least = config.min_pixels or image_processor.size["shortest_edge"]
+    most = config.max_pixels or image_processor.size["longest_edge"]
+    if least > most:
+        raise UserError(
+            f"model: min_pixels {least} exceeds max_pixels {most} (one of them is the checkpoint's own)"
+        )
+    image_processor.size = type(image_processor.size)(
+        **{**image_processor.size, "shortest_edge": least, "longest_edge": most}
+    )
