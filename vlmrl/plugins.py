@@ -1,8 +1,9 @@
 """Find a plugin by name: one file is one plugin, and the file name is the name in the config.
 
-A plugin file `box_iou.py` holds a frozen dataclass `BoxIou` (the file name in CamelCase); its fields are
-its options. Files that start with `_`, and `base.py`, are not plugins. Outside the repository a plugin
-is named `path/to/file.py:Name` or `package.module:Name`. No decorator, no table to edit.
+A plugin file `box_iou.py` holds a frozen dataclass `BoxIou` (the file name in CamelCase) whose fields
+are its options. Rooms hold shared parts too: `_x.py`, and a file without the class of its own name,
+are no plugins. Outside the repository a plugin is named `path/to/file.py:Name` or
+`package.module:Name`. No decorator, no table to edit.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
+import re
 import sys
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,19 +35,36 @@ KINDS = {
     "engine": "vlmrl.engines",
     "algorithm": "vlmrl.algorithms",
 }
-# Rooms that hold shared parts beside their plugins say which files are plugins by this marker: a file
-# is a plugin if and only if it defines the CamelCase class of its own name. It is found by reading the
-# source, so that listing the names imports nothing.
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a plugin: its type, and its default unless it is `required`."""
+
+    type: Any
+    default: Any
+    required: bool
 
 
 def names(kind: str) -> list[str]:
     """The names of all shipped plugins of a kind, sorted. Imports none of them."""
-    found = []
-    for folder in _folders(kind):
-        for file in folder.glob("*.py"):
-            if f"class {class_name(file.stem)}" in file.read_text(encoding="utf-8"):
-                found.append(file.stem)
-    return sorted(found)
+    room = importlib.import_module(KINDS[kind])
+    files = [file for folder in room.__path__ for file in Path(folder).glob("[!_]*.py")]
+    return sorted({file.stem for file in files if _is_plugin(file)})
+
+
+def check(kind: str, name: str) -> None:
+    """Refuse an unknown name; a plugin of the repository is not imported for this.
+
+    Raises:
+        UserError: no such plugin; the message suggests the nearest name.
+    """
+    if ":" in name:
+        load(kind, name)
+    elif name.endswith(".py"):
+        raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
+    elif name not in (known := names(kind)):
+        raise UserError(f"no {kind} is named {name!r}{nearest(name, known)}")
 
 
 def load(kind: str, name: str) -> Any:
@@ -52,52 +73,63 @@ def load(kind: str, name: str) -> Any:
     Raises:
         UserError: no such plugin, file or attribute; the message suggests the nearest name.
     """
-    if ":" in name:
-        return _load_outside(kind, name)
-    if name not in (known := names(kind)):
-        raise UserError(f"no {kind} is named {name!r}{nearest(name, known)}")
-    module = importlib.import_module(f"{KINDS[kind]}.{name}")
-    return getattr(module, class_name(name))
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        check(kind, name)
+        return getattr(importlib.import_module(f"{KINDS[kind]}.{name}"), class_name(name))
+    from_file = place.endswith(".py")
+    module = _module_from_file(kind, place) if from_file else _module_by_name(kind, place)
+    if attribute not in vars(module):
+        public = sorted(n for n in vars(module) if not n.startswith("_"))
+        raise UserError(f"{kind}: {place} has no {attribute!r}{nearest(attribute, public)}")
+    return getattr(module, attribute)
 
 
 def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """An instance of plugin `name` with validated options.
+    """An instance of plugin `name` with validated options; of a plain function, the function.
 
     Raises:
-        UserError: unknown option or wrong type; the message names the plugin, key and nearest option.
+        UserError: an unknown or missing option, a wrong type, or a value the plugin itself refuses;
+            the message names the plugin, the option and what is allowed.
     """
     plugin = load(kind, name)
-    options = dict(options or {})
+    given = dict(options or {})
     if not inspect.isclass(plugin):
-        if options:
-            return functools.partial(plugin, **options)
-        return plugin
-    known = option_fields(plugin)
-    for key in options:
+        return functools.partial(plugin, **given) if given else plugin
+    known = options_of(plugin)
+    for key in given:
         if key not in known:
             raise UserError(f"{kind} {name!r} has no option {key!r}{nearest(key, list(known))}")
-    checked = {
-        key: _checked(kind, name, key, known[key].type, value) for key, value in options.items()
-    }
+    for key, option in known.items():
+        if option.required and key not in given:
+            raise UserError(f"{kind} {name!r}: option {key!r} is required")
+    where = f"{kind} {name!r}"
+    checked = {key: _checked(where, key, known[key].type, value) for key, value in given.items()}
     try:
         return plugin(**checked)
-    except TypeError as error:
-        raise UserError(f"{kind} {name!r}: {error}") from error
     except ValueError as error:
-        raise UserError(f"{kind} {name!r}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
 
 
-def option_fields(plugin: type) -> dict[str, dataclasses.Field[Any]]:
-    """The options of a plugin class by name, types resolved."""
+def options_of(plugin: type) -> dict[str, Option]:
+    """The options of a plugin class by name.
+
+    Raises:
+        UserError: the class is no dataclass, or an annotation cannot be resolved.
+    """
     if not dataclasses.is_dataclass(plugin):
-        raise UserError(f"{plugin.__qualname__} is no dataclass, so it has no options to set")
-    hints = _hints(plugin)
-    fields = {}
-    for f in dataclasses.fields(plugin):
-        if f.init:
-            f.type = hints.get(f.name, f.type)
-            fields[f.name] = f
-    return fields
+        raise UserError(f"{plugin.__qualname__} is no dataclass, so it has no options")
+    try:
+        types = typing.get_type_hints(plugin, include_extras=True)
+    except NameError as error:
+        raise UserError(
+            f"{plugin.__qualname__}: the type of an option is unknown: {error}"
+        ) from error
+    return {
+        field.name: Option(types[field.name], *_default(field))
+        for field in dataclasses.fields(plugin)
+        if field.init
+    }
 
 
 def class_name(name: str) -> str:
@@ -105,7 +137,7 @@ def class_name(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, known: Sequence[str]) -> str:
     """`; did you mean 'x'?` or the list of what exists, to end an error message."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
@@ -113,48 +145,40 @@ def nearest(word: str, known: list[str]) -> str:
     return f"; there are: {', '.join(known)}" if known else ""
 
 
-def _folders(kind: str) -> list[Path]:
-    package = importlib.import_module(KINDS[kind])
-    return [Path(p) for p in package.__path__]
+def _is_plugin(file: Path) -> bool:
+    # By reading the source, so that listing the names imports nothing.
+    opening = rf"^class {class_name(file.stem)}\b"
+    return re.search(opening, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
-def _hints(plugin: type) -> dict[str, Any]:
-    import typing
+def _default(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
+    if field.default is not dataclasses.MISSING:
+        return field.default, False
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory(), False
+    return None, True
 
-    return typing.get_type_hints(plugin)
 
-
-def _checked(kind: str, name: str, key: str, type_: Any, value: Any) -> Any:
+def _checked(where: str, key: str, type_: Any, value: Any) -> Any:
+    problem = None
     try:
-        return _adapter(type_).validate_python(value)
+        checked = pydantic.TypeAdapter(type_).validate_python(value)
+        infinite = isinstance(checked, float) and not math.isfinite(checked)
+        if infinite or (isinstance(value, bool) and type_ in (int, float)):
+            problem = "Input should be a finite number"
     except pydantic.ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(
-            f"{kind} {name!r}, option {key!r}: {problem['msg']} (found {value!r})"
-        ) from error
-
-
-@functools.cache
-def _adapter(type_: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(type_)
-
-
-def _load_outside(kind: str, name: str) -> Any:
-    place, _, attribute = name.rpartition(":")
-    module = _module_from_file(kind, place) if place.endswith(".py") else _module_by_name(kind, place)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise UserError(f"{kind} {name!r}: {place} has no {attribute!r}{nearest(attribute, public)}") from None
+        problem = error.errors()[0]["msg"]
+    if problem:
+        raise UserError(f"{where}, option {key!r}: {problem} (found {value!r})")
+    return checked
 
 
 def _module_from_file(kind: str, place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise UserError(f"{kind} {place!r}: there is no such file")
-    # One module name per file, so that two user files called rewards.py can coexist, and the same file
-    # imports once (a pool's worker processes find it again by this name).
+    # One module name per file, so that two user files called rewards.py can coexist, and the same
+    # file imports once.
     unique = f"vlmrl_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if unique in sys.modules:
         return sys.modules[unique]
@@ -166,12 +190,16 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's file raises is the user's to see
         del sys.modules[unique]
-        raise UserError(f"{kind} {place!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
     return module
 
 
 def _module_by_name(kind: str, place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except ImportError as error:
-        raise UserError(f"{kind}: cannot import {place!r}: {error}") from error
+    except Exception as error:  # as above
+        raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,40 +1,63 @@
-"""The config: pydantic models, YAML with `extends`, `key=value` overrides, JSON schema for editors.
+"""The config as pydantic models: one section per part of a run, `Config` for the whole.
 
-Unknown keys, wrong types, missing files and impossible combinations each become one line that names
-the key's path and the nearest valid name. This module never imports torch.
+A docstring under a field is its documentation; editors show it through the JSON schema.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
 
 class Section(BaseModel):
     """A part of the config; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
+            raise ValueError(f"{str(value).lower()} is no value for this key")
+        return value
 
 
-class PluginRef(Section):
-    """A plugin by name with its options; a bare string stands for the name alone."""
+class Named(Section):
+    """A section that a bare string may stand for: the string is its field `short`."""
 
-    name: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    short: ClassVar[str] = "name"
 
     @model_validator(mode="before")
     @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+    def _from_string(cls, value: Any) -> Any:
+        return {cls.short: value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+class PluginRef(Named):
+    """A plugin by name with its options."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunConfig(Section):
@@ -102,13 +125,14 @@ class ModelConfig(Section):
         return self
 
 
-class RewardConfig(Section):
+class RewardConfig(Named):
     """One verifier among the rewards of a source.
 
-    An option or the weight may be a schedule over training progress: `{schedule: [[0, 0.5], [0.5, 0.75]]}`
-    means 0.5 from the start and 0.75 from half of the steps on.
+    An option or the weight may be a schedule over training progress: `{schedule: [[0, 0.5],
+    [0.5, 0.75]]}` means 0.5 from the start and 0.75 from half of the steps on.
     """
 
+    short = "verifier"
     verifier: str
     name: str | None = None
     """Name of its curve; the verifier's own name when absent."""
@@ -118,11 +142,6 @@ class RewardConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     deadline: float | None = Field(None, gt=0)
     """Seconds for one call; set: calls run in a pool of killable processes."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"verifier": value} if isinstance(value, str) else value
 
     @property
     def label(self) -> str:
@@ -134,7 +153,8 @@ class ScoringConfig(Section):
     """How the verdicts on one completion become one reward."""
 
     combine: Literal["sum", "mean", "product", "gate"] = "sum"
-    """sum: Σ w·s; mean: Σ w·s / Σ w over what applies; product: Π s; gate: mean if every gate > 0."""
+    """sum: Σ w·s; mean: Σ w·s / Σ w over what applies; product: Π s; gate: the mean if every gate
+    is positive, else 0."""
     truncated: Literal["score", "zero", "mask"] = "score"
     """What happens to a completion cut at the token limit."""
     workers: int = Field(2, ge=1)
@@ -143,9 +163,10 @@ class ScoringConfig(Section):
     """Stop the run when more than this share of one verifier's recent calls failed."""
 
 
-class SourceConfig(Section):
-    """One source of samples: a card (shipped, or `file.py:Name`) or a data file with a column map."""
+class SourceConfig(Named):
+    """One source of samples: a card, shipped or `file.py:Name`, with its options."""
 
+    short = "card"
     name: str | None = None
     card: str
     options: dict[str, Any] = Field(default_factory=dict)
@@ -155,16 +176,11 @@ class SourceConfig(Section):
     template: str | None = None
     """Answer template of its samples; absent: the card's choice."""
     instruct: bool = True
-    """Append the template's instruction ("think in <think> ... answer in <answer> ...") to the question."""
+    """Append the template's instruction ("think in <think> ...") to the question."""
     rewards: list[RewardConfig] | None = None
     """This source's own verifiers; the config's `rewards` when absent."""
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"card": value} if isinstance(value, str) else value
 
     @property
     def label(self) -> str:
@@ -204,11 +220,13 @@ class EvaluationConfig(Section):
     """Absent: the training sources with split `test`."""
     every: int = Field(50, ge=1)
     samples: int = Field(0, ge=0)
-    """Completions per prompt at temperature 1 besides the greedy one; pass@k is reported for them."""
+    """Completions per prompt at temperature 1, besides the greedy one; pass@k is of these."""
     limit: int | None = Field(None, ge=1)
     batch: int = Field(32, ge=1)
     metric: str = "reward"
     """Best checkpoint by this: `reward`, a verifier's name, or `<source>/<verifier>`."""
+    pass_at: float = 0.5
+    """A sample passes (pass@k) when its `metric` reaches this."""
     bootstrap: int = Field(1000, ge=100)
 
 
@@ -241,8 +259,8 @@ class RolloutConfig(Section):
 
     prompts: int = Field(16, ge=1)
     """P: prompts per step."""
-    group_size: int = Field(8, ge=1)
-    """G: completions per prompt."""
+    group_size: int = Field(8, ge=2)
+    """G: completions per prompt; an advantage is relative to the others of its group."""
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -288,7 +306,7 @@ class Config(Section):
 
     run: RunConfig = RunConfig()
     resume: str = "never"
-    """`never`, `auto` (continue the run folder's last whole checkpoint, if any), or a checkpoint path."""
+    """`never`, `auto` (the run folder's last whole checkpoint, if any), or a checkpoint's path."""
     model: ModelConfig
     data: DataConfig
     sft: SftConfig | None = None
@@ -302,16 +320,24 @@ class Config(Section):
     tracking: TrackingConfig = TrackingConfig()
     control: ControlConfig = ControlConfig()
 
-    @field_validator("algorithm", "engine", mode="before")
-    @classmethod
-    def _name_keeps_no_options(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _every_source_is_scored(self) -> Config:
         for source in self.data.train:
-            if source.rewards is None and not self.rewards:
-                raise ValueError(f"source {source.label!r} has no rewards: set `rewards` for all sources or its own")
+            rewards = self.rewards_of(source)
+            if not rewards:
+                raise ValueError(f"source {source.label!r} has no rewards: give it its own, or all")
+            labels = [reward.label for reward in rewards]
+            for label in labels:
+                if labels.count(label) > 1:
+                    raise ValueError(f"two rewards are named {label!r}: give one of them a `name`")
+            if self.scoring.combine != "gate" and any(reward.gate for reward in rewards):
+                raise ValueError(
+                    f"a reward has gate: true, but scoring.combine is {self.scoring.combine!r}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_stay_whole(self) -> Config:
         if self.rollout.prompts % self.optimizer.updates:
             raise ValueError(
                 f"rollout.prompts ({self.rollout.prompts}) must be a multiple of optimizer.updates "
@@ -319,13 +345,32 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _metrics_exist(self) -> Config:
+        if self.evaluation:
+            known = self._metrics(self.evaluation.sources)
+            if self.evaluation.samples:
+                known += [f"sampled/{name}" for name in known]
+            _require("evaluation.metric", self.evaluation.metric, known)
+        if self.sft and self.sft.stop_at is not None:
+            _require("sft.stop_metric", self.sft.stop_metric, self._metrics(self.sft.validation))
+        return self
+
+    def _metrics(self, sources: list[SourceConfig]) -> list[str]:
+        """The metrics an evaluation of these sources (none: the training sources) gives."""
+        found: list[str] = []
+        for source in sources or self.data.train:
+            names = ["reward", *(reward.label for reward in self.rewards_of(source))]
+            found += [*names, *(f"{source.label}/{name}" for name in names)]
+        return found
+
     @property
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run.dir) if self.run.dir else Path("runs") / self.run.name
 
     def rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
-        """The verifiers of a source: its own, else those of the training source of that name, else all's."""
+        """A source's own verifiers, else those of the training source of its name, else all's."""
         if source.rewards is not None:
             return source.rewards
         for train in self.data.train:
@@ -334,168 +379,6 @@ class Config(Section):
         return self.rewards
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config by path or shipped name and apply `key=value` overrides.
-
-    Raises:
-        UserError: one line per problem, each with the key's path.
-    """
-    tree = read_tree(name)
-    for override in overrides:
-        _override(tree, override)
-    return parse(tree, name)
-
-
-def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
-    """Validate a tree of plain values; `name` starts every error message."""
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise UserError("\n".join(_line(name, problem) for problem in error.errors())) from error
-
-
-def read_tree(name: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The merged plain values of a config file and everything it extends."""
-    path = find(name, base=seen[-1].parent if seen else None)
-    if path in seen:
-        raise UserError(f"{path}: extends itself through {' -> '.join(p.name for p in seen)}")
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path}: a config is a mapping of sections, found {type(tree).__name__}")
-    parent = tree.pop("extends", None)
-    if parent is None:
-        return tree
-    return merge(read_tree(str(parent), (*seen, path)), tree)
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, mappings merged key by key, everything else replaced."""
-    out = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        # A plugin of another name must not inherit the options of the one it replaces.
-        if both and "name" in value and key in ("algorithm", "engine"):
-            both = out[key].get("name") == value["name"]
-        out[key] = merge(out[key], value) if both else value
-    return out
-
-
-def shipped() -> dict[str, Path]:
-    """The shipped configs by name."""
-    import vlmrl.configs  # a namespace package: rewards/, datasets/, configs/ have no __init__.py
-
-    folders = [Path(p) for p in vlmrl.configs.__path__]
-    return {f.stem: f for folder in folders for f in sorted(folder.glob("*.yaml"))}
-
-
-def find(name: str, base: Path | None = None) -> Path:
-    """The file a config name or path means."""
-    for path in [Path(name), *([base / name, base / f"{name}.yaml"] if base else [])]:
-        if path.is_file():
-            return path.resolve()
-    known = shipped()
-    if name in known:
-        return known[name].resolve()
-    raise UserError(f"no config file and no shipped config is named {name!r}{nearest(name, sorted(known))}")
-
-
-def schema() -> str:
-    """JSON schema of the config, for editors."""
-    return json.dumps(Config.model_json_schema(), indent=2)
-
-
-def _override(tree: dict[str, Any], text: str) -> None:
-    key, eq, raw = text.partition("=")
-    if not eq or not key:
-        raise UserError(f"override {text!r}: write key=value, e.g. run.steps=50")
-    try:
-        value = yaml.safe_load(_exponent(raw)) if raw else None
-    except yaml.YAMLError as error:
-        raise UserError(f"override {text!r}: the value is not valid YAML") from error
-    *path, last = key.split(".")
-    node: Any = tree
-    for i, part in enumerate(path):
-        if isinstance(node, dict):
-            if isinstance(node.get(part), str):  # `algorithm: grpo` + algorithm.options.x=1
-                node[part] = {"name": node[part]}
-            if node.get(part) is None:
-                node[part] = {}
-        node = _child(node, part, text, ".".join(path[: i + 1]))
-    if isinstance(node, list):
-        node[_index(node, last, text)] = value
-    elif isinstance(node, dict):
-        node[last] = value
-    else:
-        raise UserError(f"override {text!r}: {'.'.join(path)} is a single value, it has no {last!r}")
-
-
-def _exponent(raw: str) -> str:
-    # YAML 1.1 reads 1e-4 as text; a person means a number.
-    try:
-        float(raw)
-    except ValueError:
-        return raw
-    return repr(float(raw)) if "e" in raw.lower() and "n" not in raw.lower() else raw
-
-
-def _child(node: Any, part: str, text: str, where: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, part, text)]
-    if isinstance(node, dict):
-        return node[part]
-    raise UserError(f"override {text!r}: {where} is a single value, it has no parts")
-
-
-def _index(node: list[Any], part: str, text: str) -> int:
-    # List entries are named by position, or by their own name, card or verifier.
-    if part.isdigit() and int(part) < len(node):
-        return int(part)
-    entries = [
-        next((e[k] for k in ("name", "card", "verifier") if e.get(k)), "") if isinstance(e, dict) else str(e)
-        for e in node
-    ]
-    if part in entries:
-        return entries.index(part)
-    raise UserError(f"override {text!r}: no entry {part!r}{nearest(part, entries)}")
-
-
-def _line(name: str, problem: Any) -> str:
-    path = ".".join(str(p) for p in problem["loc"]) or "(top)"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        known = _known_keys(problem["loc"][:-1])
-        message = f"unknown key{_suggest(str(problem['loc'][-1]), known)}"
-    elif problem["type"] == "missing":
-        message = "this key is required"
-    elif not isinstance(problem.get("input"), (dict, list)):
-        message = f"{message} (found {problem.get('input')!r})"
-    return f"{name}: {path}: {message}"
-
-
-def _suggest(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(known)}"
-
-
-def _known_keys(path: Sequence[Any]) -> list[str]:
-    model: Any = Config
-    for part in path:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        model = _section_in(annotation) or model
-    return sorted(model.model_fields)
-
-
-def _section_in(annotation: Any) -> type[Section] | None:
-    import typing
-
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    for inner in typing.get_args(annotation):
-        if found := _section_in(inner):
-            return found
-    return None
+def _require(key: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{key}: there is no metric {name!r}{nearest(name, sorted(set(known)))}")

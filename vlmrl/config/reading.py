@@ -1,0 +1,95 @@
+"""Read a config, validate it, and say what is wrong with it in one line per mistake."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from vlmrl.config import tree as config_tree
+from vlmrl.config.sections import Config, Section
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config by path or shipped name and apply `key=value` overrides.
+
+    Raises:
+        UserError: one line per problem, each with the key's path.
+    """
+    return parse(config_tree.read(name, overrides), name)
+
+
+def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
+    """Validate a tree of plain values; `name` starts every line of the error message.
+
+    Raises:
+        UserError: one line per problem, each with the key's path.
+    """
+    try:
+        plain = json.loads(json.dumps(tree))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{name}: a value that JSON cannot hold: {error}") from error
+    try:
+        return Config.model_validate(plain)
+    except ValidationError as error:
+        lines = dict.fromkeys(_line(name, problem) for problem in error.errors())
+        raise UserError("\n".join(lines)) from error
+
+
+def schema() -> str:
+    """JSON schema of a config file, for editors; no key is required: `extends` may supply it."""
+    tree = Config.model_json_schema()
+    for section in (tree, *tree["$defs"].values()):
+        section.pop("required", None)
+    tree["properties"]["extends"] = {
+        "type": "string",
+        "description": "Path (relative to this file) or shipped name of the config to start from.",
+    }
+    return json.dumps(tree, indent=2)
+
+
+def _line(name: str, problem: Any) -> str:
+    section, path = _section_at(problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        key = str(problem["loc"][-1])
+        message = f"unknown key{nearest(key, sorted(section.model_fields))}"
+    elif problem["type"] == "missing":
+        message = "this key is required"
+    elif problem["type"] == "model_type":
+        message = f"must be a mapping of keys (found {reprlib.repr(problem['input'])})"
+    elif problem["type"] != "value_error":
+        message = f"{message} (found {reprlib.repr(problem.get('input'))})"
+    return ": ".join(part for part in (name, path, message) if part)
+
+
+def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
+    """The section that holds the last key of an error's place, and the place as `a.b.0.c`.
+
+    pydantic appends the branch of a union to the place; it says nothing to a user.
+    """
+    section: type[Section] = Config
+    keys: list[str] = []
+    inside: type[Section] | None = section
+    for part in loc:
+        if isinstance(part, int):
+            keys.append(str(part))
+        elif inside is not None:
+            keys.append(part)
+            section = inside
+            field = section.model_fields.get(part)
+            inside = _section_in(field.annotation) if field else None
+    return section, ".".join(keys)
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    found = (_section_in(inner) for inner in typing.get_args(annotation))
+    return next((section for section in found if section), None)

@@ -1,0 +1,176 @@
+"""The plain values of a config: find the file, read its YAML, follow `extends`, apply `key=value`.
+
+Nothing here knows what a key means, but for the places where a bare string stands for a mapping
+(`algorithm: grpo` is `algorithm: {name: grpo}`). No function changes what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+
+SHORT = {
+    "algorithm": "name",
+    "engine": "name",
+    "rewards": "verifier",
+    "train": "card",
+    "sources": "card",
+    "validation": "card",
+}
+"""Key -> the field that a bare string under this key (or in its list) stands for."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of YAML 1.2 only: `no` and `1:30` stay text, `1e-4` is a number.
+
+    Source: the core schema, https://yaml.org/spec/1.2.2/#1032-tag-resolution; its octal and
+    hexadecimal integers stay text too, and tags of dates, sets and binary data are refused.
+    """
+
+    yaml_implicit_resolvers = {}
+    yaml_constructors = {
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or re.search(":(null|bool|int|float|str|seq|map)$", tag)
+    }
+
+
+_DIGITS = r"(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))"
+for _tag, _pattern, _first in [
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"null|Null|NULL|~|", ["n", "N", "~", ""]),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", rf"[-+]?{_DIGITS}(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+    ("merge", r"<<", "<"),
+]:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
+
+
+def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a config file, of all that it extends, and of the overrides.
+
+    Raises:
+        UserError: no such file, not YAML, a cycle of `extends`, or an override that fits nothing.
+    """
+    tree = _read_file(find(name), ())
+    for text in overrides:
+        tree = override(tree, text)
+    return tree
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped configs by name."""
+    import vlmrl.configs  # has no __init__.py, so it may be spread over several folders
+
+    folders = [Path(p) for p in vlmrl.configs.__path__]
+    return {f.stem: f for folder in folders for f in sorted(folder.glob("*.yaml"))}
+
+
+def find(name: str, base: Path | None = None) -> Path:
+    """The file that a name or path means; `base` is the folder of the config that extends it."""
+    for path in [base / name, base / f"{name}.yaml"] if base else [Path(name)]:
+        if path.is_file():
+            return path.resolve()
+    known = shipped()
+    if name in known:
+        return known[name].resolve()
+    hint = nearest(name, sorted(known))
+    raise UserError(f"no config file and no shipped config is named {name!r}{hint}")
+
+
+def merge(base: Any, over: Any, key: str = "") -> Any:
+    """`over` on top of `base`: mappings key by key, everything else replaced.
+
+    A plugin of another name does not inherit the options of the one it replaces.
+    """
+    if not isinstance(over, Mapping):
+        return over
+    base = _long(base, key)
+    if not isinstance(base, Mapping):
+        return over
+    if key in SHORT and over.get(SHORT[key], base.get(SHORT[key])) != base.get(SHORT[key]):
+        return over
+    return {**base, **{k: merge(base[k], v, k) if k in base else v for k, v in over.items()}}
+
+
+def override(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """`tree` with one `a.b.c=value` applied; the value is YAML, an empty one is null.
+
+    An entry of a list is named by its position or by its own name, e.g. `rewards.box_iou.weight=2`.
+
+    Raises:
+        UserError: not of this form, not YAML, or the path leads through a single value.
+    """
+    key, equals, raw = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"override {text!r}: write key=value, e.g. run.steps=50")
+    value = _parse(raw, f"override {text!r}")
+    return _with(tree, key.split("."), value, f"override {text!r}")
+
+
+def _with(node: Any, path: list[str], value: Any, where: str, key: str = "") -> Any:
+    if not path:
+        return value
+    node = {} if node is None else _long(node, key)
+    part, rest = path[0], path[1:]
+    if isinstance(node, Mapping):
+        return {**node, part: _with(node.get(part), rest, value, where, part)}
+    if isinstance(node, list):
+        i = _index(node, part, where)
+        return [*node[:i], _with(node[i], rest, value, where, key), *node[i + 1 :]]
+    raise UserError(f"{where}: {key} is the single value {node!r}, it has no {part!r}")
+
+
+def _index(entries: list[Any], part: str, where: str) -> int:
+    if part.isdecimal() and int(part) < len(entries):
+        return int(part)
+    named = [
+        str(next((e[k] for k in ("name", "card", "verifier") if e.get(k)), ""))
+        if isinstance(e, Mapping)
+        else str(e)
+        for e in entries
+    ]
+    if part in named:
+        return named.index(part)
+    raise UserError(f"{where}: no entry {part!r}{nearest(part, named)}")
+
+
+def _long(value: Any, key: str) -> Any:
+    return {SHORT[key]: value} if key in SHORT and isinstance(value, str) else value
+
+
+def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    if path in below:
+        raise UserError(f"{path}: extends itself through {' -> '.join(p.name for p in below)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    tree = _parse(text, str(path))
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: a config is a mapping of sections, found {type(tree).__name__}")
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return tree
+    try:
+        parent_path = find(str(parent), path.parent)
+    except UserError as error:
+        raise UserError(f"{path}: extends: {error}") from error
+    return dict(merge(_read_file(parent_path, (*below, path)), tree))
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return _Loader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
