@@ -20,9 +20,9 @@ from vlmrl.schema import Advantages, Rewards, Rollouts
 class LossInputs:
     """One micro-batch, all [B, T] unless said otherwise; values outside `mask` do not matter.
 
-    `old` equals `new.detach()` when on-policy; `sampling` equals `old` when the engine is exact.
-    `ref` is None when the divergence is off. `advantages` is [B, T] or [B, 1]; `weights` [B].
-    The three totals are global: over all micro-batches and ranks.
+    `old` equals `new.detach()` when on-policy; `sampling` equals `old`, up to rounding, when the
+    engine is exact. `ref` is None when the divergence is off. `advantages` is [B, T] or [B, 1];
+    `weights` [B]. The three totals are global: over all micro-batches and ranks.
     """
 
     new: torch.Tensor
@@ -61,7 +61,7 @@ class Algorithm(Protocol):
         """Rewards after shaping by lengths (overlong punishment); most return them unchanged."""
 
     def keep(self, rewards: Rewards) -> torch.Tensor:
-        """Which groups are worth training on, bool [P]; asked, before `shape`, if `refill` > 0."""
+        """Which groups are worth training on, bool [P]; asked only if `refill` > 0."""
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
         """Advantages [P, G]; invalid rollouts take no part in any statistic and get 0."""

@@ -132,4 +132,5 @@ def _uniform_shares(uniform: torch.Tensor, sources: list[str]) -> dict[str, floa
     for source, flag in zip(sources, uniform.tolist(), strict=True):
         by_source[source].append(flag)
     shares = {f"source/{s}/uniform_share": sum(f) / len(f) for s, f in by_source.items()}
-    return {"rollout/uniform_share": sum(uniform.tolist()) / len(sources), **shares}
+    total = sum(uniform.tolist()) / max(len(sources), 1)
+    return {"rollout/uniform_share": total, **shares}

@@ -51,6 +51,6 @@ def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
 
     Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
     old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your efficient
-    RL framework secretly brings you off-policy RL training" (truncated importance sampling).
+    RL framework secretly brings you off-policy RL training".
     """
     return log_weight.detach().exp().clamp(max=cap)

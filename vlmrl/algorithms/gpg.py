@@ -1,0 +1,45 @@
+"""GPG: the plain policy gradient with a group baseline; no ratio, no clip, no reference.
+
+Source: Chu et al. 2025, arXiv 2504.02546: loss -A * log-prob, A = alpha * (r - mean) / F_norm with
+F_norm = 1, and alpha = B / (B - M) for M uniform groups among B, which only dilute the gradient.
+The paper averages over tokens; its multimodal code over completions (`aggregation: sequence`).
+Differs: its threshold for drawing more batches is `refill`, which asks for a full batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl.algorithms import surrogates
+from vlmrl.algorithms.aggregations import Aggregation
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.recipes import Recipe
+from vlmrl.schema import Advantages, Rewards, Rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class Gpg(Recipe):
+    """Group policy gradient. Example: Gpg(scale="std")."""
+
+    scale: Literal["std", "none"] = "none"
+    aggregation: Aggregation = "token"
+
+    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+        """Advantages times alpha: the groups in the denominators over those with a gradient."""
+        plain = Recipe.advantages(self, rewards, rollouts)
+        counted = plain.kept.any(-1)
+        informative = counted & self.keep(rewards)
+        alpha = int(counted.sum()) / max(int(informative.sum()), 1)
+        metrics = {**plain.metrics, "rollout/alpha": alpha}
+        return dataclasses.replace(plain, values=alpha * plain.values, metrics=metrics)
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """-A * log-prob per token, [B, T]."""
+        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
+        weight = surrogates.truncated_importance(mismatch, self.importance_cap)
+        return surrogates.reinforce(inputs.new, inputs.advantages) * weight, {}

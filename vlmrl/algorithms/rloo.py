@@ -1,0 +1,47 @@
+"""RLOO: each completion against the mean of the others, its whole probability as one action.
+
+Source: Ahmadian et al. 2024, "Back to basics", arXiv 2402.14740; ratio and clip of whole
+completions as in TRL. Differs: the divergence is a loss per token, not a part of the reward; k2 has
+the on-policy gradient that k1 in the reward has, token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl.algorithms import surrogates
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.divergences import Estimator
+from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Rloo(Recipe):
+    """REINFORCE leave-one-out. Example: Rloo(kl=0.01)."""
+
+    baseline: Literal["mean", "leave_one_out"] = "leave_one_out"
+    scale: Literal["std", "none"] = "none"
+    aggregation: Literal["sequence"] = "sequence"
+    kl_estimator: Estimator = "k2"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        check_clip(self.clip_low, self.clip_high)
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """The completion's clipped ratio times its advantage, on each of its tokens, [B, T].
+
+        Its mean over the completion's tokens is then the completion's loss.
+        """
+        ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        losses = surrogates.clipped(ratio, inputs.advantages, self.clip_low, self.clip_high)
+        mismatch = surrogates.sequence_log_ratio(inputs.old, inputs.sampling, inputs.mask)
+        weight = surrogates.truncated_importance(mismatch, self.importance_cap)
+        metrics = clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
+        return (losses * weight).expand_as(inputs.new), metrics
