@@ -24,8 +24,8 @@ def make_prompt(
 ) -> Prompt:
     """The prompt of a sample: text rendered, images encoded once, frame of the first image.
 
-    `images` are the decoded media of the sample (RGB PIL images), in order; `instruction` is appended
-    to its last text. The frame tells in which space the model writes coordinates.
+    `images` are the decoded media of the sample (RGB PIL images), in order; `instruction` is
+    appended to its last text. The frame tells in which space the model writes coordinates.
 
     Raises:
         PromptTooLong: more than `max_tokens` tokens, media included.

@@ -1,4 +1,4 @@
-"""Builds small Qwen models: real architecture, random weights, own tokenizer, template and processor."""
+"""Builds small Qwen models: real architecture, random weights, own tokenizer and processor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vlmrl.errors import UserError
 from vlmrl.models import _tokenizer
 from vlmrl.plugins import nearest
 
-# The turns of Qwen2.5-VL's template without its default system turn: a small model has no use for it.
+# The turns of Qwen2.5-VL's template without its default system turn, of no use to a small model.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
@@ -114,7 +114,7 @@ def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
 
 
 def _known(
-    build: BuildConfig, part: str, overrides: Mapping[str, Any], config: type
+    build: BuildConfig, part: str, overrides: Mapping[str, Any], config: Any
 ) -> Mapping[str, Any]:
     fields = sorted(inspect.signature(config.__init__).parameters)
     for key in overrides:

@@ -74,7 +74,7 @@ class MropeFamily(Family):
         """The user's turn with one placeholder per image, then the start of the assistant's turn.
 
         Raises:
-            UserError: a medium is no image, or the text holds a media token, which would be taken for one.
+            UserError: a medium is no image, or the text holds a media token.
         """
         parts = list(sample.parts)
         if instruction:
@@ -112,10 +112,8 @@ class MropeFamily(Family):
         """
         placeholder = processor.image_token_id
         compact = processor.tokenizer(text)["input_ids"]
-        if compact.count(placeholder) != len(images):
-            raise UserError(
-                f"the prompt has {compact.count(placeholder)} image placeholders for {len(images)} images"
-            )
+        if (places := compact.count(placeholder)) != len(images):
+            raise UserError(f"the prompt has {places} image placeholders for {len(images)} images")
         tensors, grids = self._pixels(processor, images)
         merge = processor.image_processor.merge_size
         ids: list[int] = []

@@ -24,11 +24,13 @@ Features = Any
 class Family:
     """Base of families.
 
-    Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `space` (in which
-    the model writes coordinates), `media_tokens` (token strings that must never be sampled), `towers`
-    (tower name -> prefixes of `named_parameters()` of the HF model; the names are vision, projector,
-    language), `lora_targets` (tower name -> linear layer names), `decoder_layers` (module paths that FSDP
-    or checkpointing wraps).
+    Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `space` (in
+    which the model writes coordinates), `media_tokens` (token strings that must never be sampled),
+    `towers` (vision, projector, language -> prefixes of the HF model's parameter names; every
+    parameter is in exactly one tower), `lora_targets` (tower -> last parts of its linear layers'
+    names), `decoder_layers` (module paths that FSDP or checkpointing wraps).
+
+    `model` is always the HF model itself; of a peft model its `get_base_model()`.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
@@ -40,8 +42,8 @@ class Family:
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.
 
-        The tokenizer is trained on `corpus`. Both can be saved with `save_pretrained` and load again by
-        the path a real checkpoint takes.
+        The tokenizer is trained on `corpus`. Both can be saved with `save_pretrained` and load again
+        by the path a real checkpoint takes.
         """
         raise TypeError(f"{type(self).__name__} builds no small models")
 
@@ -50,11 +52,11 @@ class Family:
         raise TypeError(f"{type(self).__name__} must define render")
 
     def encode(self, processor: Any, text: str, images: Sequence[Any]) -> Encoded:
-        """Token ids, media tensors and positions of one rendered prompt; `images` are RGB PIL images."""
+        """Ids, media tensors and positions of one rendered prompt; `images` are RGB PIL images."""
         raise TypeError(f"{type(self).__name__} must define encode")
 
     def frame(self, processor: Any, size: tuple[int, int] | None) -> Frame:
-        """The frame of a prompt whose first image is `size` (width, height) pixels; None: no image."""
+        """The frame of a prompt whose first image has `size` (width, height); None: no image."""
         raise TypeError(f"{type(self).__name__} must define frame")
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
@@ -83,7 +85,10 @@ class Family:
     def spread(
         self, features: Features | None, prompts: Sequence[Encoded], rows: Sequence[int]
     ) -> Features | None:
-        """Features for a batch of rows, row i showing prompt `rows[i]`; gradient flows back to the towers."""
+        """Features for a batch of rows, row i showing prompt `rows[i]`.
+
+        Gradient flows back to the towers; nothing is computed again.
+        """
         raise TypeError(f"{type(self).__name__} must define spread")
 
     def decode(
@@ -95,10 +100,11 @@ class Family:
         features: Features | None,
         cache: Any = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, H] of the language model's last layer (after the final norm), before the head.
+        """Hidden states [B, T, H] of the last layer, after the final norm and before the head.
 
-        `input_ids` [B, T], `position_ids` [3, B, T] (M-RoPE) or [1, B, T]; `cache` is a transformers Cache
-        that is filled, or None.
+        `input_ids` [B, T], `position_ids` [3, B, T] (M-RoPE) or [1, B, T]. `features` are those of
+        the media among `input_ids`, row after row. `cache` is a transformers Cache that is filled,
+        or None; with one, `attention_mask` [B, past + T] covers the past too.
         """
         raise TypeError(f"{type(self).__name__} must define decode")
 

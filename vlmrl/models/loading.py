@@ -29,13 +29,13 @@ class Loaded(NamedTuple):
 def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -> Loaded:
     """The model of a config, on the CPU, in float32 (the policy narrows what is frozen).
 
-    `corpus` and `seed` serve only a model that is built (tokenizer, initial weights). The pixel budget
-    of the config is set on the processor, so that it is saved with the model. A local folder is read
-    without any network access, and of weights only safetensors.
+    `corpus` and `seed` serve only a model that is built (tokenizer, initial weights). The pixel
+    budget of the config is set on the processor, so that it is saved with the model. A local folder
+    is read without any network access, and of weights only safetensors.
 
     Raises:
-        UserError: no such folder, a file missing or broken in it, a model type that no family serves,
-            weights that do not fill the model, an impossible pixel budget or attention implementation.
+        UserError: no such folder, a file missing or broken in it, a model type that no family
+            serves, weights that do not fill the model, an impossible pixel budget or attention.
     """
     if config.build is not None:
         family = plugins.build("family", config.build.family)
@@ -59,7 +59,7 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
     family = family_of(model_type)
     with _as_user_error(where):
         processor = transformers.AutoProcessor.from_pretrained(path, **common)
-        model, report = transformers.AutoModelForImageTextToText.from_pretrained(
+        loaded: Any = transformers.AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=torch.float32,
             attn_implementation=config.attention,
@@ -67,6 +67,7 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
             output_loading_info=True,
             **common,
         )
+    model, report = loaded
     # transformers fills what a checkpoint lacks with random numbers and only warns.
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"{where} lacks {len(missing)} weights, e.g. {missing[0]}")
@@ -74,7 +75,7 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
 
 
 def _is_local(path: str) -> bool:
-    """Whether `path` is a folder on this machine; False means a hub name such as `Qwen/Qwen3-VL-2B`."""
+    """Whether `path` is a folder here; if not, it is a hub name such as `Qwen/Qwen3-VL-2B`."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -105,7 +106,8 @@ def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
     most = config.max_pixels or image_processor.size["longest_edge"]
     if least > most:
         raise UserError(
-            f"model: min_pixels {least} exceeds max_pixels {most} (one of them is the checkpoint's own)"
+            f"model.min_pixels {least} exceeds model.max_pixels {most}; "
+            "what the config does not set is the checkpoint's own"
         )
     image_processor.size = type(image_processor.size)(
         **{**image_processor.size, "shortest_edge": least, "longest_edge": most}
