@@ -1,0 +1,84 @@
+"""Compare texts: normalisation, words, edit distance and numbers written as words."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+
+from rapidfuzz.distance import Levenshtein
+
+_ENDS = string.punctuation + "“”‘’。、"
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# fmt: off
+_UNITS = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+# fmt: on
+NUMBER_WORDS = {word: value for value, word in enumerate(_UNITS)} | {
+    word: 10 * value for value, word in enumerate(_TENS, start=2)
+}
+
+
+def collapsed(text: str) -> str:
+    """A text with each run of white space as one space, none at the ends."""
+    return " ".join(text.split())
+
+
+def unicode_form(text: str) -> str:
+    """A text in Unicode NFKC with white space collapsed: one spelling for one look."""
+    return collapsed(unicodedata.normalize("NFKC", text))
+
+
+def normalised(text: str) -> str:
+    """NFKC, case folded, white space collapsed, punctuation at the ends removed.
+
+    A text of nothing but punctuation stays as it is.
+    """
+    folded = collapsed(unicode_form(text).casefold())
+    return collapsed(folded.strip(_ENDS + " ")) or folded
+
+
+def squad_tokens(text: str) -> list[str]:
+    """Words after SQuAD's normalisation: lower case, no punctuation, no articles.
+
+    Source: Rajpurkar et al. 2016, arXiv 1606.05250, official evaluation script.
+    """
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def edit_distance(a: str | list[str], b: str | list[str], limit: int | None = None) -> int:
+    """Levenshtein distance of two texts, or of two lists of words.
+
+    `limit`: a distance above it is reported as `limit + 1`, which bounds the time.
+    """
+    return Levenshtein.distance(a, b, score_cutoff=limit)
+
+
+def word_number(words: list[str]) -> tuple[int, int] | None:
+    """The number that the first words spell, and how many words it takes; None if they spell none.
+
+    Example: ["two", "hundred", "and", "five", "cells"] -> (205, 4)
+    """
+    total, part, used, last = 0, 0, 0, ""
+    for index, word in enumerate(words):
+        if word in NUMBER_WORDS:
+            follows = last in ("", "hundred", "thousand") or (
+                last in _TENS and 0 < NUMBER_WORDS[word] < 10
+            )
+            if not follows:
+                break
+            part += NUMBER_WORDS[word]
+        elif word == "hundred" and 0 < part < 10 and last in _UNITS:
+            part *= 100
+        elif word == "thousand" and part and not total:
+            total, part = 1000 * part, 0
+        elif word == "and" and last in ("hundred", "thousand"):
+            continue
+        else:
+            break
+        last, used = word, index + 1
+    return (total + part, used) if used else None
