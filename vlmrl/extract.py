@@ -1,9 +1,9 @@
 """Read boxes, points, spans, numbers, choices and JSON from an answer span.
 
-Every reader returns what it read and a note that says why it read nothing (or less than stood there):
-what cannot be read is "no prediction", never an error. Numbers are ASCII; bool, nan, inf, 1e999 and
-integers beyond 20 digits are refused before any geometry. Time is linear in the length of the answer,
-and an answer too long to be one is refused.
+Every reader returns what it read and a note that says why it read nothing (or less than stood
+there): what cannot be read is "no prediction", never an error. Numbers are ASCII; bool, nan, inf,
+1e999 and integers beyond 20 digits are refused before any geometry. Time is linear in the length of
+the answer, and an answer too long to be one is refused.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ Item = TypeVar("Item")
 
 
 def says_nothing(answer: str) -> bool:
-    """True if an answer states outright that there is nothing: `[]`, `none`, `null`, `no objects`."""
+    """True if an answer says outright that there is nothing: `[]`, `none`, `null`, `no objects`."""
+    if len(answer) > 64:
+        return False
     bare = answer.strip().removeprefix("```json").strip("` \n")
-    return text.normalised(bare) in _NOTHING or bare in _NOTHING
+    return text.normalised(bare) in _NOTHING
 
 
 # -------------------------------------------------------------------------------------- geometry
@@ -89,7 +91,7 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
 
 
 def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
-    """The points an answer lists, unit square, and a note; a box stands for its centre.
+    """The points an answer lists, unit square, and a note; a box means its centre.
 
     Spellings: dicts with `point_2d`, `point`, `position`, `coordinate` or with `x` and `y`; bare
     pairs `[x, y]` or `(x, y)`; `x=.., y=..`; every spelling of a box.
@@ -203,7 +205,7 @@ def _from_value(
             place = [value["x"], value["y"]]
         if isinstance(place, list) and len(place) in sizes and all(map(_is_number, place)):
             label = value.get("label")
-            score = next((value[key] for key in SCORE_KEYS if key in value), None)
+            score: Any = next((value[key] for key in SCORE_KEYS if key in value), None)
             yield (
                 tuple(float(n) for n in place),
                 label if isinstance(label, str) else None,
@@ -283,8 +285,8 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
     """The one number an answer states, and a note.
 
     Digits with thousands separators, a sign, an exponent, a unit after it; words up to 999,999. An
-    answer with several different numbers states none: listing them all must not pay. A percent sign is
-    passed over, or divides by 100 when `percent` is set.
+    answer with several different numbers states none: listing them all must not pay. A percent sign
+    is passed over, or divides by 100 when `percent` is set.
     """
     if len(answer) > literal.MAX_CHARS:
         return None, f"answer longer than {literal.MAX_CHARS} characters"
@@ -293,9 +295,8 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
     found = set()
     for match in _NUMBER.finditer(answer):
         digits, exponent, sign = match.groups()
-        value = float(
-            digits.replace(",", "").replace("−", "-") + (f"e{exponent}" if exponent else "")
-        )
+        plain = digits.replace(",", "").replace("−", "-")
+        value = float(f"{plain}e{exponent}" if exponent else plain)
         found.add(value / 100 if sign and percent else value)
     found.update(_numbers_in_words(answer))
     if len(found) != 1:
@@ -355,13 +356,17 @@ def yes_no(answer: str) -> tuple[bool | None, str]:
 
 
 def names(answer: str) -> tuple[list[str], str]:
-    """The distinct names an answer lists, normalised: a JSON list, or split at , ; | or a new line."""
+    """The distinct names an answer lists, normalised, and a note.
+
+    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
+    """
     if len(answer) > literal.MAX_CHARS:
         return [], f"answer longer than {literal.MAX_CHARS} characters"
     lists = [v for v in literal.values(answer) if isinstance(v, list)]
-    parts = (
-        [str(n) for n in lists[0] if isinstance(n, str)] if lists else re.split(r"[,;|\n]", answer)
-    )
+    if lists:
+        parts = [name for name in lists[0] if isinstance(name, str)]
+    else:
+        parts = re.split(r"[,;|\n]", answer)
     found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
     return found, "" if found else "no name found in the answer"
 
