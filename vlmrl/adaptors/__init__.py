@@ -1,0 +1,1 @@
+"""Doors to other trainers: our verifiers as their reward functions, and TRL's functions as ours."""
