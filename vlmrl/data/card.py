@@ -42,7 +42,14 @@ class Card:
         """
         raise TypeError(f"{type(self).__name__} must define to_sample")
 
+    def media_root(self) -> str | None:
+        """The folder that media paths must stay inside, unless `data.root` names another."""
+        return None
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """Rows of one group stay on one side of a split such as `train[:80%]`; None: each for itself."""
+        return None
+
     def corpus(self) -> list[str]:
         """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
         return []
-

@@ -1,0 +1,258 @@
+"""Drawn shapes: the data of the embedded default, made on the spot, with exact truth.
+
+A scene is a picture of `size` x `size` pixels on a grid of 12 x 12 cells (7 px at the default 84):
+shapes whose boxes have sides of 3 to 6 cells, on a gradient that tells where one is (red falls with
+x, blue with y). Which split a scene may occur in is decided by a hash of the scene itself, so that
+no scene is in two splits, whatever the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from vlmrl.data.card import Card
+from vlmrl.data.demos import cell_name, loosened
+from vlmrl.data.source import uniform
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Demo, Media, Sample, Truth
+
+GRID = 12
+KINDS = ("circle", "square", "triangle")
+COLOURS = {
+    "red": (235, 45, 45),
+    "green": (45, 205, 70),
+    "blue": (60, 90, 245),
+    "yellow": (240, 220, 60),
+}
+LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"  # no I, O, Q: alike at this size
+COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
+# Share of all scenes that belongs to each split, as [from, to).
+_SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
+
+Task = Literal["grounding", "counting", "question", "reading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One drawn thing; x1, y1, x2, y2 in grid cells. `text` is set for something to read."""
+
+    kind: str
+    colour: str
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Shapes(Card):
+    """Grounding, counting, a question about colour or kind, or a short text to read.
+
+    Options: `task`; `size` of the picture in pixels, a multiple of 12; `count` of scenes per split
+    (default: train 2000, demos 2000, val 96, test 200); `loose`: by up to how many grid cells each
+    side of a demonstration's box is pushed outwards (0: exact); `seed`.
+    """
+
+    origin: ClassVar[str] = "drawn by this file"
+    licence: ClassVar[str] = "Apache-2.0"
+    splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "count", "choice", "exact", "ocr", "format")
+
+    task: Task = "grounding"
+    size: int = 84
+    count: int | None = None
+    loose: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 48 or self.size % GRID:
+            raise ValueError(f"size must be a multiple of {GRID} from 48 on, found {self.size}")
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count must be at least 1, found {self.count}")
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One small dictionary per scene; nothing is drawn yet."""
+        if split not in COUNTS:
+            raise UserError(f"card 'shapes' has no split {split!r}; there are: {', '.join(COUNTS)}")
+        return [
+            {"id": f"shapes-{self.task}-{split}-{i}", "split": split, "index": i}
+            for i in range(self.count or COUNTS[split])
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """Draw the scene of a row and ask about it."""
+        key = f"{self.seed} {self.task} {row['split']} {row['index']}"
+        shapes = _scene(self.task, row["split"], random.Random(f"scene {key}"))
+        rng = random.Random(f"question {key}")
+        question, truth, demo = _ASK[self.task](shapes, rng, self.loose)
+        shade = rng.randint(40, 80)
+        return Sample(
+            id=row["id"],
+            source=source,
+            parts=(Media("image", data=_picture(shapes, self.size, shade)), question),
+            truth=truth,
+            demo=demo,
+            meta={"boxes": tuple(map(_box, shapes))},
+        )
+
+    def corpus(self) -> list[str]:
+        """Every question, word and number of the task, with demonstrations as they are written."""
+        cell = self.size // GRID
+        texts = [
+            f"<think>{name}</think><answer>" for name in ("top left", "center", "bottom right")
+        ]
+        for row in self.rows("demos")[:500]:
+            rng = random.Random(f"corpus {row['index']}")
+            shapes = _scene(self.task, "demos", rng)
+            question, _, demo = _ASK[self.task](shapes, rng, self.loose)
+            answer = demo.text
+            if demo.boxes:
+                pixels = [round(v * self.size) for v in demo.boxes[0].xyxy]
+                answer = f'{{"bbox_2d": {pixels}}}'
+            texts += [question, f"<think>{demo.thought}</think><answer>{answer}</answer>"]
+        return texts + [f"{number}, " for number in range(0, self.size + 1, cell)]
+
+
+# ---------------------------------------------------------------------------------------- scenes
+
+
+def _scene(task: Task, split: str, rng: random.Random) -> tuple[Shape, ...]:
+    """The first random scene that belongs to the split."""
+    low, high = _SHARES[split]
+    while True:
+        shapes = _random_scene(task, rng)
+        if low <= uniform(repr(shapes)) < high:
+            return shapes
+
+
+def _random_scene(task: Task, rng: random.Random) -> tuple[Shape, ...]:
+    if task == "reading":
+        text = "".join(rng.choices(LETTERS, k=3))
+        x, y = rng.randint(0, GRID - 8), rng.randint(0, GRID - 4)
+        return (Shape("text", rng.choice(list(COLOURS)), x, y, x + 8, y + 4, text),)
+    shapes: list[Shape] = []
+    wanted = rng.randint(1, 3) if task == "counting" else 1
+    while len(shapes) < wanted:
+        width, height = rng.randint(3, 6), rng.randint(3, 6)
+        x, y = rng.randint(0, GRID - width), rng.randint(0, GRID - height)
+        kind, colour = rng.choice(KINDS), rng.choice(list(COLOURS))
+        shape = Shape(kind, colour, x, y, x + width, y + height)
+        if not any(_overlap(shape, other) for other in shapes):
+            shapes.append(shape)
+    return tuple(shapes)
+
+
+def _overlap(a: Shape, b: Shape) -> bool:
+    return a.x1 < b.x2 and b.x1 < a.x2 and a.y1 < b.y2 and b.y1 < a.y2
+
+
+def _box(shape: Shape) -> Box:
+    name = shape.text or f"{shape.colour} {shape.kind}"
+    return Box(shape.x1 / GRID, shape.y1 / GRID, shape.x2 / GRID, shape.y2 / GRID, name)
+
+
+# ------------------------------------------------------------------------------------- questions
+
+
+def _ask_where(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    box = _box(shapes[0])
+    steps = [step / GRID for step in range(loose + 1)]
+    demo = Demo(thought=cell_name(box), boxes=(loosened(box, steps, rng),))
+    return f"Where is the {shapes[0].colour} shape?", Truth(boxes=(box,)), demo
+
+
+def _ask_how_many(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    colour = rng.choice([*(shape.colour for shape in shapes), *COLOURS])
+    found = [_box(shape) for shape in shapes if shape.colour == colour]
+    thought = ", ".join(map(cell_name, found)) or "none"
+    question = f"How many {colour} shapes are there?"
+    return question, Truth(number=len(found)), Demo(thought, text=str(len(found)))
+
+
+def _ask_which(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    shape = shapes[0]
+    if rng.random() < 0.5:
+        options, answer, what = tuple(COLOURS), shape.colour, f"colour is the {shape.kind}"
+    else:
+        options, answer, what = KINDS, shape.kind, f"kind is the {shape.colour} shape"
+    question = f"What {what}: {', '.join(options[:-1])} or {options[-1]}?"
+    truth = Truth(choice=answer, options=options, text=(answer,))
+    return question, truth, Demo(cell_name(_box(shape)), text=answer)
+
+
+def _ask_to_read(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    text = shapes[0].text
+    return (
+        "What do the letters say?",
+        Truth(text=(text,)),
+        Demo(cell_name(_box(shapes[0])), text=text),
+    )
+
+
+_ASK = {
+    "grounding": _ask_where,
+    "counting": _ask_how_many,
+    "question": _ask_which,
+    "reading": _ask_to_read,
+}
+
+# --------------------------------------------------------------------------------------- drawing
+
+
+def _picture(shapes: tuple[Shape, ...], size: int, shade: int) -> bytes:
+    """The scene as a BMP file (uncompressed: the quickest to write and to read)."""
+    image = Image.fromarray(_background(size, shade))
+    draw = ImageDraw.Draw(image)
+    cell = size // GRID
+    for shape in shapes:
+        x1, y1, x2, y2 = (v * cell for v in (shape.x1, shape.y1, shape.x2, shape.y2))
+        _draw(draw, shape, (x1, y1, x2 - 1, y2 - 1))  # Pillow's last pixel is inclusive
+    buffer = io.BytesIO()
+    image.save(buffer, format="BMP")
+    return buffer.getvalue()
+
+
+def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int]) -> None:
+    colour = COLOURS[shape.colour]
+    x1, y1, x2, y2 = box
+    if shape.kind == "circle":
+        draw.ellipse(box, fill=colour)
+    elif shape.kind == "square":
+        draw.rectangle(box, fill=colour)
+    elif shape.kind == "triangle":
+        draw.polygon([(x1, y2), (x2, y2), ((x1 + x2) // 2, y1)], fill=colour)
+    else:
+        centre = ((x1 + x2) / 2, (y1 + y2) / 2)
+        draw.text(centre, shape.text, fill=colour, font=_font(y2 - y1), anchor="mm")
+
+
+@functools.lru_cache(maxsize=4)
+def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(height)
+
+
+@functools.lru_cache(maxsize=64)
+def _background(size: int, shade: int) -> np.ndarray:
+    """[size, size, 3] uint8: red falls by 110 levels to the right, blue to the bottom."""
+    fall = np.linspace(150, 40, size).round().astype(np.uint8)
+    image = np.full((size, size, 3), shade, np.uint8)
+    image[:, :, 0] = fall[None, :]
+    image[:, :, 2] = fall[:, None]
+    return image

@@ -1,0 +1,283 @@
+"""Prompts from a weighted mixture of sources: seeded, sharded by rank, exactly resumable.
+
+Which source draw number n takes is a function of (seed, n), and in which order a source's rows come
+in an epoch a function of (seed, source, epoch); rank r of w takes the draws r, r + w, r + 2w ... So
+the state is a few integers, and neither worker processes nor bad rows change what comes next.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vlmrl.data.decode import Decoded, Job, decode_in_order
+from vlmrl.data.quarantine import Quarantine, Tally, TooLong
+from vlmrl.data.source import Source, uniform
+from vlmrl.errors import UserError
+from vlmrl.pool import DeadlinePool
+from vlmrl.schema import Prompt, PromptBatch, Sample
+
+Make = Callable[[Sample, list[Image.Image]], Prompt]
+"""Turns a sample and its pictures into a prompt; a UserError from it means that the row is bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Row `row` of source number `source`; `after` is the mixture's state once it is taken."""
+
+    source: int
+    row: int
+    after: Mixture
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """How far the mixture is: draws so far (over all ranks), and how many each source gave."""
+
+    draws: int
+    taken: tuple[int, ...]
+
+
+class Loader:
+    """Batches of prompts without end. Use as a context manager, or `close` it, if it has workers.
+
+    `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
+    stops the run. `workers` processes decode ahead of use (0: in line), holding about `prefetch_mb`
+    MiB of decoded pictures; the prompts and the state are the same with and without.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        make: Make,
+        prompts_per_batch: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        quarantine: Quarantine | None = None,
+        quarantine_limit: float = 0.05,
+        max_prompt_tokens: int | None = None,
+        workers: int = 0,
+        prefetch_mb: int = 256,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.quarantine = quarantine or Quarantine()
+        self._make = make
+        self._size = prompts_per_batch
+        self._seed, self._rank, self._world = seed, rank, world
+        self._max_tokens = max_prompt_tokens
+        self._prefetch = prefetch_mb * 2**20
+        self._pool = DeadlinePool(workers) if workers else None
+        self._bounds = _bounds([source.weight for source in self.sources])
+        self._orders: dict[int, tuple[int, np.ndarray]] = {}
+        self._tally = Tally(quarantine_limit, sum(len(source.rows) for source in self.sources))
+        self._mixture = Mixture(0, (0,) * len(self.sources))
+        self._stream = self._prepared()
+
+    def next(self) -> PromptBatch:
+        """The next batch, always full: the next row takes the place of a bad one.
+
+        Raises:
+            UserError: too many rows are bad.
+        """
+        prompts: list[Prompt] = []
+        while len(prompts) < self._size:
+            job, decoded = next(self._stream)
+            prompt = self._prompt(job, decoded)
+            self._mixture = job.key.after
+            if prompt is not None:
+                prompts.append(prompt)
+        return PromptBatch(tuple(prompts), cursor=self.state)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Where the next batch begins, as plain JSON values."""
+        return {
+            "draws": self._mixture.draws,
+            "taken": list(self._mixture.taken),
+            "seen": self._tally.seen,
+            "bad": self._tally.bad,
+            **self._fixed,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises:
+            UserError: the sources, the seed or the ranks are not those of the state.
+        """
+        for key, now in self._fixed.items():
+            if state[key] != now:
+                was = state[key]
+                raise UserError(f"resume: the data have changed: {key} was {was}, now is {now}")
+        self._tally.seen, self._tally.bad = state["seen"], state["bad"]
+        self._mixture = Mixture(state["draws"], tuple(state["taken"]))
+        self._stream = self._prepared()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _fixed(self) -> dict[str, Any]:
+        """What must be the same at resume for the state to mean the same rows."""
+        return {
+            "sources": [[s.name, s.split, len(s.rows), s.weight] for s in self.sources],
+            "seed": self._seed,
+            "rank": self._rank,
+            "world": self._world,
+        }
+
+    def _prepared(self) -> Iterator[tuple[Job[Draw], Decoded | None]]:
+        """All draws from here on, decoded."""
+        jobs = map(self._job, self._draws(self._mixture))
+        return decode_in_order(jobs, self._pool, 2 * self._size, self._prefetch)
+
+    def _draws(self, mixture: Mixture) -> Iterator[Draw]:
+        taken = list(mixture.taken)
+        for number in itertools.count(mixture.draws):
+            source = bisect.bisect(self._bounds, uniform(f"{self._seed} draw {number}"))
+            position = taken[source]
+            taken[source] += 1
+            if number % self._world == self._rank:
+                after = Mixture(number + 1, tuple(taken))
+                yield Draw(source, self._row(source, position), after)
+
+    def _row(self, source: int, position: int) -> int:
+        """The row at a position of the endless sequence of a source's epochs."""
+        count = len(self.sources[source].rows)
+        epoch, offset = divmod(position, count)
+        if self._orders.get(source, (-1,))[0] != epoch:
+            self._orders[source] = (epoch, permutation(count, self._seed, source, epoch))
+        return int(self._orders[source][1][offset])
+
+    def _job(self, draw: Draw) -> Job[Draw]:
+        source = self.sources[draw.source]
+        return Job(draw, _sample(source, draw.row, self.quarantine), source.access)
+
+    def _prompt(self, job: Job[Draw], decoded: Decoded | None) -> Prompt | None:
+        """The prompt of a job, or None for a bad row."""
+        source = self.sources[job.key.source]
+        made = _finish(
+            source, job.key.row, job, decoded, self._make, self._max_tokens, self.quarantine
+        )
+        if isinstance(made, Prompt):
+            self._tally.good()
+            return made
+        self._tally.wrong(made)
+        if len(self.quarantine) >= self._tally.total:
+            raise UserError(f"no row of the training data can be used; the last: {made}")
+        return None
+
+
+def eval_batches(
+    sources: Sequence[Source],
+    make: Make,
+    size: int,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    quarantine: Quarantine | None = None,
+    quarantine_limit: float = 0.05,
+    max_prompt_tokens: int | None = None,
+) -> Iterator[PromptBatch]:
+    """Every row of the sources once, in order, `size` prompts a batch (the last may be smaller).
+
+    Rank r of w gets the rows r, r + w, r + 2w ... of all sources laid end to end. Bad rows are left
+    out and noted.
+
+    Raises:
+        UserError: too many rows are bad.
+    """
+    quarantine = quarantine or Quarantine()
+    places = [(source, row) for source in sources for row in range(len(source.rows))][rank::world]
+    tally = Tally(quarantine_limit, len(places))
+    prompts: list[Prompt] = []
+    for source, row in places:
+        job = Job((source, row), _sample(source, row, quarantine), source.access)
+        ((_, decoded),) = decode_in_order([job], None, 1, 0)
+        made = _finish(source, row, job, decoded, make, max_prompt_tokens, quarantine)
+        if isinstance(made, str):
+            tally.wrong(made)
+            continue
+        tally.good()
+        prompts.append(made)
+        if len(prompts) == size:
+            yield PromptBatch(tuple(prompts))
+            prompts = []
+    if prompts:
+        yield PromptBatch(tuple(prompts))
+
+
+def permutation(count: int, seed: int, source: int, epoch: int) -> np.ndarray:
+    """The order [count] int64 of a source's rows in an epoch.
+
+    `RandomState` because numpy promises never to change its streams; `Generator` may.
+    """
+    bits = np.random.MT19937(np.random.SeedSequence([seed, source, epoch]))
+    return np.random.RandomState(bits).permutation(count)
+
+
+def _bounds(weights: Sequence[float]) -> list[float]:
+    """Where in [0, 1) one source ends and the next begins."""
+    total = sum(weights)
+    return [bound / total for bound in itertools.accumulate(weights)][:-1]
+
+
+def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
+    """The sample of a row, why it has none, or None if that is known already."""
+    if quarantine.has(source, row):
+        return None
+    try:
+        return source.sample(row)
+    except UserError as error:
+        return error
+
+
+def _finish(
+    source: Source,
+    row: int,
+    job: Job[Any],
+    decoded: Decoded | None,
+    make: Make,
+    max_tokens: int | None,
+    quarantine: Quarantine,
+) -> Prompt | str:
+    """The prompt of a decoded row, or why there is none; a new bad row is noted."""
+    if decoded is None or quarantine.has(source, row):  # met again while it was being decoded ahead
+        return f"{source.name} {source.split} row {row} (known)"
+    try:
+        if isinstance(decoded, UserError):
+            raise decoded
+        assert isinstance(job.sample, Sample)
+        prompt = make(job.sample, decoded)
+        if max_tokens is not None and len(prompt.encoded.ids) > max_tokens:
+            length = len(prompt.encoded.ids)
+            raise TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")
+        return prompt
+    except UserError as error:
+        quarantine.add(source, row, row_id(source, row), error)
+        return str(error)
+
+
+def row_id(source: Source, row: int) -> str | None:
+    """What a row calls itself, if it can be read and has an `id`."""
+    try:
+        found = source.rows[row].get("id")
+    except UserError:
+        return None
+    return None if found is None else str(found)

@@ -1,0 +1,103 @@
+"""Rows that cannot be used: listed in the run folder, never opened again, and limited in number."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlmrl.data.source import Source
+from vlmrl.errors import MediaError, UserError
+from vlmrl.files import append_line, read_lines, write_lines
+
+GRACE = 20
+"""Rows that are seen before the limit can stop a run."""
+
+
+class TooLong(UserError):
+    """A prompt with more tokens than allowed; it is dropped, never cut."""
+
+
+class Quarantine:
+    """The bad rows of a run, kept in a file across resumes; without a path, in memory only.
+
+    `counts` has how many rows went in by kind: `row` (cannot become a sample), `media` (a picture
+    that cannot be read), `length` (a prompt that is too long).
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: set[tuple[str, str, int]] = set()
+        self.counts: Counter[str] = Counter()
+        if path is not None and path.exists():
+            lines = read_lines(path)
+            write_lines(path, lines)  # without the torn last line of a killed run
+            for line in lines:
+                self._known.add((line["source"], line["split"], line["row"]))
+                self.counts[line["kind"]] += 1
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def has(self, source: Source, row: int) -> bool:
+        """True if this row is known to be bad."""
+        return (source.name, source.split, row) in self._known
+
+    def add(self, source: Source, row: int, sample_id: str | None, error: UserError) -> None:
+        """Note a bad row, here and in the file. `sample_id` is None if the row did not tell.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        kind = "media" if isinstance(error, MediaError) else "row"
+        kind = "length" if isinstance(error, TooLong) else kind
+        self._known.add((source.name, source.split, row))
+        self.counts[kind] += 1
+        if self._path is not None:
+            line = {
+                "id": sample_id,
+                "source": source.name,
+                "split": source.split,
+                "row": row,
+                "kind": kind,
+                "reason": str(error),
+            }
+            append_line(self._path, line)
+
+
+@dataclass
+class Tally:
+    """Counts good and bad rows against a limit; `total` rows are all there are."""
+
+    limit: float
+    total: int
+    seen: int = 0
+    bad: int = 0
+
+    def good(self) -> None:
+        """Count a good row."""
+        self.seen += 1
+        self._check("")
+
+    def wrong(self, reason: str) -> None:
+        """Count a bad row; known bad rows count each time they are met.
+
+        Raises:
+            UserError: too many rows are bad; names the share, the limit and this reason.
+        """
+        self.seen += 1
+        self.bad += 1
+        self._check(reason)
+
+    def _check(self, reason: str) -> None:
+        # Before every row was seen once the share is an estimate: it must lie two standard errors
+        # above the limit, so that an unlucky order does not stop a run whose data are within it.
+        allowed = self.limit * self.seen
+        if self.seen < self.total:
+            allowed += 2 * math.sqrt(self.limit * (1 - self.limit) * self.seen)
+        if self.bad > allowed and (self.seen >= GRACE or self.seen >= self.total):
+            raise UserError(
+                f"{self.bad} of {self.seen} rows seen are bad, more than data.quarantine_limit "
+                f"{self.limit:g} allows; the last: {reason}"
+            )

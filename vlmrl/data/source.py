@@ -1,0 +1,136 @@
+"""A source: the rows of one card's split, ready to become samples.
+
+A split may be cut: `train[:100]` takes rows by position; `train[:80%]` and `train[80%:]` divide by
+a hash of the row's group (its picture, where the card knows one), so that the questions about one
+picture never stand on both sides, and the parts stay the same when rows are added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vlmrl import plugins
+from vlmrl.config import SourceConfig
+from vlmrl.data.card import Card
+from vlmrl.data.media import Access
+from vlmrl.errors import UserError
+from vlmrl.schema import Sample
+
+_SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows of one card's split. `name` is what curves and the quarantine call it."""
+
+    name: str
+    card: Card
+    split: str
+    rows: Sequence[Mapping[str, Any]]
+    weight: float = 1.0
+    """Share in a mixture, relative to the other sources."""
+    template: str | None = None
+    """Answer template of its samples; None: the card's choice."""
+    access: Access = field(default_factory=Access)
+    """What its media may be read from."""
+
+    def sample(self, index: int) -> Sample:
+        """Row `index` as a sample; no media is opened.
+
+        Raises:
+            UserError: the row is bad.
+        """
+        sample = self.card.to_sample(self.rows[index], self.name)
+        return sample if self.template is None else replace(sample, template=self.template)
+
+
+def open_source(config: SourceConfig, root: str | None = None, allow_urls: bool = False) -> Source:
+    """The source that a config describes; `root` (`data.root`) overrides the card's media folder.
+
+    Raises:
+        UserError: no such card, option, file or split, or no row in it.
+    """
+    card = open_card(config.card, config.options)
+    rows = select(card, config.split)[: config.limit]
+    if not len(rows):
+        raise UserError(f"source {config.label!r}: split {config.split!r} has no rows")
+    access = Access(root or card.media_root(), allow_urls)
+    return Source(config.label, card, config.split, rows, config.weight, config.template, access)
+
+
+def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
+    """A card by name; a data file or folder means `table` if `columns` are given, else `records`.
+
+    Raises:
+        UserError: no such card, file or option.
+    """
+    options = dict(options or {})
+    if ":" not in name and Path(name).exists():
+        kind = "table" if "columns" in options else "records"
+        name, options = kind, {"path": name, **options}
+    card = plugins.build("card", name, options)
+    if not isinstance(card, Card):
+        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.card.Card")
+    return card
+
+
+class View(Sequence[Mapping[str, Any]]):
+    """Some rows of a longer sequence, by position, read when asked for."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
+        self._rows = rows
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return View(self._rows, self._positions[index])
+        return self._rows[self._positions[index]]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self._rows[position] for position in self._positions)
+
+
+def select(card: Card, split: str) -> View:
+    """The rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
+
+    Raises:
+        UserError: the split is not written like this, or the card does not have it.
+    """
+    match = _SPLIT.fullmatch(split)
+    if match is None:
+        raise UserError(f"split {split!r}: write a name, name[start:stop] or name[start%:stop%]")
+    rows = card.rows(match["name"])
+    start, stop = match["start"] or "", match["stop"] or ""
+    if "%" not in start + stop:
+        cut = slice(int(start) if start else None, int(stop) if stop else None)
+        return View(rows, range(len(rows))[cut])
+    if any(bound and not bound.endswith("%") for bound in (start, stop)):
+        raise UserError(f"split {split!r}: give both bounds in percent, or neither")
+    low = int(start.rstrip("%") or 0) / 100
+    high = int(stop.rstrip("%") or 100) / 100
+    return View(rows, [i for i, x in enumerate(_shares(card, rows)) if low <= x < high])
+
+
+def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
+    """A number in [0, 1) for each row, the same for all rows of a group."""
+    for position in range(len(rows)):
+        try:
+            group = card.group(rows[position])
+        except UserError:  # a bad row is reported when it is loaded, not here
+            group = None
+        key = f"row {position}" if group is None else group
+        yield uniform(key)
+
+
+def uniform(key: str) -> float:
+    """A number in [0, 1) that depends on nothing but the key."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=7).digest()
+    return int.from_bytes(digest, "big") / 2**56
