@@ -125,14 +125,27 @@ def test_a_large_picture_is_stored_scaled_down(tmp_path: Path) -> None:
     assert Image.open(tmp_path / row["media"][0]["thumbnail"]).size == (640, 320)
 
 
-def test_greedy_and_sampled_completions_of_a_prompt_share_a_line(tmp_path: Path) -> None:
+def test_an_evaluation_is_its_result_and_a_line_a_sample(tmp_path: Path) -> None:
     step = report(1)
-    twice = [(step.rollouts, step.rewards), (step.rollouts, step.rewards)]
-    path = runfolder.write_evaluation(tmp_path, 50, {"metrics": {"reward": 0.25}}, twice)
+    samples = rows(runfolder.media_folder(tmp_path), step.rollouts, step.rewards)
+    path = runfolder.write_evaluation(tmp_path, 50, {"metrics": {"reward": 0.25}}, samples)
     assert files.read_json(path) == {"metrics": {"reward": 0.25}, "step": 50}
     lines = files.read_lines(path.with_suffix(".jsonl"))
-    assert [(line["id"], len(line["completions"])) for line in lines] == [("a", 4), ("b", 4)]
+    assert [(x["step"], x["id"], len(x["completions"])) for x in lines] == [
+        (50, "a", 2),
+        (50, "b", 2),
+    ]
     assert all(c["advantage"] is None for line in lines for c in line["completions"])
+
+
+def test_a_new_run_moves_an_earlier_one_aside(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert runfolder.move_aside(run) is None
+    for seed in (1, 2):
+        config = {"model": {"path": "m"}, "data": {"train": ["shapes"]}, "rewards": ["box_iou"]}
+        runfolder.write_config(run, parse({**config, "run": {"seed": seed}}))
+        assert runfolder.move_aside(run) == tmp_path / f"run.{seed}"
+    assert files.read_json(tmp_path / "run.1/config.json")["run"]["seed"] == 1
 
 
 def test_config_json_has_the_run_the_versions_and_the_revision(tmp_path: Path) -> None:

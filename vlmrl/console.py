@@ -28,6 +28,7 @@ Metrics = Mapping[str, float]
 
 PLAIN_LINES = 20
 """About so many lines a phase writes where there is no terminal."""
+# The phases of a step, each with its colour.
 PHASES = {
     "data": "blue",
     "generate": "cyan",
@@ -157,15 +158,9 @@ def sources(metrics: Metrics) -> dict[str, dict[str, float]]:
 
 
 def times(metrics: Metrics) -> dict[str, float]:
-    """Seconds per phase of the step, the known phases first, in their order."""
-    found = {k.removeprefix("time/"): v for k, v in metrics.items() if k.startswith("time/")}
-    found.pop("step", None)  # the whole, not a part
-    return {name: found[name] for name in sorted(found, key=_rank) if found[name] > 0}
-
-
-def _rank(phase: str) -> int:
-    known = list(PHASES)
-    return known.index(phase) if phase in PHASES else len(known)
+    """Seconds per phase of the step, in the order of the phases."""
+    found = {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES}
+    return {phase: seconds for phase, seconds in found.items() if seconds > 0}
 
 
 def step_line(metrics: Metrics) -> str:
@@ -243,9 +238,8 @@ def _time_bar(spent: dict[str, float], width: int = 32) -> Text:
         return Text()
     bar, words = Text(), Text()
     for name, value in spent.items():
-        colour = PHASES.get(name, "white")
-        bar.append("━" * round(width * value / whole), colour)
-        words.append(f"  {name} {value / whole:.0%}", colour)
+        bar.append("━" * round(width * value / whole), PHASES[name])
+        words.append(f"  {name} {value / whole:.0%}", PHASES[name])
     return Text.assemble((f"{whole:.2f} s  ", "bold"), bar, words)
 
 

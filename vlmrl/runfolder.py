@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ import vlmrl
 from vlmrl.config import Config
 from vlmrl.files import truncate_lines, write_json, write_lines
 from vlmrl.rows import Row, rows, to_json
-from vlmrl.schema import Rewards, Rollouts, StepReport
+from vlmrl.schema import StepReport
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy", "pillow", "datasets", "vllm")
 """Packages whose version can change a result."""
@@ -67,6 +68,18 @@ def steps_in(folder: Path, suffix: str) -> dict[int, Path]:
 # ------------------------------------------------------------------------------------- writing
 
 
+def move_aside(folder: Path) -> Path | None:
+    """Make room for a new run: an earlier one in `folder` becomes `folder.1`, `folder.2` ...
+
+    Returns where the earlier run is now. A new run never writes into what another run left.
+    """
+    if not (folder / "config.json").exists():
+        return None
+    numbers = itertools.count(1)
+    free = next(p for n in numbers if not (p := folder.with_name(f"{folder.name}.{n}")).exists())
+    return folder.rename(free)
+
+
 def write_config(folder: Path, config: Config) -> Path:
     """Write config.json: the resolved config, the versions and the git revision that ran it."""
     tree = config.model_dump(mode="json")
@@ -81,23 +94,11 @@ def write_rollouts(folder: Path, report: StepReport) -> Path:
 
 
 def write_evaluation(
-    folder: Path,
-    step: int,
-    result: Mapping[str, Any],
-    scored: Iterable[tuple[Rollouts, Rewards]],
+    folder: Path, step: int, result: Mapping[str, Any], samples: Iterable[Row]
 ) -> Path:
-    """Write the samples of an evaluation, then its result: a result implies its samples.
-
-    A prompt that comes back (greedy first, then sampled) stays one line with all its completions.
-    """
-    lines: dict[tuple[str, str], Row] = {}
-    for rollouts, rewards in scored:
-        for row in rows(media_folder(folder), rollouts, rewards):
-            line = lines.setdefault((row["source"], row["id"]), {"step": step, **row})
-            if line["completions"] is not row["completions"]:
-                line["completions"] += row["completions"]
+    """Write an evaluation's samples (`rows`), then its result: a result implies its samples."""
     path = evaluation_path(folder, step)
-    write_lines(path.with_suffix(".jsonl"), lines.values())
+    write_lines(path.with_suffix(".jsonl"), ({"step": step, **row} for row in samples))
     return write_json(path, to_json({**result, "step": step}))
 
 
