@@ -47,7 +47,7 @@ def prompt(model: Loaded | Policy, number: int = 0, images: int = 1, text: str =
     question = text or "Where is the red shape?" + " red" * (number % 3)
     parts = (*(Media("image", data=b"-") for _ in pictures), question)
     sample = Sample(str(number), "noise", parts, Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),)))
-    return make_prompt(sample, pictures, model.family, model.processor, 4096)
+    return make_prompt(sample, pictures, model.family, model.processor)
 
 
 def mixed_batch(model: Loaded | Policy) -> PromptBatch:

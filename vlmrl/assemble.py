@@ -2,28 +2,265 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
-from vlmrl import checkpoint, plugins, runfolder, sft
+from vlmrl import answers, checkpoint, plugins, runfolder, sft
 from vlmrl.checkpoint import Progress
-from vlmrl.clock import Clock
-from vlmrl.config import Config, SourceConfig
-from vlmrl.data.loader import Loader, Source, eval_batches
-from vlmrl.data.prompt import PromptMaker
-from vlmrl.errors import UserError
+from vlmrl.config import Config, EvaluationConfig, SourceConfig
+from vlmrl.data.loader import Loader, eval_batches
+from vlmrl.data.prompt import make_prompt
+from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.source import Source, open_source
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
-from vlmrl.models.loading import load_model
+from vlmrl.models.loading import Loaded, load_model
 from vlmrl.policy import Policy, adamw
-from vlmrl.report import build_report
-from vlmrl.schema import PromptBatch
+from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.scoring import Scorer
+from vlmrl.summary import summarise
 from vlmrl.tracking import Tracker
 from vlmrl.trainer import Trainer
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
+
+    Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
+    checkpoint, bit-identically on one CPU thread. `summary["finished"]` is False after an interrupt.
+
+    Raises:
+        UserError: the user's mistakes, before anything is written where that can be known.
+    """
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    start = checkpoint.resolve(config.resume, config.folder)
+    progress = checkpoint.read_progress(start) if start else Progress()
+    with ExitStack() as stack, Interrupt() as interrupt:
+        trainer = _trainer(config, start, progress, stack)
+        finished = _cold_start(trainer, start, progress, interrupt)
+        if finished:
+            _begin_rl(trainer, start, progress)
+            finished = trainer.run(interrupt)
+        result = {"finished": finished, **summarise(trainer)}
+        runfolder.write_summary(config.folder, result)
+    if config.run.report:
+        from vlmrl.report import build_report  # brings matplotlib, needed only here
+
+        build_report(config.folder)
+    return result
+
+
+# --------------------------------------------------------------------------------------- training
+
+
+def _trainer(config: Config, start: Path | None, progress: Progress, stack: ExitStack) -> Trainer:
+    """All parts of a run; what must be closed is on the stack."""
+    train_sources = [_open(config, source) for source in config.data.train]
+    held_out = _held_out_sources(config)
+    scorer = Scorer(_rewards(config), config.scoring)
+    stack.callback(scorer.close)
+    engine = plugins.build("engine", config.engine.name, config.engine.options)
+    stack.callback(engine.close)
+    algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
+    loaded = _load(config, start, train_sources)
+    if start is None:
+        runfolder.move_aside(config.folder)
+    runfolder.write_config(config.folder, config)
+    policy = Policy(*loaded, config.model, config.rollout.temperature)
+    engine.start(policy)
+    loader = _loader(config, train_sources, policy, config.rollout.prompts)
+    stack.callback(loader.close)
+    done = progress.step if progress.phase == "rl" else 0
+    tracker = Tracker(config, config.folder, config.run.steps, done)
+    stack.enter_context(tracker)
+    batches = _batches(config, held_out, policy, config.evaluation)
+    return Trainer(
+        config=config,
+        policy=policy,
+        loader=loader,
+        engine=engine,
+        scorer=scorer,
+        algorithm=algorithm,
+        tracker=tracker,
+        held_out=batches if held_out else None,
+    )
+
+
+def _cold_start(
+    trainer: Trainer, start: Path | None, progress: Progress, interrupt: Interrupt
+) -> bool:
+    """Imitate the demonstrations, if the config says so and it is not already done; False if interrupted."""
+    config, policy = trainer.config, trainer.policy
+    if config.sft is None or progress.phase == "rl":
+        return True
+    settings = config.sft
+    sources = [_open(config, s) for s in settings.sources or config.data.train]
+    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=settings.weight_decay)
+    policy.use_optimizer(optimizer, config.optimizer)
+    stage = sft.Stage(**progress.extra) if start else sft.Stage()
+    with _loader(config, sources, policy, settings.batch) as loader:
+        if start:
+            checkpoint.restore(start, policy, progress)
+            loader.restore(progress.loader)
+
+        def next_batch() -> PromptBatch:
+            with trainer.clock("sft data"):
+                return loader.next()
+
+        def save(stage: sft.Stage) -> None:
+            state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
+            checkpoint.save(config.folder, policy, state, config.run.keep, None)
+
+        with trainer.clock("sft"):
+            stage = sft.cold_start(
+                policy,
+                next_batch,
+                settings,
+                stage,
+                validate=_validator(trainer),
+                report=trainer.tracker.sft_step,
+                save=save,
+                interrupt=interrupt,
+                micro_tokens=config.optimizer.micro_tokens,
+                seed=config.run.seed,
+            )
+        if stage.done(settings):
+            save(stage)
+    return stage.done(settings)
+
+
+def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
+    """A fresh optimizer and reference, or those of the checkpoint."""
+    config, policy = trainer.config, trainer.policy
+    if trainer.algorithm.kl:
+        # After a resume the reference is again the model that RL began with, not today's.
+        policy.keep_reference(config.folder / "reference.safetensors")
+    o = config.optimizer
+    policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay), o)
+    trainer.engine.sync(policy)
+    if start and progress.phase == "rl":
+        checkpoint.restore(start, policy, progress)
+        trainer.loader.restore(progress.loader)
+        trainer.done = progress.step
+        trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
+
+
+def _validator(trainer: Trainer) -> Callable[[], float]:
+    """Measures the cold start's stopping metric on its validation sources."""
+    config = trainer.config
+    settings = config.sft
+    assert settings is not None
+    chosen = settings.validation or [
+        s.model_copy(update={"split": "val"}) for s in config.data.train
+    ]
+    limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
+    sources = [_open(config, s) for s in limited] if settings.stop_at is not None else []
+    plan = EvaluationConfig(bootstrap=100)
+    batches = _batches(config, sources, trainer.policy, plan)
+
+    def measure() -> float:
+        found = evaluate(
+            batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
+        )
+        return found.result["metrics"][settings.stop_metric]
+
+    return measure
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+def _load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loaded:
+    """The model to train, in float32 (`Policy` lowers what need not be); from the checkpoint at resume.
+
+    With LoRA the base model is loaded again and the checkpoint's adapter is put on it later.
+    """
+    update: dict[str, Any] = {"dtype": "float32"}
+    if start and config.model.lora is None:
+        update |= {"path": str(start), "build": None}
+    model = config.model.model_copy(update=update)
+    corpus: list[str] = []
+    if model.build is not None:
+        corpus = [text for card in _cards(config, sources) for text in card.corpus()]
+    return load_model(model, corpus, config.run.seed)
+
+
+def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
+    extra = config.sft.sources if config.sft else []
+    return [s.card for s in sources] + [_open(config, s).card for s in extra]
+
+
+def _open(config: Config, source: SourceConfig) -> Source:
+    return open_source(source, config.data.root, config.data.allow_urls)
+
+
+def _held_out_sources(config: Config) -> list[Source]:
+    if config.evaluation is None:
+        return []
+    chosen = config.evaluation.sources or [
+        s.model_copy(update={"split": "test"}) for s in config.data.train
+    ]
+    limit = config.evaluation.limit
+    if limit is not None:
+        chosen = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
+    return [_open(config, s) for s in chosen]
+
+
+def _rewards(config: Config) -> dict[str, Any]:
+    """Verifiers by source name, over training, validation and held-out sources."""
+    sources = list(config.data.train)
+    sources += config.evaluation.sources if config.evaluation else []
+    sources += config.sft.validation if config.sft else []
+    return {s.label: config.rewards_of(s) for s in reversed(sources)}
+
+
+def prompt_maker(
+    policy: Policy, instruct: dict[str, bool]
+) -> Callable[[Sample, list[Image.Image]], Prompt]:
+    """What turns a sample and its pictures into a prompt; `instruct` says per source whether to instruct."""
+
+    def make(sample: Sample, images: list[Image.Image]) -> Prompt:
+        text = ""
+        if instruct.get(sample.source, True):
+            text = answers.instruction(sample.template, sample.truth, policy.family.space)
+        return make_prompt(sample, images, policy.family, policy.processor, text)
+
+    return make
+
+
+def _loader(config: Config, sources: Sequence[Source], policy: Policy, size: int) -> Loader:
+    return Loader(
+        sources,
+        prompt_maker(policy, _instruct(config)),
+        size,
+        seed=config.run.seed,
+        quarantine=Quarantine(config.folder / "quarantine.jsonl"),
+        quarantine_limit=config.data.quarantine_limit,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        workers=config.data.workers,
+        prefetch_mb=config.data.prefetch_mb,
+    )
+
+
+def _instruct(config: Config) -> dict[str, bool]:
+    sources = list(config.data.train)
+    sources += config.evaluation.sources if config.evaluation else []
+    sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
+    return {s.label: s.instruct for s in reversed(sources)}
+
+
+def _batches(
+    config: Config, sources: Sequence[Source], policy: Policy, plan: EvaluationConfig | None
+) -> Callable[[], Iterable[PromptBatch]]:
+    """Fresh batches of held-out prompts, each time it is called."""
+    make = prompt_maker(policy, _instruct(config))
+    size = plan.batch if plan else 1
+    limit = config.data.max_prompt_tokens
+    return lambda: eval_batches(sources, make, size, max_prompt_tokens=limit)

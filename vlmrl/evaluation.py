@@ -58,13 +58,13 @@ def evaluate(
     passes: list[tuple[int, int]] = []
     for batch in batches:
         rollouts = engine.generate(batch, Sampling(n=1, max_tokens=max_tokens, greedy=True))
-        rewards = scorer.score(rollouts, progress)
+        rewards = scorer.score(rollouts, progress, whole=False)
         _collect(greedy, rollouts, rewards)
         scored.append(("greedy", rollouts, rewards))
         if config.samples:
             draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + len(scored))
             rollouts = engine.generate(batch, draw)
-            rewards = scorer.score(rollouts, progress)
+            rewards = scorer.score(rollouts, progress, whole=False)
             _collect(sampled, rollouts, rewards)
             passes += _passes(rewards, config)
             scored.append(("sampled", rollouts, rewards))

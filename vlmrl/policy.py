@@ -7,8 +7,10 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from vlmrl.algorithms.base import Algorithm, LossInputs
@@ -75,10 +77,21 @@ class Policy:
 
     # ------------------------------------------------------------------------- reference and old
 
-    def keep_reference(self) -> None:
-        """Remember today's weights as the reference; with LoRA the reference is the adapter-less model."""
-        if self.adapter is None:
-            self._reference = copy.deepcopy(self.base).eval().requires_grad_(False)
+    def keep_reference(self, file: Path) -> None:
+        """Make today's weights the reference and keep them in `file`; if that exists, it is the reference.
+
+        With LoRA the reference is the model without its adapter, and nothing is kept.
+        """
+        if self.adapter is not None:
+            return
+        self._reference = copy.deepcopy(self.base).eval().requires_grad_(False)
+        if file.is_file():
+            safetensors.torch.load_model(self._reference, file)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(".part")
+            safetensors.torch.save_model(self._reference, str(part))
+            part.replace(file)
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `ref_logprobs` filled in."""
@@ -252,8 +265,9 @@ def _freeze(model: Any, family: Family, config: ModelConfig) -> None:
     for name, parameter in model.named_parameters():
         if config.lora is None:
             parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
-        if not parameter.requires_grad and config.dtype == "bfloat16":
-            parameter.data = parameter.data.to(torch.bfloat16)
+        if config.dtype == "bfloat16":
+            low = torch.float32 if parameter.requires_grad else torch.bfloat16
+            parameter.data = parameter.data.to(low)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
 

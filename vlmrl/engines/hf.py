@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from transformers import DynamicCache
@@ -30,7 +30,7 @@ class Hf:
 
     max_rows: int = 512
     exact: ClassVar[bool] = True
-    _policy: Policy | None = field(default=None, init=False, repr=False)
+    _policy: Any = field(default=None, init=False, repr=False)
 
     def start(self, policy: Policy) -> None:
         """Generate with this policy from now on."""
@@ -51,7 +51,7 @@ class Hf:
         The draw depends on `sampling.seed` and on the batch alone.
         """
         assert self._policy is not None, "engine.start was not called"
-        policy = self._policy
+        policy: Policy = self._policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
         per_pass = max(1, self.max_rows // sampling.n)
         groups: list[tuple[Completion, ...]] = []
