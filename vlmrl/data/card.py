@@ -1,7 +1,7 @@
-"""The contract of a card: one file under `datasets/` that says what a data set is and reads its rows.
+"""The contract of a card: one file under `datasets/` that says what a data set is and reads it.
 
-A card is a frozen dataclass; its fields are its options in the config. Reading is lazy: `rows(split)`
-must be cheap, and `to_sample(row)` makes one sample without opening any media.
+A card is a frozen dataclass; its fields are its options in the config. Reading is lazy:
+`rows(split)` must be cheap, and `to_sample(row)` makes one sample without decoding any media.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from vlmrl.schema import Sample
 class Card:
     """Base of cards.
 
-    Class variables: `origin` (where the data comes from), `revision`, `licence`, `splits`, `verifiers` (what fits this data).
+    Class variables: `origin` (where the data comes from), `revision`, `licence`, `splits`,
+    `verifiers` (what fits this data).
     """
 
     origin: ClassVar[str] = ""
@@ -47,7 +48,7 @@ class Card:
         return None
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """Rows of one group stay on one side of a split such as `train[:80%]`; None: each for itself."""
+        """Rows of one group stay on one side of a split `train[:80%]`; None: each for itself."""
         return None
 
     def corpus(self) -> list[str]:

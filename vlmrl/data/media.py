@@ -83,10 +83,10 @@ def open_media(media: Media, access: Access) -> BinaryIO:
     if media.path is None:
         raise MediaError(f"{media.name}: has neither path, bytes nor URL")
     path = confined(media.path, access.root)
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "no such file"
-        raise MediaError(f"{media.path}: {what}")
     try:
+        if not path.is_file():  # a pipe would block
+            what = "is a directory" if path.is_dir() else "no such file"
+            raise MediaError(f"{media.path}: {what}")
         return path.open("rb")
     except OSError as error:
         if error.errno in _NOT_THE_FILES_FAULT:
