@@ -93,7 +93,7 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
 def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
     """The points an answer lists, unit square, and a note; a box means its centre.
 
-    Spellings: dicts with `point_2d`, `point`, `position`, `coordinate` or with `x` and `y`; bare
+    Spellings: dicts with `point_2d`, `point`, `position`, `coordinate` or `x` and `y`; bare
     pairs `[x, y]` or `(x, y)`; `x=.., y=..`; every spelling of a box.
 
     Raises:
@@ -113,7 +113,7 @@ def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
 def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
     """The stretches of time an answer lists, seconds, clipped to the duration, and a note.
 
-    Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs, and dicts with
+    Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
     `start` and `end`.
     """
 
@@ -156,7 +156,8 @@ def _collected(
     """What `make` makes of the items read from an answer; what it cannot make is counted."""
     if len(answer) > literal.MAX_CHARS:
         return [], f"answer longer than {literal.MAX_CHARS} characters"
-    found, dropped = [], 0
+    found: list[Item] = []
+    dropped = 0
     for item in items(answer):
         if len(found) + dropped == MAX_ITEMS:
             return [], f"more than {MAX_ITEMS} items"
