@@ -1,8 +1,8 @@
 """Find a plugin by name: one file is one plugin, and the file name is the name in the config.
 
-A plugin file `box_iou.py` holds a frozen dataclass `BoxIou` (the file name in CamelCase) whose fields
-are its options. Rooms hold shared parts too: `_x.py`, and a file without the class of its own name,
-are no plugins. Outside the repository a plugin is named `path/to/file.py:Name` or
+A plugin file `box_iou.py` holds a frozen dataclass `BoxIou` (the file name in CamelCase) whose
+fields are its options. Rooms hold shared parts too: `_x.py`, and a file without the class of its
+own name, are no plugins. Outside the repository a plugin is named `path/to/file.py:Name` or
 `package.module:Name`. No decorator, no table to edit.
 """
 

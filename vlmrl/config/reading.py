@@ -38,7 +38,9 @@ def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
     try:
         return Config.model_validate(plain)
     except ValidationError as error:
-        lines = dict.fromkeys(_line(name, problem) for problem in error.errors())
+        # A misspelt key comes before the required key that it leaves missing.
+        problems = sorted(error.errors(), key=lambda problem: problem["type"] == "missing")
+        lines = dict.fromkeys(_line(name, problem) for problem in problems)
         raise UserError("\n".join(lines)) from error
 
 

@@ -1,0 +1,64 @@
+# `make quickstart` and `make test` do all the set-up on a bare machine, then run. The environment lies
+# in .venv, nothing is installed outside the checkout, and the second time set-up is skipped.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TREES := vlmrl rewards datasets tests benchmarks
+
+# The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
+PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
+# With an NVIDIA GPU pip chooses torch; without one, these two work together on a CPU.
+CPU_PINS := torch==2.13.0 torchvision==0.28.0
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test lint types pytest nightly wheel-smoke docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
+
+quickstart: $(READY)  ## set up, then train the embedded default and write its report
+	$(BIN)/vlmrl train quickstart
+
+test: lint types pytest  ## set up, then all checks: lint, types, tests
+
+lint: $(READY)  ## ruff and codespell
+	$(BIN)/ruff check $(TREES)
+	$(BIN)/ruff format --check $(TREES)
+	$(BIN)/codespell $(TREES) configs docs *.md
+
+# In a checkout rewards/ and datasets/ lie beside the package; mypy sees them where users import them.
+types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl.datasets
+	@rm -rf build/types && mkdir -p build/types/vlmrl
+	@ln -s $(CURDIR)/vlmrl/* $(CURDIR)/rewards $(CURDIR)/datasets build/types/vlmrl/
+	MYPYPATH=build/types $(BIN)/mypy -p vlmrl
+
+pytest: $(READY)  ## the tests
+	$(BIN)/python -m pytest
+
+nightly: $(READY)  ## the tests with many examples and long runs
+	$(BIN)/python -m pytest --nightly
+
+wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
+	.ci/wheel-smoke $(BIN)/python
+
+docs: $(READY)  ## pages that are written from the code
+	$(BIN)/vlmrl config schema > docs/config.schema.json
+
+clean:  ## remove what was built; keeps .venv and runs/
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+$(READY): pyproject.toml
+	@set -e; \
+	for python in $(PYTHONS); do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
+	  then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "vlmrl needs Python 3.10 or newer with venv" \
+	  "(on Debian and Ubuntu: apt install python3 python3-venv); name it with PYTHON=..." >&2; exit 2; fi; \
+	if nvidia-smi -L >/dev/null 2>&1; then pins=; else pins="$(CPU_PINS)"; fi; \
+	echo "Setting up $(VENV) (some minutes the first time)"; \
+	[ -x $(BIN)/python ] || $$found -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --upgrade pip; \
+	$(BIN)/python -m pip install --quiet $$pins --editable '.[dev,bench]'; \
+	touch $@

@@ -1,0 +1,34 @@
+"""Whether the parts that a config names exist and accept their options, before torch is imported."""
+
+from __future__ import annotations
+
+from vlmrl import components, plugins
+from vlmrl.config import Config, PluginRef
+
+
+def validate(config: Config) -> None:
+    """Build the verifiers and cards of a config; look for its family, engine and algorithm.
+
+    These three import torch, so their options are tried only where there are any.
+
+    Raises:
+        UserError: an unknown name or option, or a wrong value; the message suggests the nearest.
+    """
+    sources = list(config.data.train)
+    sources += config.evaluation.sources if config.evaluation else []
+    sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
+    for source in sources:
+        plugins.build("card", source.card, source.options)
+        for reward in config.rewards_of(source):
+            for progress in components.thresholds(reward):
+                components.resolve(reward, progress)
+    if config.model.build:
+        plugins.check("family", config.model.build.family)
+    _try("engine", config.engine)
+    _try("algorithm", config.algorithm)
+
+
+def _try(kind: str, part: PluginRef) -> None:
+    plugins.check(kind, part.name)
+    if part.options:
+        plugins.build(kind, part.name, part.options)
