@@ -15,9 +15,9 @@ from typing import Any
 from vlmrl.components import Component, Spec, build, resolve, thresholds
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
-from vlmrl.pool import CallFailed, DeadlinePool, result
+from vlmrl.pool import DeadlinePool, result
 from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
-from vlmrl.verdicts import combine, guarded, reason
+from vlmrl.verdicts import combine, guarded, guarded_many
 from vlmrl.verifier import BatchVerifier, GroupVerifier
 
 WINDOW = 200
@@ -201,20 +201,10 @@ class Scorer:
                 verdicts[c.label] = verdict
 
     def _judge_many(self, c: Component, count: int, *arguments: Any) -> list[Verdict]:
-        """`judge` of a group or batch verifier, flat; if the call fails, so do all its verdicts."""
         assert isinstance(c.verifier, GroupVerifier | BatchVerifier)
-        try:
-            if c.deadline is None:
-                found: Sequence[Any] = c.verifier.judge(*arguments)
-            else:
-                found = result(self._send(c, *arguments))
-            if isinstance(c.verifier, BatchVerifier):
-                found = [verdict for group in found for verdict in group]
-            if len(found) != count:
-                raise CallFailed(f"{len(found)} verdicts for {count} completions")
-        except (Exception, SystemExit) as error:
-            return [Verdict.failed(reason(error))] * count
-        return [guarded(c.verifier, lambda verdict: verdict, verdict) for verdict in found]
+        if c.deadline is None:
+            return guarded_many(c.verifier, count, c.verifier.judge, *arguments)
+        return guarded_many(c.verifier, count, result, self._send(c, *arguments))
 
     def _send(self, c: Component, *arguments: Any) -> Any:
         assert c.deadline is not None

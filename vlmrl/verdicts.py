@@ -16,7 +16,7 @@ from vlmrl.components import Component
 from vlmrl.errors import UserError
 from vlmrl.pool import CallFailed
 from vlmrl.schema import Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.verifier import BatchVerifier, GroupVerifier, Verifier
 
 ROUNDING = 1e-6
 """A score this close outside its range is float rounding: it is clamped, not a fault."""
@@ -33,6 +33,24 @@ def guarded(verifier: Verifier, judge: Callable[..., Any], *arguments: Any) -> V
         return checked(verifier, judge(*arguments))
     except (Exception, SystemExit) as error:
         return Verdict.failed(reason(error))
+
+
+def guarded_many(
+    verifier: GroupVerifier | BatchVerifier,
+    count: int,
+    judge: Callable[..., Any],
+    *arguments: Any,
+) -> list[Verdict]:
+    """The `count` verdicts of one call for a group or batch, flat; if the call fails, so do all."""
+    try:
+        found = judge(*arguments)
+        if isinstance(verifier, BatchVerifier):
+            found = [verdict for group in found for verdict in group]
+        if len(found) != count:
+            raise CallFailed(f"{len(found)} verdicts for {count} completions")
+    except (Exception, SystemExit) as error:
+        return [Verdict.failed(reason(error))] * count
+    return [checked(verifier, verdict) for verdict in found]
 
 
 def checked(verifier: Verifier, verdict: Any) -> Verdict:
