@@ -30,7 +30,7 @@ class Grpo(Recipe):
         # Zero-argument super() does not work in a slotted dataclass.
         Recipe.__post_init__(self)
         check_clip(self.clip_low, self.clip_high)
-        if self.dual_clip is not None and not self.dual_clip > 1 + self.clip_high:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"dual_clip must exceed 1 + clip_high, found {self.dual_clip}")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

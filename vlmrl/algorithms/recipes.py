@@ -5,7 +5,6 @@ A recipe subclasses `Recipe`, sets the published defaults, and says what its pol
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import torch
 from vlmrl.algorithms import advantages, divergences, filters
 from vlmrl.algorithms.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.base import LossInputs, LossOutput
+from vlmrl.algorithms.surrogates import log_ratio
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 BASELINES = {"mean": advantages.from_mean, "leave_one_out": advantages.from_others}
@@ -32,18 +32,19 @@ class Recipe:
     kl: float = 0.0
     """Weight of the divergence from the reference; 0: no reference is made."""
     kl_estimator: divergences.Estimator = "k3"
+    kl_unbiased: bool = False
+    """Multiply the divergence by the ratio (DeepSeek-V3.2, arXiv 2512.02556), as TRL does."""
     importance_cap: float = 2.0
     """Truncates old / sampling probability; without effect when the engine is exact."""
     refill: int = 0
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def __post_init__(self) -> None:
-        for name in ("kl", "refill"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"{name} must be finite and at least 0, found {getattr(self, name)}"
-                )
-        if not self.importance_cap > 0:
+        if self.kl < 0:
+            raise ValueError(f"kl must be at least 0, found {self.kl}")
+        if self.refill < 0:
+            raise ValueError(f"refill must be at least 0, found {self.refill}")
+        if self.importance_cap <= 0:
             raise ValueError(f"importance_cap must be positive, found {self.importance_cap}")
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
@@ -72,7 +73,7 @@ class Recipe:
         return Advantages(
             values=values.masked_fill(uniform[:, None], 0.0),
             kept=valid & ~uniform[:, None] if self.refill else valid,
-            weights=weights[:, None].expand_as(total),
+            weights=weights[:, None].repeat(1, total.shape[1]),
             metrics=_uniform_shares(uniform, [s.source for s in samples]),
         )
 
@@ -87,8 +88,10 @@ class Recipe:
             if inputs.ref is None:
                 raise ValueError(f"kl is {self.kl}, but there are no reference log-probs")
             penalty = divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
-            losses = losses + self.kl * penalty
             metrics = {**metrics, "loss/kl": penalty}
+            if self.kl_unbiased:
+                penalty = penalty * log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+            losses = losses + self.kl * penalty
         loss = aggregate(
             self.aggregation,
             losses,
@@ -110,8 +113,8 @@ def check_clip(clip_low: float, clip_high: float) -> None:
     """
     if not 0 < clip_low <= 1:
         raise ValueError(f"clip_low must be in (0, 1], found {clip_low}")
-    if not 0 < clip_high < math.inf:
-        raise ValueError(f"clip_high must be positive and finite, found {clip_high}")
+    if clip_high <= 0:
+        raise ValueError(f"clip_high must be positive, found {clip_high}")
 
 
 def clip_metrics(

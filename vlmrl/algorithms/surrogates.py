@@ -50,7 +50,7 @@ def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
     """The bounded weight min(exp(log_weight), cap), without gradient.
 
     Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
-    old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your efficient
-    RL framework secretly brings you off-policy RL training".
+    old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your
+    efficient RL framework secretly brings you off-policy RL training".
     """
     return log_weight.detach().exp().clamp(max=cap)
