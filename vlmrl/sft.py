@@ -68,7 +68,13 @@ def step(
     ones = Advantages(torch.ones(count), torch.ones(count, dtype=torch.bool), weights)
     longest = max(len(group[0].token_ids) for group in rollouts.completions)
     batches = pack(rollouts, ones, updates=1, micro_tokens=micro_tokens, max_tokens=longest)
-    return policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
+    metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
+    return {
+        "loss": metrics["loss/total"],
+        "entropy": metrics["rollout/entropy"],
+        "grad_norm": metrics["update/grad_norm"],
+        "lr": metrics["update/lr"],
+    }
 
 
 def check(
