@@ -1,9 +1,9 @@
 """Lets torchvision import beside a CPU build of torch; import it before torchvision.
 
-PyPI has only CUDA builds of torchvision for Linux. Beside a CPU torch their compiled operators cannot
-be loaded, and `import torchvision` then fails with "operator torchvision::nms does not exist": it
-attaches shape functions to two operators that nobody declared. Declaring the two is enough, since
-nothing in vlmrl calls them.
+PyPI has only CUDA builds of torchvision for Linux. Beside a CPU torch their compiled operators
+cannot be loaded, and `import torchvision` then fails with "operator torchvision::nms does not
+exist": it attaches shape functions to two operators that nobody declared. Declaring the two is
+enough, since nothing in vlmrl calls them.
 """
 
 from __future__ import annotations

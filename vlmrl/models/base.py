@@ -42,8 +42,8 @@ class Family:
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.
 
-        The tokenizer is trained on `corpus`. Both can be saved with `save_pretrained` and load again
-        by the path a real checkpoint takes.
+        The tokenizer is trained on `corpus`. Both can be saved with `save_pretrained` and load
+        again by the path a real checkpoint takes.
         """
         raise TypeError(f"{type(self).__name__} builds no small models")
 

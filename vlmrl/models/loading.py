@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from vlmrl import plugins
@@ -51,8 +52,9 @@ def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -
 
 
 def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
-    local = _is_local(path)
     where = f"model.path {path!r}"
+    if local := _is_local(path):
+        path = str(Path(path).expanduser())
     common = {"local_files_only": local, "trust_remote_code": config.trust_remote_code}
     with _as_user_error(where):
         model_type = transformers.AutoConfig.from_pretrained(path, **common).model_type
@@ -88,12 +90,16 @@ def _is_local(path: str) -> bool:
     return False
 
 
+_UNUSABLE = (OSError, ValueError, ImportError, RuntimeError, SafetensorError, StrictDataclassError)
+"""What transformers raises for files that are missing, broken or do not fit one another."""
+
+
 @contextmanager
 def _as_user_error(where: str) -> Iterator[None]:
-    """What transformers says of broken or missing files, as one line."""
+    """What transformers says of a user's mistake, as one line."""
     try:
         yield
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except _UNUSABLE as error:
         text = " ".join(str(error).split())
         raise UserError(f"{where} cannot be used: {text[:400]}") from error
 
@@ -109,6 +115,4 @@ def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
             f"model.min_pixels {least} exceeds model.max_pixels {most}; "
             "what the config does not set is the checkpoint's own"
         )
-    image_processor.size = type(image_processor.size)(
-        **{**image_processor.size, "shortest_edge": least, "longest_edge": most}
-    )
+    image_processor.size = type(image_processor.size)(shortest_edge=least, longest_edge=most)
