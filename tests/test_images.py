@@ -194,7 +194,7 @@ def test_truncated_picture_is_never_shown_half(file_format: str, share: float) -
 @pytest.mark.filterwarnings("ignore:Truncated File Read")
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM"]),
+    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "AVIF"]),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
     st.floats(0.05, 1),
 )

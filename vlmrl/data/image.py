@@ -35,7 +35,7 @@ _DAMAGE = (
     LookupError,
     EOFError,
     ArithmeticError,
-    AttributeError,
+    RuntimeError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,

@@ -68,7 +68,7 @@ class Loader:
         prefetch_mb: int = 256,
     ) -> None:
         self.sources = tuple(sources)
-        self.quarantine = quarantine or Quarantine()
+        self.quarantine = Quarantine() if quarantine is None else quarantine
         self._make = make
         self._size = prompts_per_batch
         self._seed, self._rank, self._world = seed, rank, world
@@ -203,7 +203,7 @@ def eval_batches(
     Raises:
         UserError: too many rows are bad.
     """
-    quarantine = quarantine or Quarantine()
+    quarantine = Quarantine() if quarantine is None else quarantine
     places = [(source, row) for source in sources for row in range(len(source.rows))][rank::world]
     tally = Tally(quarantine_limit, len(places))
     prompts: list[Prompt] = []

@@ -74,11 +74,17 @@ class Tally:
     total: int
     seen: int = 0
     bad: int = 0
+    last: str = "known from before"
+    """Why the last bad row was bad."""
 
     def good(self) -> None:
-        """Count a good row."""
+        """Count a good row; it may be the last of all, or the one that ends the grace.
+
+        Raises:
+            UserError: too many rows are bad.
+        """
         self.seen += 1
-        self._check("")
+        self._check()
 
     def wrong(self, reason: str) -> None:
         """Count a bad row; known bad rows count each time they are met.
@@ -88,9 +94,10 @@ class Tally:
         """
         self.seen += 1
         self.bad += 1
-        self._check(reason)
+        self.last = reason
+        self._check()
 
-    def _check(self, reason: str) -> None:
+    def _check(self) -> None:
         # Before every row was seen once the share is an estimate: it must lie two standard errors
         # above the limit, so that an unlucky order does not stop a run whose data are within it.
         allowed = self.limit * self.seen
@@ -99,5 +106,5 @@ class Tally:
         if self.bad > allowed and (self.seen >= GRACE or self.seen >= self.total):
             raise UserError(
                 f"{self.bad} of {self.seen} rows seen are bad, more than data.quarantine_limit "
-                f"{self.limit:g} allows; the last: {reason}"
+                f"{self.limit:g} allows; the last: {self.last}"
             )
