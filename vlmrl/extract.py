@@ -51,7 +51,8 @@ _NUMBER = re.compile(
 )
 _TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
 _WORD = re.compile(r"[a-z]+")
-_LETTER = re.compile(r"(?<![A-Za-z0-9_'’])([A-Z])(?![A-Za-z0-9_'’])")
+_LETTER = re.compile(r"(?<![A-Za-z0-9_'’])([A-Z])(?![A-Za-z0-9_'’])(?!(?<=I) [a-z])")  # no pronoun
+_LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
 _YES_NO = re.compile(r"\b(yes|no)\b")
 
 Item = TypeVar("Item")
@@ -331,21 +332,13 @@ def choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | Non
         return texts[plain], ""
     if len(plain) == 1 and "A" <= plain.upper() <= last:
         return plain.upper(), ""
-    picked = {m[1] for m in _LETTER.finditer(answer) if not _is_article(answer, m)}
-    picked = {letter for letter in picked if letter <= last}
+    if (leading := _LEADING.match(answer)) and text.normalised(leading[2]) in texts:
+        letter, named = leading[1], texts[text.normalised(leading[2])]
+        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
+    picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
     if len(picked) == 1:
-        letter = picked.pop()
-        rest = text.normalised(_LETTER.sub(" ", answer, count=1))
-        if texts.get(rest, letter) != letter:
-            return None, f"letter {letter} with the text of option {texts[rest]}"
-        return letter, ""
+        return picked.pop(), ""
     return None, f"{len(picked)} different letters" if picked else "no option found in the answer"
-
-
-def _is_article(answer: str, match: re.Match[str]) -> bool:
-    """True for the A of "A dog" and for the pronoun I."""
-    after = answer[match.end() : match.end() + 2]
-    return match[1] in "AI" and len(after) == 2 and after[0] == " " and after[1].islower()
 
 
 def yes_no(answer: str) -> tuple[bool | None, str]:

@@ -1,8 +1,8 @@
 """The contract of a verifier, and the wrapper that makes one of a plain function.
 
-A verifier is a frozen dataclass in a file of its own under `rewards/`; its fields are its options. It
-is a pure, deterministic check of a completion against a sample's truth. It may raise: the scorer turns
-whatever it raises into a fault, which is never a wrong answer.
+A verifier is a frozen dataclass in a file of its own under `rewards/`; its fields are its options.
+It is a pure, deterministic check of a completion against a sample's truth. It may raise: the scorer
+turns whatever it raises into a fault, which is never a wrong answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl import answers, extract
+from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
 
 Scope = Literal["item", "group", "batch"]
 
@@ -21,9 +22,9 @@ Scope = Literal["item", "group", "batch"]
 class Verifier:
     """Base of item verifiers: `__call__(completion, sample) -> Verdict`.
 
-    Class variables a subclass may set: `low`, `high` the declared range of the score; `needs` the truth
-    fields without which the verifier does not apply (any one of them is enough); `slow` whether calls
-    must run in the deadline pool.
+    Class variables a subclass may set: `low`, `high` the declared range of the score; `needs` the
+    truth fields without which the verifier does not apply (any one of them is enough); `slow`
+    whether calls must run in the deadline pool.
     """
 
     scope: ClassVar[Scope] = "item"
@@ -38,17 +39,46 @@ class Verifier:
 
     def applies_to(self, sample: Sample) -> bool:
         """True if the sample's truth has what this verifier needs."""
-        return not self.needs or sample.truth.none or any(
-            getattr(sample.truth, need) is not None for need in self.needs
+        return (
+            not self.needs
+            or sample.truth.none
+            or any(getattr(sample.truth, need) is not None for need in self.needs)
         )
+
+
+@dataclass(frozen=True)
+class AnswerVerifier(Verifier):
+    """Base of verifiers that judge the answer span: a subclass defines `grade`.
+
+    No answer scores 0. Where the truth is declared "none", an explicit nothing (`[]`, `none`)
+    scores 1 and everything else 0; `grade` is not asked.
+    """
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Settle what needs no grading, else grade."""
+        if not self.applies_to(sample):
+            return Verdict.not_applicable(f"the truth has none of: {', '.join(self.needs)}")
+        answer = completion.answer
+        if not answer:
+            return Verdict(0.0, note="no answer")
+        if sample.truth.none:
+            nothing = extract.says_nothing(answer)
+            return Verdict(
+                float(nothing), answer=answer, note="" if nothing else "nothing is right"
+            )
+        return self.grade(answer, sample.truth, completion)
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Judge a non-empty answer against a truth that has what this verifier needs."""
+        raise TypeError(f"{type(self).__name__} must define grade")
 
 
 @dataclass(frozen=True)
 class GroupVerifier(Verifier):
     """Base of verifiers that see all G completions of a prompt, with the item rewards so far.
 
-    `judge(completions, sample, rewards)`: `rewards[g]` is the combined item reward of completion g, or
-    None where it is masked. Returns one verdict per completion. Called only with whole groups.
+    `judge(completions, sample, rewards)`: `rewards[g]` is the combined item reward of completion g,
+    or None where it is masked. Returns one verdict per completion. Called only with whole groups.
     """
 
     scope: ClassVar[Scope] = "group"
@@ -64,7 +94,8 @@ class GroupVerifier(Verifier):
 class BatchVerifier(Verifier):
     """Base of verifiers that see all P x G completions of a batch.
 
-    `judge(groups, samples)`: `groups[p]` are the G completions of `samples[p]`. Returns verdicts [P][G].
+    `judge(groups, samples)`: `groups[p]` are the G completions of `samples[p]`. Returns verdicts
+    [P][G].
     """
 
     scope: ClassVar[Scope] = "batch"
@@ -80,10 +111,10 @@ class BatchVerifier(Verifier):
 class FunctionVerifier(Verifier):
     """A user's `def score(answer, truth) -> float | Verdict | None` as a verifier.
 
-    The function receives only the arguments it names, out of: `answer` (the answer span, None if there
-    is none), `truth` (`schema.Truth`), `completion`, `sample`, `text` (the whole completion), `thought`.
-    Returning None means "does not apply". A completion without an answer scores 0 without a call,
-    unless the function asks for `completion` or `text`.
+    The function receives only the arguments it names, out of: `answer` (the answer span, None if
+    there is none), `truth` (`schema.Truth`), `completion`, `sample`, `text` (the whole completion),
+    `thought`. Returning None means "does not apply". A completion without an answer scores 0
+    without a call, unless the function asks for `completion` or `text`.
     """
 
     function: Callable[..., Any]
@@ -108,3 +139,15 @@ class FunctionVerifier(Verifier):
         if result is None:
             return Verdict.not_applicable()
         return Verdict(float(result), answer=completion.answer)
+
+
+def judge(
+    verifier: Verifier,
+    text: str,
+    truth: Truth,
+    template: str = "none",
+    frame: Frame = Frame(100, 100, duration=100.0),  # noqa: B008  # frozen
+) -> Verdict:
+    """The verdict of an item verifier on a text, e.g. to try a verifier out or in its examples."""
+    sample = Sample("example", "example", (), truth, template)
+    return verifier(answers.completion(text, template, frame), sample)

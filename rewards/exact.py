@@ -1,0 +1,42 @@
+"""Whether the answer equals an accepted text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl import text
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Exact(AnswerVerifier):
+    """1 if the answer equals one of the accepted texts, else 0.
+
+    Both are normalised: Unicode NFKC, case folded, white space collapsed, punctuation at the ends
+    removed. `normalise: false` compares as they stand (CLS-RL's No-Thinking accuracy).
+
+    Published sets: R1-V, R1-AQA, VideoChat-R1 cls, VLM-R1 all_match, Visionary-R1: the defaults.
+
+    Refuses: an empty answer, an answer that merely contains the text, a symbolic match of numbers
+    inside names (`Airbus 747` is not `Boeing 747`).
+
+    Source: R1-V's accuracy reward, without its symbolic stage.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(Exact(), "otago  united.", Truth(text=("Otago United",))).score
+    1.0
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("text",)
+
+    normalise: bool = True
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare with every accepted text."""
+        assert truth.text is not None
+        form = text.normalised if self.normalise else str.strip
+        found = form(answer)
+        return Verdict(float(any(found == form(accepted) for accepted in truth.text)), answer=found)

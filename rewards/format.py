@@ -1,0 +1,83 @@
+"""Whether a completion is laid out as its template asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from vlmrl import answers, extract
+from vlmrl.schema import Completion, Frame, Sample, Verdict
+from vlmrl.verifier import Verifier
+
+Content = Literal["any", "boxes", "points", "spans", "number", "json"]
+
+
+@dataclass(frozen=True)
+class Format(Verifier):
+    """1 if the whole completion matches its template (`answers.TEMPLATES`), else 0.
+
+    `partial`: the share of the template's marks (opening and closing) that stand exactly once; a
+    tag that must not be empty counts only with content. `own_lines`: each mark ends or begins a
+    line. `content`: the answer can be read as this (an explicit nothing can be read as boxes,
+    points, spans), else 0.
+
+    Published sets: R1-V, Visual-RFT, VL-Cogito: the defaults. V-Triune (mathverify): `partial:
+    true, own_lines: true`; V-Triune (detection), VLM-R1 REC, Griffon Vision-R1: `content: boxes`;
+    Q-Insight: `own_lines: true, content: json`; Vision-R1 (HFRRF): the defaults under `combine:
+    product`.
+
+    Refuses: an empty answer, a tag twice, text outside the tags, tags out of order.
+
+    Source: DeepSeek-R1, arXiv 2501.12948, section 2.2.2; V-Triune, arXiv 2505.18129, eq. 4.
+    Differs: the tags stand exactly once, where a regular expression lets `.*?` run over a second
+    one.
+
+    Example:
+    >>> from vlmrl.schema import Truth
+    >>> from vlmrl.verifier import judge
+    >>> judge(Format(), "<think>why</think><answer>B</answer>", Truth(), "think_answer").score
+    1.0
+    >>> judge(Format(), "<think></think><answer>B</answer>", Truth(), "think_answer").score
+    0.0
+    """
+
+    partial: bool = False
+    own_lines: bool = False
+    content: Content = "any"
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Judge the layout of one completion."""
+        parsed = completion.parsed
+        score = parsed.tag_share if self.partial else float(parsed.well_formed)
+        if self.own_lines:
+            on_lines = _share_on_lines(completion.text, sample.template)
+            score = min(score, on_lines if self.partial else float(on_lines == 1))
+        if score and self.content != "any" and not _reads_as(self.content, completion):
+            return Verdict(0.0, note=f"the answer cannot be read as {self.content}")
+        return Verdict(score, note="" if score == 1 else "does not match the template")
+
+
+def _share_on_lines(text: str, template_name: str) -> float:
+    """Share of marks that stand exactly once with a line break on the inner side."""
+    tags = answers.template(template_name).tags
+    marks = [mark for tag in tags for mark in (f"{tag.open}\n", f"\n{tag.close}")]
+    return sum(text.count(mark) == 1 for mark in marks) / len(marks) if marks else 1.0
+
+
+def _reads_as(content: Content, completion: Completion) -> bool:
+    answer = completion.answer
+    if answer is None:
+        return False
+    if content in ("boxes", "points", "spans") and extract.says_nothing(answer):
+        return True
+    return bool(_READERS[content](answer, completion.frame))
+
+
+_READERS: dict[str, Callable[[str, Frame], object]] = {
+    "boxes": lambda answer, frame: extract.boxes(answer, frame)[0],
+    "points": lambda answer, frame: extract.points(answer, frame)[0],
+    "spans": lambda answer, frame: extract.spans(answer, frame)[0],
+    "number": lambda answer, frame: extract.number(answer)[0] is not None,
+    "json": lambda answer, frame: extract.fields(answer)[0],
+}

@@ -1,0 +1,53 @@
+"""Whether the answer states the right number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl import extract
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Number(AnswerVerifier):
+    """1 if the number that the answer states is the right one, else 0.
+
+    `tolerance`: largest absolute difference that is right; `relative`: largest share of the truth;
+    `decimals`: both are rounded to that many places first; `percent`: a percent sign divides by
+    100. Numbers may have thousands separators, a unit, an exponent, or be written in words.
+
+    Published sets: VLM-R1 numeric: the defaults; Video-R1, HumanOmniV2: `decimals: 2`;
+    Visionary-R1: `percent: true`.
+
+    Refuses: several different numbers, nan, infinities, `1e999`, over 20 digits, digits that are
+    not ASCII, ordinals.
+
+    Source: Video-R1's numerical reward.
+    Differs: it does not ask that both sides have, or lack, a decimal point.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(Number(), "about 1,200 m", Truth(number=1200)).score
+    1.0
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("number",)
+
+    tolerance: float = 0.0
+    relative: float = 0.0
+    decimals: int | None = None
+    percent: bool = False
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare the one number in the answer."""
+        assert truth.number is not None
+        stated, note = extract.number(answer, self.percent)
+        if stated is None:
+            return Verdict(0.0, note=note)
+        right, found = truth.number, stated
+        if self.decimals is not None:
+            right, found = round(right, self.decimals), round(found, self.decimals)
+        allowed = max(self.tolerance, self.relative * abs(right))
+        return Verdict(float(abs(found - right) <= allowed), answer=stated)
