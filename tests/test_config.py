@@ -298,8 +298,8 @@ def test_an_override_that_fits_nothing_is_refused(override: str, expected: str) 
 
 
 KEYS = st.sampled_from(
-    "run steps rewards 0 1 box_iou weight schedule model path build text data train shapes algorithm "
-    "options sft evaluation sources card name optimizer betas".split()
+    "run steps rewards 0 1 box_iou weight schedule model path build text data train shapes "
+    "algorithm options sft evaluation sources card name optimizer betas".split()
 )
 VALUES = st.one_of(
     st.text(max_size=12),

@@ -1,14 +1,13 @@
-"""The command line. Each command reads its arguments, calls one function, and prints what it returns.
+"""The command line: each command reads its arguments, calls one function, and prints the outcome.
 
-A user's mistake (`UserError`) is one line on stderr and exit code 2; a check that says no, or a fault
-of ours, is exit code 1; Ctrl-C is 130, after the trainer has saved. Torch is imported only after a
-config has proved valid, so `--help` and the checks answer at once.
+A user's mistake (`UserError`) is one line on stderr and exit code 2; a check that says no, or a
+fault of ours, is exit code 1; Ctrl-C is 130, after the trainer has saved. Torch is imported only
+after a config has proved valid, so `--help` and the checks answer at once.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer

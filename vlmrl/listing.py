@@ -12,7 +12,7 @@ from vlmrl.config import tree
 
 
 def describe(kind: str) -> list[str]:
-    """Lines on every shipped plugin of a kind: its name, what it does, its options with defaults."""
+    """Lines on every shipped plugin of a kind: name, what it does, options with their defaults."""
     lines = []
     for name in plugins.names(kind):
         plugin = plugins.load(kind, name)

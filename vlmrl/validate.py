@@ -1,4 +1,4 @@
-"""Whether the parts that a config names exist and accept their options, before torch is imported."""
+"""Whether the parts that a config names exist and accept their options, before torch is loaded."""
 
 from __future__ import annotations
 
