@@ -47,8 +47,8 @@ def evaluate(
 ) -> Evaluation:
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
-    The metrics are means over prompts: `reward`, `<verifier>`, `<source>/reward`, `<source>/<verifier>`,
-    each with a 95 % bootstrap interval, resampled by image where several prompts share one (they are not
+    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at all), and
+    the same behind `<source>/`; of the sampled completions behind `sampled/`; each with a 95 % bootstrap interval, resampled by image where several prompts share one (they are not
     independent). `pass_at_k` is the chance that at least one of k samples reaches `config.pass_at` in
     `config.metric`.
     """
@@ -116,7 +116,8 @@ def _collect(
         sample = prompt.sample
         cluster = sample.media[0].path if sample.media and sample.media[0].path else sample.id
         valid = [float(r) for r, ok in zip(rewards.total[p], rewards.valid[p], strict=True) if ok]
-        scores: dict[str, list[float]] = {"reward": valid}
+        answered = [float(c.answer is not None) for c in rollouts.completions[p]]
+        scores: dict[str, list[float]] = {"reward": valid, "answered": answered}
         for verdicts in rewards.verdicts[p]:
             for name, verdict in verdicts.items():
                 if verdict.applies and verdict.score is not None:

@@ -102,6 +102,14 @@ def write_evaluation(
     return write_json(path, to_json({**result, "step": step}))
 
 
+def write_benchmark(
+    folder: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+) -> Path:
+    """Write evaluation.jsonl (every sample) and evaluation.json of `vlmrl eval`."""
+    write_lines(folder / "evaluation.jsonl", (to_json(row) for row in samples))
+    return write_json(folder / "evaluation.json", to_json(result))
+
+
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
     """Write summary.json."""
     return write_json(folder / "summary.json", to_json(summary))

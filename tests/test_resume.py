@@ -1,0 +1,187 @@
+"""A run that was interrupted, or killed, ends where the uninterrupted run ends, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlmrl import assemble, checkpoint
+from vlmrl.config import load
+from vlmrl.errors import UserError
+from vlmrl.interrupt import Interrupt
+
+TINY = [
+    "run.threads=1",
+    "run.steps=5",
+    "run.save_every=2",
+    "run.keep=2",
+    "run.rollouts_every=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft.max_steps=4",
+    "sft.batch=4",
+    "sft.stop_at=null",
+    "sft.decay_steps=1",
+    "rollout.prompts=4",
+    "rollout.group_size=3",
+    "rollout.max_tokens=6",
+    "evaluation.every=2",
+    "evaluation.limit=6",
+]
+
+
+def config(folder: Path, *more: str):
+    return load("quickstart", [f"run.dir={folder}", *TINY, *more])
+
+
+def stop_after(steps: int) -> type[Interrupt]:
+    """An interrupt that comes while step number `steps` (cold start and RL counted on) is in hand."""
+
+    class StopAfter(Interrupt):
+        looks = 0
+
+        @property
+        def asked(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            return self.looks >= steps
+
+    return StopAfter
+
+
+def final_state(folder: Path) -> dict[str, bytes]:
+    last = checkpoint.latest(folder)
+    assert last is not None
+    return {
+        **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
+        **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
+        "state": (last / "trainer/state.json").read_bytes(),
+    }
+
+
+def metric_lines(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert assemble.train(config(folder))["finished"]
+    return folder
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9])
+def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, steps):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(assemble, "Interrupt", stop_after(steps))
+        assert not assemble.train(config(folder))["finished"]
+    assert assemble.train(config(folder, "resume=auto"))["finished"]
+    assert final_state(folder) == final_state(whole)
+    assert metric_lines(folder) == metric_lines(whole)
+    evaluations = sorted(p.name for p in (folder / "evals").iterdir())
+    assert evaluations == sorted(p.name for p in (whole / "evals").iterdir())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["model.lora={rank: 2}", "algorithm=dapo"],
+        ["algorithm.options.kl=0.1", "optimizer.updates=2", "optimizer.epochs=2"],
+        ["data.workers=1", "algorithm=rloo"],
+    ],
+)
+def test_resume_is_exact_with_adapters_references_updates_and_workers(tmp_path, monkeypatch, more):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assemble.train(config(one, *more))
+    with monkeypatch.context() as patch:
+        patch.setattr(assemble, "Interrupt", stop_after(7))
+        assemble.train(config(two, *more))
+    assemble.train(config(two, *more, "resume=auto"))
+    assert final_state(one) == final_state(two)
+    assert metric_lines(one) == metric_lines(two)
+
+
+def test_a_finished_run_is_left_as_it_is_by_resume(whole):
+    before = {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
+    assert assemble.train(config(whole, "resume=auto"))["finished"]
+    assert before == {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
+
+
+def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
+    folder = tmp_path / "run"
+    assemble.train(config(folder, "run.steps=1"))
+    assemble.train(config(folder, "run.steps=1", "run.seed=1"))
+    assert json.loads((tmp_path / "run.1/config.json").read_text())["run"]["seed"] == 0
+    assert json.loads((folder / "config.json").read_text())["run"]["seed"] == 1
+
+
+def test_a_checkpoint_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        assemble.train(config(tmp_path / "run", f"resume={tmp_path}"))
+
+
+def test_resuming_with_other_data_is_refused(whole):
+    with pytest.raises(UserError, match="data are not those of the checkpoint"):
+        assemble.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
+
+
+def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    real, calls = torch.save, []
+
+    def fails_the_third_time(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", fails_the_third_time)
+        with pytest.raises(UserError, match="No space left on device"):
+            assemble.train(config(folder))
+    assert not list((folder / "checkpoints").glob(".*"))
+    assemble.train(config(folder, "resume=auto"))
+    assert final_state(folder) == final_state(whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_always_resumes_and_ends_the_same(whole, tmp_path):
+    kills = int(os.environ.get("VLMRL_KILLS", "3"))
+    folder, rng = tmp_path / "run", random.Random(0)
+    arguments = ["train", "quickstart", f"run.dir={folder}", *TINY, "run.save_every=1"]
+    command = [sys.executable, "-m", "vlmrl", *arguments, "resume=auto"]
+    for _ in range(kills):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        _wait_for_life(folder, process)
+        time.sleep(rng.uniform(0.0, 2.0))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() in (-signal.SIGKILL, 0)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert metric_lines(folder) == metric_lines(whole)
+    weights = {k: v for k, v in final_state(folder).items() if k != "state"}
+    assert weights == {k: v for k, v in final_state(whole).items() if k != "state"}
+
+
+def _wait_for_life(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until the process has begun to write, so that the kill hits work and not imports."""
+    begun = (folder / "sft.jsonl", folder / "metrics.jsonl")
+    before = [p.stat().st_mtime_ns if p.exists() else 0 for p in begun]
+    for _ in range(600):
+        now = [p.stat().st_mtime_ns if p.exists() else 0 for p in begun]
+        if now != before or process.poll() is not None:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run did not begin within 30 s")
