@@ -19,23 +19,30 @@ def refill(
     """P groups worth training on, drawn from at most `1 + algorithm.refill` batches.
 
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11. When the bound is reached the step goes on with
-    fewer groups: `rollout/groups_short` says how many are missing, `rollout/batches` how many were drawn.
+    fewer groups: `rollout/groups_short` says how many are missing, `rollout/batches` how many were drawn,
+    `rollout/refused_share` which share of all drawn groups was uniform.
     """
     if not algorithm.refill:
         return rollouts, rewards, {}
     wanted = rollouts.shape[0]
     chosen: list[Scored] = []
-    drawn = found = 0
+    drawn = found = good = 0
     while True:
         drawn += 1
-        kept = algorithm.keep(rewards).nonzero()[:, 0].tolist()[: wanted - found]
+        informative = algorithm.keep(rewards).nonzero()[:, 0].tolist()
+        good += len(informative)
+        kept = informative[: wanted - found]
         chosen.append(_groups(rollouts, rewards, kept))
         found += len(kept)
         cursor = rollouts.batch.cursor
         if found == wanted or drawn > algorithm.refill:
             break
         rollouts, rewards = another()
-    metrics = {"rollout/batches": float(drawn), "rollout/groups_short": float(wanted - found)}
+    metrics = {
+        "rollout/batches": float(drawn),
+        "rollout/groups_short": float(wanted - found),
+        "rollout/refused_share": 1 - good / (drawn * wanted),
+    }
     rollouts, rewards = _joined(chosen)
     return replace(rollouts, batch=replace(rollouts.batch, cursor=cursor)), rewards, metrics
 

@@ -51,6 +51,7 @@ class Trainer:
             prompts = self.loader.next()
         rollouts, rewards = self._rolled_out(prompts)
         rollouts, rewards, refilled = refill(self.algorithm, rollouts, rewards, self._another)
+        rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
         advantages = self.algorithm.advantages(rewards, rollouts)
         batches = self._packed(rollouts, advantages)
         with self.clock("update"):
@@ -118,7 +119,7 @@ class Trainer:
             rewards = self.scorer.score(rollouts, self.progress)
             if self.config.control.shuffle_rewards:
                 rewards = _shuffled(rewards, self._seed(2))
-            return rollouts, self.algorithm.shape(rewards, rollouts, draw.max_tokens)
+        return rollouts, rewards
 
     def _another(self) -> tuple[Rollouts, Rewards]:
         self.extra_draws += 1
