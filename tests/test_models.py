@@ -170,7 +170,7 @@ def test_the_frame_tells_the_first_image_and_the_space_of_the_family():
 def test_logits_of_a_left_padded_mixed_batch_equal_the_hf_forward(name):
     model = loaded(name)
     prompts = mixed_batch(model).prompts
-    # A forward that HF computes positions for leaves rope_deltas behind; ours must not see them.
+    # HF's own forward leaves its rope_deltas behind in the model: ours must not see them.
     with torch.no_grad():
         theirs = model.model(**hf_inputs(model, prompts)).logits
         ours = our_logits(model, prompts)
@@ -203,6 +203,15 @@ def test_a_batch_of_text_alone_needs_no_features(name):
 
     for row, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(row[-len(other) :], other, atol=1e-5, rtol=0)
+
+
+def test_features_that_do_not_fit_the_placeholders_are_refused():
+    model = loaded("qwen2_5_vl")
+    one, two = (prompt(model, images=n).encoded for n in (1, 2))
+    features = model.family.tower_features(model.model, [two])
+    with pytest.raises(ValueError, match="image features for"):
+        ids, positions = torch.tensor([one.ids]), one.position_ids[:, None]
+        model.family.decode(model.model, ids, None, positions, features)
 
 
 @each_family

@@ -24,19 +24,19 @@ LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj
 
 @dataclass(frozen=True, slots=True)
 class ImageFeatures:
-    """Features of some images, in order, under the names by which HF's forward reads them.
+    """Features of some images, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
 
-    `pooler_output[i]` is [tokens, H]; `deepstack_features[level][i]` too (Qwen3-VL only).
+    Only Qwen3-VL has DeepStack levels: level k is added to the output of decoder layer k.
     """
 
-    pooler_output: tuple[torch.Tensor, ...]
-    deepstack_features: tuple[tuple[torch.Tensor, ...], ...] = ()
+    merged: tuple[torch.Tensor, ...]
+    deepstack: tuple[tuple[torch.Tensor, ...], ...] = ()
 
     def pick(self, images: Sequence[int]) -> ImageFeatures:
         """The features of these images, in this order; an image may come more than once."""
         return ImageFeatures(
-            tuple(self.pooler_output[i] for i in images),
-            tuple(tuple(level[i] for i in images) for level in self.deepstack_features),
+            tuple(self.merged[i] for i in images),
+            tuple(tuple(level[i] for i in images) for level in self.deepstack),
         )
 
 
@@ -202,11 +202,15 @@ class MropeFamily(Family):
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
             return None
-        pixels = torch.cat([t["pixel_values"] for t in seen]).to(model.device)
-        grid = torch.cat([t["image_grid_thw"] for t in seen]).to(model.device)
-        out = model.model.get_image_features(pixels, grid, return_dict=True)
-        levels = getattr(out, "deepstack_features", None) or ()
-        return ImageFeatures(tuple(out.pooler_output), tuple(tuple(level) for level in levels))
+        visual = model.model.visual
+        pixels = torch.cat([t["pixel_values"] for t in seen]).to(model.device, visual.dtype)
+        grid = torch.cat([t["image_grid_thw"] for t in seen])
+        tokens = (grid.prod(-1) // visual.spatial_merge_size**2).tolist()
+        out = visual(pixels, grid_thw=grid.to(model.device), return_dict=True)
+        levels = getattr(out, "deepstack_features", ())  # Qwen3-VL only
+        return ImageFeatures(
+            out.pooler_output.split(tokens), tuple(level.split(tokens) for level in levels)
+        )
 
     def spread(
         self, features: ImageFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
@@ -228,17 +232,31 @@ class MropeFamily(Family):
         features: ImageFeatures | None,
         cache: Any = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, H]; `features` fill the image placeholders of `input_ids` in order.
+        """Hidden states [B, T, H]; `features` take the image placeholders of `input_ids` in order.
 
-        Explicit `position_ids` keep HF's stored `rope_deltas` out of play.
+        The language model is called directly: it keeps no `rope_deltas` between calls, and older
+        transformers (5.16) cannot be given image features in any other way.
         """
-        out = model.model(
-            input_ids=input_ids,
+        embeds = model.get_input_embeddings()(input_ids)
+        deepstack = {}
+        if features is not None:
+            places = input_ids == model.config.image_token_id
+            merged = torch.cat(features.merged).to(embeds.dtype)
+            if (wanted := int(places.sum())) != len(merged):
+                raise ValueError(f"{len(merged)} image features for {wanted} placeholders")
+            embeds = embeds.masked_scatter(places[..., None], merged)
+            if features.deepstack:
+                deepstack = {
+                    "visual_pos_masks": places,
+                    "deepstack_visual_embeds": [torch.cat(level) for level in features.deepstack],
+                }
+        out = model.model.language_model(
+            inputs_embeds=embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=cache,
             use_cache=cache is not None,
-            mm_encoder_outputs=None if features is None else {"image": features},
+            **deepstack,
         )
         return out.last_hidden_state
 
