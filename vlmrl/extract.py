@@ -81,12 +81,13 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
     """
     if plain := _PLAIN_BOX.fullmatch(answer):
         a, b, c, d = plain.groups()
-        found = geometry.box((float(a), float(b), float(c), float(d)), frame)
+        unit = geometry.to_unit(float(a), float(b), float(c), float(d), frame)
+        found = geometry.clean_box(*unit)
         return ([found], "") if found else ([], "1 box without area inside the media")
 
     def make(item: Any) -> Box | None:
-        numbers, label, score = item
-        return geometry.box(numbers, frame, label, score)
+        (x1, y1, x2, y2), label, score = item
+        return geometry.clean_box(*geometry.to_unit(x1, y1, x2, y2, frame), label, score)
 
     return _collected(answer, _box_items, make, "box")
 
@@ -202,12 +203,12 @@ def _from_value(
 ) -> Iterator[tuple[_Numbers, str | None, float | None]]:
     """(numbers, label, score) of everything in a value that is a place; the rest is passed over."""
     if isinstance(value, dict):
-        place = next((value[key] for key in keys if key in value), None)
+        place = _first(value, keys)
         if place is None and 2 in sizes and "x" in value and "y" in value:
             place = [value["x"], value["y"]]
         if isinstance(place, list) and len(place) in sizes and all(map(_is_number, place)):
             label = value.get("label")
-            score: Any = next((value[key] for key in SCORE_KEYS if key in value), None)
+            score = _first(value, SCORE_KEYS)
             yield (
                 tuple(float(n) for n in place),
                 label if isinstance(label, str) else None,
@@ -222,6 +223,14 @@ def _from_value(
         else:
             for part in value:
                 yield from _from_value(part, keys, sizes)
+
+
+def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
+    """What stands under the first of some keys that a dict has; None if it has none."""
+    for key in keys:
+        if key in value:
+            return value[key]
+    return None
 
 
 def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:

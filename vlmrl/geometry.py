@@ -17,8 +17,8 @@ from vlmrl.schema import Box, Frame, Point, Space, Span
 
 Array = NDArray[np.float64]
 
-MIN_AREA = 1e-12
-"""Unit square; a millionth of a pixel of a 1000 x 1000 picture. A box with less is dropped."""
+MIN_SIDE = 1e-6
+"""Share of the media. A box with a shorter side has no area worth the name and is dropped."""
 
 
 # -------------------------------------------------------------------------------------- spaces
@@ -105,7 +105,7 @@ def clean_box(
     y1, y2 = (y1, y2) if y1 <= y2 else (y2, y1)
     x1, y1 = max(x1, 0.0), max(y1, 0.0)
     x2, y2 = min(x2, 1.0), min(y2, 1.0)
-    if x2 <= x1 or y2 <= y1 or (x2 - x1) * (y2 - y1) < MIN_AREA:
+    if x2 - x1 < MIN_SIDE or y2 - y1 < MIN_SIDE:
         return None
     return Box(x1, y1, x2, y2, label, score)
 

@@ -14,6 +14,8 @@ MAX_CHARS = 32_768
 """Longest answer that is read as structure."""
 
 MAX_DEPTH = 16
+SAFE_BRACKETS = 200
+"""So many brackets cannot exhaust the json module's stack, however they are nested."""
 MAX_FAILURES = 64
 """Brackets that open nothing readable, before the rest of the text is given up."""
 
@@ -67,7 +69,7 @@ def values(text: str) -> list[Any]:
 
 def _is_shallow(text: str) -> bool:
     """True if brackets are nested so little that the json module cannot run out of stack."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
+    if text.count("[") + text.count("{") <= SAFE_BRACKETS:
         return True
     depth = 0
     for bracket in _BRACKET.finditer(text):

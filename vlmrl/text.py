@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 import unicodedata
@@ -42,6 +43,12 @@ def normalised(text: str) -> str:
     return collapsed(folded.strip(_ENDS + " ")) or folded
 
 
+@functools.lru_cache(maxsize=4096)
+def label(name: str | None) -> str:
+    """The name of a class, normalised; "" for none."""
+    return normalised(name) if name else ""
+
+
 def squad_tokens(text: str) -> list[str]:
     """Words after SQuAD's normalisation: lower case, no punctuation, no articles.
 
@@ -56,6 +63,16 @@ def edit_distance(a: str | list[str], b: str | list[str], limit: int | None = No
     `limit`: a distance above it is reported as `limit + 1`, which bounds the time.
     """
     return Levenshtein.distance(a, b, score_cutoff=limit)
+
+
+def closeness(found: str | list[str], right: str | list[str]) -> float:
+    """1 - errors / length of the truth, floored at 0: 1 - CER of texts, 1 - WER of lists of words.
+
+    An empty truth gives 0.
+    """
+    return (
+        1 - min(1.0, edit_distance(found, right, limit=len(right)) / len(right)) if right else 0.0
+    )
 
 
 def word_number(words: list[str]) -> tuple[int, int] | None:

@@ -1,0 +1,67 @@
+"""How close a transcription is to the text in the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vlmrl import official, text
+from vlmrl.official import Harness
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Ocr(AnswerVerifier):
+    """Closeness of the answer to the best of the accepted texts, in [0, 1].
+
+    `measure`: `cer` 1 - character errors / characters of the truth, floored at 0; `wer` the same in
+    words; `anls` 1 - distance / longer length, 0 below `cut`; `exact` 1 if equal. Texts are in
+    Unicode NFKC with white space collapsed, and in lower case unless `ignore_case` is false.
+    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`official.anls`).
+
+    Published sets: Video-R1, HumanOmniV2: `measure: wer, ignore_case: false`; Visionary-R1, VLM-R1
+    default: `measure: anls, cut: 0`; DocVQA, InfoVQA: `measure: anls`.
+
+    Refuses: an empty answer. Text before or after the right one counts as errors.
+
+    Source: ANLS: Biten et al. 2019, arXiv 1905.13648; distances by rapidfuzz.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(Ocr(), "EX1T", Truth(text=("EXIT",))).score
+    0.75
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("text",)
+
+    measure: Literal["cer", "wer", "anls", "exact"] = "cer"
+    cut: float = 0.5
+    ignore_case: bool = True
+    official: Harness | None = None
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare with every accepted text; the best counts."""
+        assert truth.text is not None
+        if self.official:
+            stated = official.graded_text(completion)
+            score = official.anls(stated, truth.text, self.official, self.cut)
+            return Verdict(score, answer=stated, note=f"official rule of {self.official}")
+        found = self._form(answer)
+        score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)
+        return Verdict(score, answer=answer)
+
+    def _form(self, stated: str) -> str:
+        form = text.unicode_form(stated)
+        return form.casefold() if self.ignore_case else form
+
+    def _closeness(self, found: str, right: str) -> float:
+        if not found or not right or self.measure == "exact":
+            return float(found == right and bool(found))
+        if self.measure == "wer":
+            return text.closeness(found.split(), right.split())
+        if self.measure == "cer":
+            return text.closeness(found, right)
+        longest = max(len(found), len(right))
+        similarity = 1 - text.edit_distance(found, right, limit=longest) / longest
+        return similarity if similarity >= self.cut else 0.0

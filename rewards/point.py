@@ -1,0 +1,93 @@
+"""Whether predicted points lie where they should."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from vlmrl import extract, geometry, masks, official
+from vlmrl.official import Harness
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.schema import Point as UnitPoint
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Point(AnswerVerifier):
+    """How well P predicted points hit N true places, one to one: sum / max(N, P), in [0, 1].
+
+    `measure`: `inside` 1 if the point lies in the true box or mask; `gaussian` exp(-d^2 / (2
+    sigma^2)), d the distance to the true point or to the centre of the true box; `distance` 1 if d
+    is at most `radius`. Distances, `sigma` and `radius` are in the unit square. Where the truth has
+    points only, `inside` means `distance`. A predicted box stands for its centre. `official`:
+    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`official.screenspot_hit`).
+
+    Published sets: GUI-G1 hit, ScreenSpot: the defaults; TON: `measure: distance, radius: 0.14`.
+
+    Refuses: points outside the image, nan, infinities, more points than places (each lowers the
+    score).
+
+    Source: GUI-G1, arXiv 2505.15810; ScreenSpot (SeeClick), arXiv 2401.10935; TON, arXiv
+    2505.16854.
+
+    Raises:
+        ValueError: nothing to hit and not declared none; `gaussian` or `distance` with masks.
+
+    Example:
+    >>> from vlmrl.schema import Box
+    >>> from vlmrl.verifier import judge
+    >>> judge(Point(), "(25, 25)", Truth(boxes=(Box(0.0, 0.0, 0.5, 0.5),))).score
+    1.0
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("points", "boxes", "masks")
+
+    measure: Literal["inside", "gaussian", "distance"] = "inside"
+    sigma: float = 0.1
+    radius: float = 0.14
+    official: Harness | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse widths that are not positive."""
+        if self.sigma <= 0 or self.radius <= 0:
+            raise ValueError("sigma and radius are greater than 0")
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Match the points in the answer with the true places."""
+        if self.official:
+            return self._official(truth, completion)
+        num_right = len(truth.boxes or truth.masks or truth.points or ())
+        if not num_right:
+            raise ValueError("no true place: declare the truth none if there is nothing to find")
+        found, note = extract.points(answer, completion.frame)
+        if not found:
+            return Verdict(0.0, note=note)
+        quality = np.array([self._qualities(p, truth) for p in found])
+        matched = geometry.match(quality)
+        total = math.fsum(float(quality[pair]) for pair in matched)
+        return Verdict(total / max(len(found), num_right), answer=tuple(found), note=note)
+
+    def _qualities(self, p: UnitPoint, truth: Truth) -> list[float]:
+        """How well one point hits each true place."""
+        if self.measure == "inside" and truth.boxes:
+            return [float(geometry.inside(p, box)) for box in truth.boxes]
+        if self.measure == "inside" and truth.masks:
+            return [float(masks.contains(mask, p)) for mask in truth.masks]
+        targets = truth.points or [geometry.centre(box) for box in truth.boxes or ()]
+        if not targets:
+            raise ValueError(f"measure {self.measure!r} needs true points or boxes, not masks")
+        away = [math.hypot(p.x - t.x, p.y - t.y) for t in targets]
+        if self.measure == "gaussian":
+            return [math.exp(-((d / self.sigma) ** 2) / 2) for d in away]
+        return [float(d <= self.radius) for d in away]
+
+    def _official(self, truth: Truth, completion: Completion) -> Verdict:
+        assert self.official is not None
+        if not truth.boxes or len(truth.boxes) != 1:
+            raise ValueError("the official ScreenSpot rule needs one true box")
+        stated = official.graded_text(completion)
+        hit = official.screenspot_hit(stated, truth.boxes[0], completion.frame, self.official)
+        return Verdict(float(hit), note=f"official rule of {self.official}")
