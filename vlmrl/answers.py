@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmrl import geometry
@@ -40,16 +40,15 @@ class Tag:
 
     name: str
     presence: Presence = "required"
+    open: str = field(init=False)
+    """The opening mark, e.g. `<think>`."""
+    close: str = field(init=False)
+    """The closing mark, e.g. `</think>`."""
 
-    @property
-    def open(self) -> str:
-        """The opening mark, e.g. `<think>`."""
-        return f"<{self.name}>"
-
-    @property
-    def close(self) -> str:
-        """The closing mark, e.g. `</think>`."""
-        return f"</{self.name}>"
+    def __post_init__(self) -> None:
+        """Spell the marks once: completions are split by the million."""
+        object.__setattr__(self, "open", f"<{self.name}>")
+        object.__setattr__(self, "close", f"</{self.name}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,12 @@ class Template:
     tags: tuple[Tag, ...]
     answer: str = "answer"
     request: str = ""
+    thinks: bool = field(init=False)
+    """True if the template has a thought."""
 
-    @property
-    def thinks(self) -> bool:
-        """True if the template has a thought."""
-        return any(tag.name == "think" for tag in self.tags)
+    def __post_init__(self) -> None:
+        """Look for the thought."""
+        object.__setattr__(self, "thinks", any(tag.name == "think" for tag in self.tags))
 
 
 _THINK_ANSWER = (
