@@ -18,11 +18,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from vlmrl.data import demos
 from vlmrl.data.card import Card
 from vlmrl.data.demos import cell_name, loosened
 from vlmrl.data.source import uniform
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Demo, Media, Sample, Truth
+from vlmrl.schema import Box, Demo, Frame, Media, Sample, Truth
 
 GRID = 12
 KINDS = ("circle", "square", "triangle")
@@ -91,10 +92,10 @@ class Shapes(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Draw the scene of a row and ask about it."""
         key = f"{self.seed} {self.task} {row['split']} {row['index']}"
-        shapes = _scene(self.task, row["split"], random.Random(f"scene {key}"))
-        rng = random.Random(f"question {key}")
-        question, truth, demo = _ASK[self.task](shapes, rng, self.loose)
-        shade = rng.randint(40, 80)
+        rng = random.Random(f"scene {key}")
+        shapes, shade = _scene(self.task, row["split"], rng), rng.randint(40, 80)
+        asking = random.Random(f"question {key}")
+        question, truth, demo = _ASK[self.task](shapes, asking, self.loose)
         return Sample(
             id=row["id"],
             source=source,
@@ -105,40 +106,27 @@ class Shapes(Card):
         )
 
     def corpus(self) -> list[str]:
-        """Every question, word and number of the task, with demonstrations as they are written."""
-        cell = self.size // GRID
-        texts = [
-            f"<think>{name}</think><answer>" for name in ("top left", "center", "bottom right")
-        ]
-        for row in self.rows("demos")[:500]:
-            rng = random.Random(f"corpus {row['index']}")
-            shapes = _scene(self.task, "demos", rng)
-            question, _, demo = _ASK[self.task](shapes, rng, self.loose)
-            answer = demo.text
-            if demo.boxes:
-                pixels = [round(v * self.size) for v in demo.boxes[0].xyxy]
-                answer = f'{{"bbox_2d": {pixels}}}'
-            texts += [question, f"<think>{demo.thought}</think><answer>{answer}</answer>"]
-        return texts + [f"{number}, " for number in range(0, self.size + 1, cell)]
+        """Questions of the task, with demonstrations as the model is to write them."""
+        return demos.corpus(self, self.rows("demos"), Frame(self.size, self.size))
 
 
 # ---------------------------------------------------------------------------------------- scenes
 
 
 def _scene(task: Task, split: str, rng: random.Random) -> tuple[Shape, ...]:
-    """The first random scene that belongs to the split."""
+    """The first random scene of the split; letters belong to one split wherever they stand."""
     low, high = _SHARES[split]
     while True:
         shapes = _random_scene(task, rng)
-        if low <= uniform(repr(shapes)) < high:
+        if low <= uniform(shapes[0].text or repr(shapes)) < high:
             return shapes
 
 
 def _random_scene(task: Task, rng: random.Random) -> tuple[Shape, ...]:
     if task == "reading":
         text = "".join(rng.choices(LETTERS, k=3))
-        x, y = rng.randint(0, GRID - 8), rng.randint(0, GRID - 4)
-        return (Shape("text", rng.choice(list(COLOURS)), x, y, x + 8, y + 4, text),)
+        x, y = rng.randint(0, GRID - 8), rng.randint(0, GRID - 3)
+        return (Shape("text", rng.choice(list(COLOURS)), x, y, x + 8, y + 3, text),)
     shapes: list[Shape] = []
     wanted = rng.randint(1, 3) if task == "counting" else 1
     while len(shapes) < wanted:
@@ -240,7 +228,7 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int
         draw.polygon([(x1, y2), (x2, y2), ((x1 + x2) // 2, y1)], fill=colour)
     else:
         centre = ((x1 + x2) / 2, (y1 + y2) / 2)
-        draw.text(centre, shape.text, fill=colour, font=_font(y2 - y1), anchor="mm")
+        draw.text(centre, shape.text, fill=colour, font=_font(6 * (y2 - y1) // 7), anchor="mm")
 
 
 @functools.lru_cache(maxsize=4)

@@ -191,7 +191,7 @@ def test_truncated_picture_is_never_shown_half(file_format: str, share: float) -
         load_image(Media("image", data=data[: int(len(data) * share)]))
 
 
-@pytest.mark.filterwarnings("ignore:Truncated File Read")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "AVIF"]),

@@ -28,14 +28,25 @@ Decoded = list[Image.Image] | UserError
 def decode(sample: Sample, access: Access) -> list[Image.Image]:
     """The sample's pictures in prompt order, as RGB.
 
+    A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be the first
+    picture's, or every box would be silently wrong (a picture that was scaled, or turned by EXIF).
+
     Raises:
-        MediaError: one cannot be read; the message names it.
+        MediaError: one cannot be read, or has not the stated size; the message names it.
         UserError: a medium of a kind that is not read yet.
     """
     for medium in sample.media:
         if medium.kind != "image":
             raise UserError(f"{medium.name}: {medium.kind} is not supported yet, only images")
-    return [load_image(medium, access) for medium in sample.media]
+    images = [load_image(medium, access) for medium in sample.media]
+    stated = sample.meta.get("size")
+    if stated is not None and images and images[0].size != tuple(stated):
+        (width, height), real = stated, images[0].size
+        raise MediaError(
+            f"{sample.media[0].name}: the row says {width}x{height} pixels, upright it has "
+            f"{real[0]}x{real[1]}"
+        )
+    return images
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,49 @@
-"""Demonstrations from the truth: where a box lies in words, a box made looser on purpose."""
+"""Demonstrations made from the truth, for the cold start, and the text a small tokenizer needs."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from vlmrl.schema import Box
+from vlmrl import answers
+from vlmrl.data.card import Card
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Demo, Frame, Truth
 
 _ROWS = ("top", "", "bottom")
 _COLUMNS = ("left", "", "right")
+CORPUS_ROWS = 2000
+
+
+def demonstration(truth: Truth, steps: Sequence[float], rng: random.Random) -> Demo | None:
+    """A right answer, with every box loosened by `steps`; None for a truth we cannot write out.
+
+    The thought is the cell of the picture in which the one box lies, else empty.
+    """
+    if truth.boxes is not None:
+        loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
+        return Demo(cell_name(truth.boxes[0]) if len(loose) == 1 else "", boxes=loose)
+    if truth.points is not None:
+        return Demo(points=truth.points)
+    if truth.spans is not None:
+        return Demo(spans=truth.spans)
+    text = _written(truth)
+    return None if text is None else Demo(text=text)
+
+
+def _written(truth: Truth) -> str | None:
+    if truth.choice is not None:
+        return truth.choice
+    if truth.text is not None:
+        return truth.text[0]
+    if truth.number is not None:
+        return f"{truth.number:.12g}"
+    if truth.labels is not None:
+        return ", ".join(truth.labels)
+    return None if truth.fields is None else json.dumps(dict(truth.fields), ensure_ascii=False)
 
 
 def cell_name(box: Box) -> str:
@@ -31,3 +66,22 @@ def loosened(box: Box, steps: Sequence[float], rng: random.Random) -> Box:
         min(1.0, y2 + rng.choice(steps)),
         box.label,
     )
+
+
+def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = None) -> list[str]:
+    """Questions and written demonstrations of the first rows, and the whole numbers up to 1000.
+
+    `frame`: the picture's, where all have the same; else coordinates are left to the list of
+    numbers, in which small ones come first because small models see small pictures.
+    """
+    texts = []
+    for row in itertools.islice(rows, CORPUS_ROWS):
+        try:
+            sample = card.to_sample(row, "corpus")
+        except UserError:  # the loader reports and counts it
+            continue
+        texts.append(sample.text)
+        if sample.demo is not None:
+            tiny = Frame(9, 9)  # coordinates of one digit
+            texts.append(answers.demonstration(sample.demo, sample.template, frame or tiny))
+    return texts if frame else texts + [f"{number}, " for number in range(1001)]

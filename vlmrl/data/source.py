@@ -18,6 +18,7 @@ from vlmrl import plugins
 from vlmrl.config import SourceConfig
 from vlmrl.data.card import Card
 from vlmrl.data.media import Access
+from vlmrl.data.readers import WHERE, file_split
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
@@ -43,9 +44,14 @@ class Source:
         """Row `index` as a sample; no media is opened.
 
         Raises:
-            UserError: the row is bad.
+            UserError: the row is bad; the message says where it stands.
         """
-        sample = self.card.to_sample(self.rows[index], self.name)
+        row = self.rows[index]
+        try:
+            sample = self.card.to_sample(row, self.name)
+        except UserError as error:
+            where = row.get(WHERE, f"{self.name} {self.split} row {index}")
+            raise type(error)(f"{where}: {error}") from error
         return sample if self.template is None else replace(sample, template=self.template)
 
 
@@ -70,13 +76,40 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
         UserError: no such card, file or option.
     """
     options = dict(options or {})
-    if ":" not in name and Path(name).exists():
+    if _is_data(name):
         kind = "table" if "columns" in options else "records"
         name, options = kind, {"path": name, **options}
     card = plugins.build("card", name, options)
     if not isinstance(card, Card):
         raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.card.Card")
     return card
+
+
+def _is_data(name: str) -> bool:
+    """True if a name means a data file or folder, be it there or not."""
+    if ":" in name or name.endswith(".py"):
+        return False
+    return "/" in name or Path(name).suffix in (".jsonl", ".parquet") or Path(name).exists()
+
+
+def open_target(
+    text: str, options: Mapping[str, Any] | None = None, root: str | None = None
+) -> Source:
+    """The source that `CARD_OR_FILE[:split]` on a command line means, e.g. `shapes:train[:80%]`.
+
+    Without a split: the one a file's name says, else `train`.
+
+    Raises:
+        UserError: no such card, file or split.
+    """
+    head, bracket, cut = text.partition("[")  # a cut may hold a colon
+    name, colon, split = head.rpartition(":")
+    outside = name.endswith(".py") or ("." in name and not _is_data(name) and ":" not in name)
+    if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
+        name, split = text, file_split(Path(text)) if _is_data(text) else "train"
+        bracket = cut = ""
+    config = SourceConfig(card=name, options=dict(options or {}), split=split + bracket + cut)
+    return open_source(config, root)
 
 
 class View(Sequence[Mapping[str, Any]]):

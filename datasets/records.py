@@ -1,0 +1,203 @@
+"""JSONL records with a task, a question, an answer and boxes in pixels, media beside the file.
+
+Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
+`images` (paths relative to the folder), `question`, `answer` (always a string), and where they
+apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture), `labels`, `count`, `width`,
+`height`.
+
+What is true of a row is what its question asks for, told by its answer: a box list means boxes, an
+integer beside `count` a number, one of the options that the question names a choice, else a text
+(and a number too, if it reads as one). Boxes that only back up another answer go to
+`meta["boxes"]`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl import truths
+from vlmrl.data import demos
+from vlmrl.data.card import Card
+from vlmrl.data.media import reference
+from vlmrl.data.places import check_inside
+from vlmrl.data.readers import WHERE, open_rows
+from vlmrl.data.source import View
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Frame, Sample, Truth
+
+_PIXELS = r"\[x1, y1, x2, y2\] in pixels"
+_LABELLED = re.compile(
+    r'Return a JSON list of \{"label", "box"\}[;,]?(?: with)? label (?:is )?one of '
+    r"(?P<names>[^;.]+?)"
+    rf"(?:;| and) box (?:is )?{_PIXELS}"
+)
+_ONE_OF = re.compile(r"Answer with one of: (?P<names>[^.]+)\.$")
+_EITHER = re.compile(r'Answer "(?P<first>[^"]+)" or "(?P<second>[^"]+)"\.$')
+_NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Records(Card):
+    """Rows of a folder (`<split>.jsonl`) or of one JSONL file.
+
+    Options: `path`; `tasks` to keep (all when empty); `native` drops "[x1, y1, x2, y2] in pixels"
+    from the questions, since each model writes coordinates in its own space; `loose` pushes each
+    side of a demonstration's box outwards by up to this share of the picture; `seed` of that.
+    """
+
+    origin: ClassVar[str] = "a folder or file of yours; ../shared/data has examples"
+    licence: ClassVar[str] = "see the data's own README"
+    verifiers: ClassVar[tuple[str, ...]] = (
+        "box_iou", "detection", "point", "count", "number", "choice", "exact", "ocr", "format",
+    )  # fmt: skip
+
+    path: str
+    tasks: tuple[str, ...] = ()
+    native: bool = True
+    loose: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loose < 1:
+            raise ValueError(f"loose is a share of the picture in [0, 1), found {self.loose}")
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a split that have one of the tasks; broken lines stay, to be reported."""
+        rows = open_rows(Path(self.path), split)
+        if not self.tasks:
+            return rows
+        tasks = [_task(rows, i) for i in range(len(rows))]
+        for task in self.tasks:
+            if task not in tasks:
+                there = ", ".join(sorted({t for t in tasks if t}))
+                raise UserError(f"{self.path}: {split} has no task {task!r}; there are: {there}")
+        return View(rows, [i for i, task in enumerate(tasks) if task is None or task in self.tasks])
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One row as a sample."""
+        for key in ("id", "question", "answer"):
+            if not isinstance(row.get(key), str) or not row[key].strip():
+                raise UserError(f"key {key!r}: a text is wanted, found {row.get(key)!r:.60}")
+        truth = _truth(row)
+        rng = random.Random(f"{self.seed} {row['id']}")
+        question = _native(row["question"]) if self.native else row["question"]
+        return Sample(
+            id=row["id"],
+            source=source,
+            parts=(*(reference(path, self._folder) for path in _images(row)), question),
+            truth=truth,
+            demo=demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng),
+            meta=_meta(row, truth),
+        )
+
+    def media_root(self) -> str:
+        """The folder of the data."""
+        return str(self._folder)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The first picture: its questions stay together."""
+        images = _images(row)
+        return str(images[0]) if images else None
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
+
+    @property
+    def _folder(self) -> Path:
+        path = Path(self.path)
+        return path if path.is_dir() else path.parent
+
+
+def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
+    """The task of a row; None if the row cannot be read or has none."""
+    try:
+        return rows[index].get("task")
+    except UserError:
+        return None
+
+
+def _images(row: Mapping[str, Any]) -> list[Any]:
+    for kind in ("videos", "audios"):
+        if row.get(kind):
+            raise UserError(f"key {kind!r}: {kind} are not supported yet, only images")
+    images = row.get("images", [])
+    if not isinstance(images, list):
+        raise UserError(f"key 'images': a list of paths is wanted, found {images!r:.60}")
+    return images
+
+
+def _truth(row: Mapping[str, Any]) -> Truth:
+    answer = row["answer"].strip()
+    if row.get("boxes") is not None and _is_json_list(answer):
+        boxes = _boxes(row)
+        return Truth(boxes=boxes, none=not boxes)
+    if options := _options(row["question"]):
+        if answer not in options:
+            raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
+        return Truth(choice=answer, options=options, text=(answer,))
+    if row.get("count") is not None:
+        return truths.read({"number": row["count"]}, Frame())
+    if _NUMBER.fullmatch(answer):
+        return Truth(text=(answer,), number=float(answer.replace(",", "")))
+    return Truth(text=(answer,))
+
+
+def _is_json_list(answer: str) -> bool:
+    if not answer.startswith("["):
+        return False
+    try:
+        json.loads(answer)
+    except ValueError:
+        return False
+    return True
+
+
+def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
+    boxes, labels = row.get("boxes"), row.get("labels")
+    if not isinstance(boxes, list):
+        raise UserError(f"key 'boxes': a list of boxes is wanted, found {boxes!r:.60}")
+    if labels is None:
+        labels = [None] * len(boxes)
+    if not isinstance(labels, list) or len(labels) != len(boxes):
+        raise UserError(f"key 'labels': {len(boxes)} labels are wanted, found {labels!r:.60}")
+    size = (row.get("width"), row.get("height"))
+    if not all(isinstance(side, int) and side > 0 for side in size):
+        raise UserError(f"keys 'width', 'height': pixels are wanted, found {size!r:.60}")
+    frame = Frame(row["width"], row["height"], space="pixel")
+    check_inside(boxes, frame)
+    stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
+    return truths.read({"boxes": stated}, frame).boxes or ()
+
+
+def _options(question: str) -> tuple[str, ...]:
+    if found := _ONE_OF.search(question):
+        return tuple(name.strip() for name in found["names"].split(","))
+    found = _EITHER.search(question)
+    return (found["first"], found["second"]) if found else ()
+
+
+def _native(question: str) -> str:
+    """The question without the space and layout of its answer, which the instruction says."""
+    question = _LABELLED.sub(r"Label each with one of \g<names>", question)
+    return re.sub(rf" as {_PIXELS}", "", question)
+
+
+def _meta(row: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
+    """The row's other plain values, the stated size, and boxes that are not the answer."""
+    used = ("id", "question", "answer", "width", "height")
+    plain: dict[str, Any] = {
+        k: v for k, v in row.items() if k not in used and isinstance(v, str | int | float)
+    }
+    plain["where"] = plain.pop(WHERE, "")
+    if truth.boxes:
+        plain["size"] = (row["width"], row["height"])
+    if truth.boxes is None and row.get("boxes"):
+        plain["boxes"] = _boxes(row)
+    return plain

@@ -1,0 +1,242 @@
+"""A table of yours (JSONL, Parquet, a data set saved to disk) by a map of its columns, no code.
+
+In a config:
+
+    card: table
+    options:
+      path: data/train.jsonl
+      columns: {image: file, question: caption, boxes: bbox, box_labels: category}
+      box_space: pixel
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from vlmrl import truths
+from vlmrl.data import demos
+from vlmrl.data.card import Card
+from vlmrl.data.image import image_size
+from vlmrl.data.media import Access, reference
+from vlmrl.data.places import check_inside
+from vlmrl.data.readers import WHERE, file_split, open_rows
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+from vlmrl.schema import Demo, Frame, Media, Sample, Truth
+
+PLAIN = ("id", "image", "question", "answer", "thought", "box_labels", "width", "height", "weight")
+KEYS = (*PLAIN, *(f.name for f in fields(Truth) if f.name not in ("text", "none", "track")))
+_PLACES = ("boxes", "points", "masks")
+_MARK = "<image>"
+
+
+@dataclass(frozen=True)
+class Table(Card):
+    """Rows of a table as samples, by a map from our keys to your columns.
+
+    Options: `path` (a file or folder, or a map split -> file); `columns`, our key -> your column,
+    of `id`, `image` (one or a list of paths, bytes, base64), `question` (an `<image>` in it says
+    where a picture stands), `answer` (a text or a list of accepted texts), `boxes`, `box_labels`,
+    `points`, `masks`, `spans` (seconds), `number`, `choice`, `options`, `labels`, `fields`,
+    `thought` (for the cold start), `width`, `height`, `weight`; `prompt` is put around the
+    question; `box_space` says in which space places are and `box_format` how a box is written;
+    `root` is the folder of relative image paths; `loose` pushes each side of a demonstration's box
+    outwards by up to this share of the picture, `seed` of that. Other plain columns go to `meta`.
+    """
+
+    origin: ClassVar[str] = "a table of yours"
+
+    path: str | dict[str, str]
+    columns: dict[str, str]
+    prompt: str = "{question}"
+    box_space: Literal["pixel", "norm1000", "norm1"] | None = None
+    box_format: Literal["xyxy", "xywh"] = "xyxy"
+    root: str | None = None
+    loose: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in self.columns:
+            if key not in KEYS:
+                raise ValueError(f"columns has no key {key!r}{nearest(key, list(KEYS))}")
+        if self.box_space is None and (used := [k for k in _PLACES if k in self.columns]):
+            raise ValueError(
+                f"columns maps {used[0]!r}, so box_space must say in which space they are: "
+                "pixel, norm1000 or norm1 (it is never guessed)"
+            )
+        if "question" not in self.columns and "{question}" in self.prompt:
+            raise ValueError(
+                "columns has no 'question': map it, or set `prompt` to a fixed question"
+            )
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a split."""
+        if isinstance(self.path, str):
+            return open_rows(Path(self.path), split)
+        if split not in self.path:
+            raise UserError(
+                f"card 'table': path has no split {split!r}{nearest(split, [*self.path])}"
+            )
+        path = Path(self.path[split])
+        return open_rows(path, split if path.is_dir() else file_split(path))
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One row as a sample."""
+        for key, column in self.columns.items():
+            if column not in row:
+                there = [str(name) for name in row if name != WHERE]
+                raise UserError(f"columns.{key}: no column {column!r}{nearest(column, there)}")
+        media = self._media(row)
+        truth = self._truth(row, media)
+        rng = random.Random(f"{self.seed} {row.get(WHERE)}")
+        demo = demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng)
+        weight = self._get(row, "weight", 1.0)
+        return Sample(
+            id=str(self._get(row, "id", row.get(WHERE))),
+            source=source,
+            parts=self._parts(row, media),
+            truth=truth,
+            demo=self._with_thought(row, demo),
+            weight=_number(weight, "weight"),
+            meta=self._meta(row),
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the folder of the data."""
+        if self.root is not None:
+            return self.root
+        path = Path(self.path if isinstance(self.path, str) else next(iter(self.path.values())))
+        return str(path if path.is_dir() else path.parent)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The first picture's path, if it has one: its questions stay together."""
+        media = self._media(row)
+        return media[0].path if media else None
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
+
+    def _get(self, row: Mapping[str, Any], key: str, default: Any = None) -> Any:
+        """The value under one of our keys; `default` if it is not mapped or missing in this row."""
+        value = row[self.columns[key]] if key in self.columns else None
+        return default if value is None else value
+
+    def _media(self, row: Mapping[str, Any]) -> list[Media]:
+        value = self._get(row, "image", [])
+        folder = self.media_root()
+        return [reference(v, folder) for v in (value if isinstance(value, list) else [value])]
+
+    def _parts(self, row: Mapping[str, Any], media: list[Media]) -> tuple[str | Media, ...]:
+        question = self._get(row, "question", "")
+        if not isinstance(question, str):
+            raise UserError(f"{self._column('question')}: a text is wanted, found {question!r:.60}")
+        text = self.prompt.replace("{question}", question).strip()
+        if not text.replace(_MARK, "").strip():
+            raise UserError(f"{self._column('question')}: the question is empty")
+        if _MARK not in text:
+            return (*media, text)
+        pieces = text.split(_MARK)
+        if len(pieces) - 1 != len(media):
+            raise UserError(
+                f"{self._column('question')}: {len(pieces) - 1} {_MARK} for {len(media)} pictures"
+            )
+        mixed = [
+            pieces[0],
+            *(part for pair in zip(media, pieces[1:], strict=True) for part in pair),
+        ]
+        return tuple(p.strip() if isinstance(p, str) else p for p in mixed if not _is_blank(p))
+
+    def _truth(self, row: Mapping[str, Any], media: list[Media]) -> Truth:
+        truth = Truth()
+        for key in self.columns:
+            value = self._get(row, key)
+            name = "text" if key == "answer" else key
+            if value is None or (key in PLAIN and key != "answer"):
+                continue
+            try:
+                frame = self._frame(row, media) if key in _PLACES else Frame()
+                stated = self._boxes(row, value, frame) if key == "boxes" else _typed(key, value)
+                found = getattr(truths.read({name: stated}, frame), name)
+            except UserError as error:
+                raise UserError(f"{self._column(key)}: {error}") from error
+            truth = replace(truth, **{name: found})
+        if truth == Truth():
+            raise UserError("no answer: none of the mapped columns says what is true")
+        return replace(truth, none=truth in (Truth(boxes=()), Truth(points=()), Truth(spans=())))
+
+    def _frame(self, row: Mapping[str, Any], media: list[Media]) -> Frame:
+        """The frame of the first picture in the declared space; its size by columns or header."""
+        assert self.box_space is not None
+        if self.box_space != "pixel":
+            return Frame(space=self.box_space)
+        if "width" in self.columns and "height" in self.columns:
+            width, height = (_number(self._get(row, key), key) for key in ("width", "height"))
+        elif media:
+            width, height = image_size(media[0], Access(self.media_root()))
+        else:
+            raise UserError("coordinates in pixels need a picture, or columns `width` and `height`")
+        return Frame(int(width), int(height), space="pixel")
+
+    def _boxes(self, row: Mapping[str, Any], value: Any, frame: Frame) -> list[Any]:
+        boxes = _typed("boxes", value)
+        if boxes and not isinstance(boxes[0], list | Mapping):
+            boxes = [boxes]  # one box, bare
+        labels = _typed("box_labels", self._get(row, "box_labels", [None] * len(boxes)))
+        if len(labels) != len(boxes):
+            raise UserError(
+                f"{len(boxes)} boxes, but {self._column('box_labels')} has {len(labels)}"
+            )
+        if self.box_format == "xywh":
+            boxes = [[x, y, x + w, y + h] for x, y, w, h in boxes]
+        check_inside(boxes, frame)
+        return [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
+
+    def _with_thought(self, row: Mapping[str, Any], demo: Demo | None) -> Demo | None:
+        thought = self._get(row, "thought")
+        if thought is None or demo is None:
+            return demo
+        return replace(demo, thought=str(thought))
+
+    def _meta(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        mapped = {WHERE, *self.columns.values()}
+        plain = {
+            k: v for k, v in row.items() if k not in mapped and isinstance(v, str | int | float)
+        }
+        size = tuple(self._get(row, key) for key in ("width", "height"))
+        return {**plain, "where": row.get(WHERE, ""), "size": None if None in size else size}
+
+    def _column(self, key: str) -> str:
+        return f"column {self.columns[key]!r}" if key in self.columns else f"`{key}`"
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A cell's value: lists may come as JSON text or as one bare item, numbers as text."""
+    if key == "answer" or key == "choice":
+        return str(value) if isinstance(value, int | float) else value
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise UserError(f"not valid JSON: {error}") from error
+    if key == "number":
+        return _number(value, key)
+    if key in ("labels", "options", "box_labels") and isinstance(value, str):
+        return [value]
+    return value
+
+
+def _number(value: Any, key: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: a number is wanted, found {value!r:.60}") from error
+
+
+def _is_blank(part: Any) -> bool:
+    return isinstance(part, str) and not part.strip()

@@ -1,0 +1,142 @@
+"""Looking at data before training on it: check every row, explain one, list the cards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from PIL import Image
+
+from vlmrl import answers, geometry, plugins
+from vlmrl.data.decode import decode
+from vlmrl.data.loader import Make, row_id
+from vlmrl.data.source import Source
+from vlmrl.errors import UserError
+from vlmrl.files import write_lines
+from vlmrl.schema import Frame, Media, Sample, Space, Truth
+
+SHOWN = 20
+"""Bad rows that a summary prints in full."""
+
+
+def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
+    """One report line per row, each loaded and decoded as training would; order as in the data.
+
+    A line is `{"id", "ok", "reason", "media": [{"kind", "width", "height", "frames", "fps",
+    "duration", "rate"}], "tokens"}`; `tokens` is the prompt's length if `make` builds prompts, else
+    None.
+    """
+    for index in range(len(source.rows)):
+        line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}"}
+        try:
+            sample = source.sample(index)
+            line["id"] = sample.id
+            images = decode(sample, source.access)
+            tokens = len(make(sample, images).encoded.ids) if make else None
+        except UserError as error:
+            yield {**line, "ok": False, "reason": str(error), "media": [], "tokens": None}
+            continue
+        media = [_media(m, image) for m, image in zip(sample.media, images, strict=True)]
+        yield {**line, "ok": True, "reason": None, "media": media, "tokens": tokens}
+
+
+def _media(medium: Media, image: Image.Image) -> dict[str, Any]:
+    unknown = dict.fromkeys(("frames", "fps", "duration", "rate"))
+    return {"kind": medium.kind, "width": image.width, "height": image.height, **unknown}
+
+
+def check_and_print(source: Source, out: Path | None = None, make: Make | None = None) -> int:
+    """Check a source, print bad rows and a summary, write the lines to `out`; how many are bad.
+
+    Raises:
+        UserError: `out` cannot be written.
+    """
+    lines = list(check(source, make))
+    if out is not None:
+        write_lines(out, lines)
+    bad = [line for line in lines if not line["ok"]]
+    for line in bad[:SHOWN]:
+        print(f"bad  {line['id']}: {line['reason']}")
+    if len(bad) > SHOWN:
+        print(f"... and {len(bad) - SHOWN} more bad rows")
+    good = len(lines) - len(bad)
+    print(f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad")
+    sizes = Counter(f"{m['width']}x{m['height']}" for line in lines for m in line["media"])
+    if sizes:
+        common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))
+        print(f"pictures: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}")
+    if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
+        print(f"prompt tokens: {min(tokens)} to {max(tokens)}")
+    return len(bad)
+
+
+def explain(source: Source, index: int) -> str:
+    """One row as training sees it: parts, truth, demonstration, and every box in every space.
+
+    Raises:
+        UserError: no such row, or the row is bad.
+    """
+    if not 0 <= index < len(source.rows):
+        count = len(source.rows)
+        raise UserError(f"{source.name} {source.split} has rows 0 to {count - 1}, not {index}")
+    sample = source.sample(index)
+    images = decode(sample, source.access)
+    lines = [f"sample    {sample.id} (source {sample.source}, row {index})"]
+    shown = iter(images)
+    for part in sample.parts:
+        if isinstance(part, Media):
+            image = next(shown)
+            lines.append(f"image     {part.name}, {image.width} x {image.height} upright pixels")
+        else:
+            lines.append(f"text      {part}")
+    lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
+    width, height = images[0].size if images else (None, None)
+    frames = [Frame(width, height, space) for space in get_args(Space) if space != "resized"]
+    if sample.truth.boxes and images:
+        for box in sample.truth.boxes:
+            lines.append(f"box       {box.label or ''}")
+            for frame in frames:
+                numbers = ", ".join(f"{v:.4g}" for v in geometry.from_unit(box, frame))
+                lines.append(f"  {frame.space:<9} [{numbers}]")
+    return "\n".join(lines + _demo_lines(sample, frames))
+
+
+def _truth_lines(truth: Truth) -> list[str]:
+    """What is set of a truth; boxes are shown on their own."""
+    lines = []
+    for name in Truth.__dataclass_fields__:
+        value = getattr(truth, name)
+        if name == "boxes" and value is not None:
+            lines.append(f"truth     {len(value)} boxes")
+        elif value is not None and value is not False:
+            lines.append(f"truth     {name}: {value}")
+    return lines
+
+
+def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
+    """The demonstration in each space; one line if it has no coordinates."""
+    if sample.demo is None:
+        return ["demo      none: this row cannot serve the cold start"]
+    if not sample.media:
+        frames = [Frame(space="norm1")]
+    written = {f.space: answers.demonstration(sample.demo, sample.template, f) for f in frames}
+    if len(set(written.values())) == 1:
+        return [f"demo      {next(iter(written.values()))!r}"]
+    return ["demo", *(f"  {space:<9} {text!r}" for space, text in written.items())]
+
+
+def list_cards() -> str:
+    """The shipped cards: what each is, origin, licence, splits, and verifiers that fit."""
+    lines = []
+    for name in plugins.names("card"):
+        card = plugins.load("card", name)
+        lines += [
+            f"{name}: {(card.__doc__ or '').strip().splitlines()[0]}",
+            f"    origin     {card.origin}" + (f" ({card.revision})" if card.revision else ""),
+            f"    licence    {card.licence or 'see the data'}",
+            f"    splits     {', '.join(card.splits)}",
+            f"    verifiers  {', '.join(card.verifiers) or 'any that the truth has fields for'}",
+        ]
+    return "\n".join(lines)
