@@ -131,7 +131,7 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
 
 
 def test_resuming_with_other_data_is_refused(whole):
-    with pytest.raises(UserError, match="data are not those of the checkpoint"):
+    with pytest.raises(UserError, match="the data have changed"):
         assemble.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
 
 

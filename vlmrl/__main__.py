@@ -1,0 +1,5 @@
+"""`python -m vlmrl` is `vlmrl`."""
+
+from vlmrl.cli import main
+
+main()
