@@ -7,12 +7,16 @@ after a config has proved valid, so `--help` and the checks answer at once.
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from vlmrl import __version__
+from vlmrl import config as configs
+from vlmrl.config import tree
 from vlmrl.errors import UserError
 
 app = typer.Typer(
@@ -32,6 +36,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Any key of the config, e.g. `run.steps=50 rewards.box_iou.weight=2`."),
 ]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the part, `key=value`; repeatable."),
+]
+Data = Annotated[str, typer.Argument(help="A card or a data file, `:split` appended if wanted.")]
+Root = Annotated[str | None, typer.Option(help="Media paths must stay inside this folder.")]
 ConfigName = Annotated[
     str, typer.Argument(help="Path of a YAML file, or name of a shipped config.")
 ]
@@ -87,14 +97,177 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
         raise typer.Exit(130)
 
 
+@app.command("eval")
+def eval_(
+    model: Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")],
+    data: Annotated[str, typer.Option(help="A card or a data file, with `:split` if not `test`.")],
+    samples: Annotated[int, typer.Option(min=0, help="Sampled completions besides greedy.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the result and its samples.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N rows.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of a completion.")] = None,
+    verifier: Annotated[list[str] | None, typer.Option(help="Judge by this; repeatable.")] = None,
+    option: Options = None,
+) -> None:
+    """Evaluate a model: the cards and verifiers that train, greedy and k samples, with intervals.
+
+    - `vlmrl eval runs/quickstart --data shapes:test --samples 4 --out results`
+    - `vlmrl eval path/to/checkpoint --data my.jsonl --verifier exact --verifier my.py:score`
+    """
+    options = tree.pairs(option or ())
+    from vlmrl import benchmark
+
+    result = benchmark.evaluate_model(
+        model,
+        data,
+        samples=samples,
+        out=out,
+        limit=limit,
+        batch=batch,
+        max_tokens=max_tokens,
+        rewards=[configs.RewardConfig(verifier=name) for name in verifier or ()],
+        options=options,
+    )
+    for name, value in result["metrics"].items():
+        low, high = result["intervals"][name]
+        print(f"{name:32} {value:.4f}  [{low:.4f}, {high:.4f}]")
+    for k, value in (result["pass_at_k"] or {}).items():
+        print(f"{'pass@' + k:32} {value:.4f}")
+    print(f"{result['num_samples']} samples; in brackets: 95 % intervals")
+
+
+@app.command()
+def score(
+    verifier: Annotated[str, typer.Argument(help="A shipped verifier, or `file.py:function`.")],
+    rows: Annotated[Path, typer.Option("--in", help="JSONL file of completions and truths.")],
+    out: Annotated[Path | None, typer.Option(help="JSONL file; standard output if absent.")] = None,
+    option: Options = None,
+) -> None:
+    """Score completions of a file with one verifier: a line in, a line out.
+
+    A row: `{"completion": "<answer>[10, 10, 50, 50]</answer>", "truth": {"boxes": [{"box": [8, 8,
+    50, 50]}]}, "media": {"width": 100, "height": 80}}`. Coordinates are pixels unless the row has a
+    `space`.
+
+    - `vlmrl score box_iou --in rows.jsonl -o threshold=0.5`
+    """
+    options = tree.pairs(option or ())
+    from vlmrl.files import write_lines
+    from vlmrl.score_rows import score_file
+
+    lines = score_file(rows, configs.RewardConfig(verifier=verifier, options=options))
+    if out:
+        write_lines(out, lines)
+    else:
+        for line in lines:
+            print(json.dumps(line))
+
+
+@app.command()
+def verify(
+    verifier: Annotated[str, typer.Argument(help="A shipped verifier, or `file.py:function`.")],
+    data: Annotated[Path | None, typer.Option(help="JSONL rows, as for `vlmrl score`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
+    option: Options = None,
+) -> None:
+    """Attack a verifier before training on it: is a completion paid that does not deserve it?
+
+    Shows how honest answers score, then what hostile ones were paid. Exit code 1 if any was paid.
+
+    - `vlmrl verify my_reward.py:score`
+    - `vlmrl verify box_iou --data rows.jsonl -o threshold=0.5`
+    """
+    options = tree.pairs(option or ())
+    from vlmrl.files import write_json
+    from vlmrl.score_rows import read_rows
+    from vlmrl.verify import verify
+
+    reward = configs.RewardConfig(verifier=verifier, options=options)
+    report = verify(reward, read_rows(data) if data else ())
+    if out:
+        write_json(out, report.as_json())
+    for row in report.rows:
+        given = "-" if row.score is None else f"{row.score:.3f}"
+        print(f"{given:>6}  {row.what:12} {row.text!r} {row.note}")
+    for finding in report.findings:
+        print(f"FOUND {finding.attack} ({finding.sample}): {finding.problem}: {finding.text!r}")
+    attacks = sum(report.tried.values())
+    print(
+        f"{attacks} attacks, {len(report.findings)} findings; {report.calls_per_second:.0f} calls/s"
+    )
+    raise typer.Exit(1 if report.findings else 0)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
+    """Write the report of a run: one offline HTML file with curves and a gallery, and PNG plots.
+
+    - `vlmrl report runs/quickstart`
+    """
+    from vlmrl.report import build_report
+
+    print(build_report(run))
+
+
+@data_app.command()
+def check(
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="JSONL file with a line for every row.")] = None,
+    model: Annotated[str | None, typer.Option(help="Count prompt tokens for this model.")] = None,
+    root: Root = None,
+    option: Options = None,
+) -> None:
+    """Load and decode every row as training would; exit code 1 if any is bad.
+
+    - `vlmrl data check my.jsonl --out report.jsonl`
+    - `vlmrl data check shapes:val -o task=counting`
+    """
+    from vlmrl.data.check import check_and_print
+    from vlmrl.data.source import open_target
+
+    source = open_target(data, tree.pairs(option or ()), root)
+    make = None
+    if model:
+        from vlmrl.assemble import prompt_maker
+        from vlmrl.models.loading import load_model
+        from vlmrl.policy import Policy
+
+        settings = configs.ModelConfig(path=model)
+        make = prompt_maker(Policy(*load_model(settings), settings), {})
+    raise typer.Exit(1 if check_and_print(source, out, make) else 0)
+
+
+@data_app.command()
+def explain(
+    data: Data,
+    row: Annotated[int, typer.Option(min=0, help="Which row, from 0.")] = 0,
+    root: Root = None,
+    option: Options = None,
+) -> None:
+    """Show one row as training sees it: parts, truth, and every box in every space.
+
+    - `vlmrl data explain my.jsonl --row 7`
+    """
+    from vlmrl.data.check import explain
+    from vlmrl.data.source import open_target
+
+    print(explain(open_target(data, tree.pairs(option or ()), root), row))
+
+
+@data_app.command("list")
+def list_cards() -> None:
+    """List the shipped cards: origin, licence, splits, verifiers that fit."""
+    from vlmrl.data.check import list_cards
+
+    print(list_cards())
+
+
 @config_app.command()
 def show(config: ConfigName, overrides: Overrides = None) -> None:
     """Print the whole config as it will run, defaults included, as JSON.
 
     - `vlmrl config show quickstart rollout.group_size=16`
     """
-    from vlmrl import config as configs
-
     print(configs.load(config, overrides or ()).model_dump_json(indent=2))
 
 
@@ -115,8 +288,6 @@ def schema() -> None:
     - `vlmrl config schema > schema.json`, then `# yaml-language-server: $schema=schema.json` as the
       first line of your YAML file
     """
-    from vlmrl import config as configs
-
     print(configs.schema())
 
 
@@ -135,7 +306,6 @@ def list_(
 
 
 def _config(name: str, overrides: list[str] | None) -> Any:
-    from vlmrl import config as configs
     from vlmrl.validate import validate
 
     config = configs.load(name, overrides or ())
@@ -148,7 +318,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     try:
-        app([a for a in arguments if a != "--debug"])
+        app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
     except UserError as error:
         if debug:
             raise

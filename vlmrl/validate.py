@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vlmrl import components, plugins
 from vlmrl.config import Config, PluginRef
+from vlmrl.data.source import open_card
 
 
 def validate(config: Config) -> None:
@@ -18,7 +19,7 @@ def validate(config: Config) -> None:
     sources += config.evaluation.sources if config.evaluation else []
     sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
     for source in sources:
-        plugins.build("card", source.card, source.options)
+        open_card(source.card, source.options)
         for reward in config.rewards_of(source):
             for progress in components.thresholds(reward):
                 components.resolve(reward, progress)

@@ -6,6 +6,7 @@ Nothing here knows what a key means, but for the places where a bare string stan
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,9 +64,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         UserError: no such file, not YAML, a cycle of `extends`, or an override that fits nothing.
     """
     tree = _read_file(find(name), ())
-    for text in overrides:
-        tree = override(tree, text)
-    return tree
+    return functools.reduce(override, overrides, tree)
 
 
 def shipped() -> dict[str, Path]:
@@ -116,6 +115,11 @@ def override(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
         raise UserError(f"override {text!r}: write key=value, e.g. run.steps=50")
     value = _parse(raw, f"override {text!r}")
     return _with(tree, key.split("."), value, f"override {text!r}")
+
+
+def pairs(texts: Sequence[str]) -> dict[str, Any]:
+    """The values of `key=value` texts, as for `-o key=value` on the command line."""
+    return functools.reduce(override, texts, dict[str, Any]())
 
 
 def _with(node: Any, path: list[str], value: Any, where: str, key: str = "") -> Any:
