@@ -22,6 +22,8 @@ from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 CONSTS.term_timeout = 0.2
 ORPHAN_GRACE = 2.0
 """Seconds past its deadline after which a worker without an owner ends itself."""
+PRELOADED = ["__main__", "vlmrl.scoring", "vlmrl.extract"]
+"""Modules that the fork server imports once, so that a killed worker is replaced at once."""
 
 
 class CallFailed(Exception):
@@ -83,8 +85,10 @@ def result(future: ProcessFuture[Any]) -> Any:
 
 
 def _start(workers: int) -> ProcessPool:
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return ProcessPool(workers, context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
     return ProcessPool(workers, context=context)
 
 
