@@ -51,7 +51,7 @@ _NUMBER = re.compile(
 )
 _TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
 _WORD = re.compile(r"[a-z]+")
-_LETTER = re.compile(r"(?<![A-Za-z0-9_'’])([A-Z])(?![A-Za-z0-9_'’])(?!(?<=I) [a-z])")  # no pronoun
+_LETTER = re.compile(r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])")  # no pronoun
 _LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
 _YES_NO = re.compile(r"\b(yes|no)\b")
 
