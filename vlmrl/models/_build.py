@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +31,10 @@ TEXT: Mapping[str, Any] = {
     "intermediate_size": 288,
     "num_hidden_layers": 3,
     "num_attention_heads": 3,  # head_dim 32 is the least that vLLM's CPU build takes
-    "num_key_value_heads": 3,
     "max_position_embeddings": 32768,
     "initializer_range": 0.05,
 }
+TIED = "tie_word_embeddings"
 ROPE_THETA = 100.0
 """Short prompts of a small model need no slowly turning dimensions."""
 
@@ -49,7 +48,9 @@ class Small:
     processor: str
     video_processor: str
     vision: Mapping[str, Any]
-    vision_width: str = "out_hidden_size"
+    vision_width: str = "hidden_size"
+    """The vision field for the tower's own width."""
+    vision_out: str = "out_hidden_size"
     """The vision field that must equal the language model's hidden size."""
     side_share: float = 24 / 64
     """Share of the rotary frequencies that M-RoPE gives to rows, and as many to columns."""
@@ -62,10 +63,13 @@ def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) ->
         UserError: an override that the architecture does not have or cannot take.
     """
     tokenizer = _tokenizer.train(corpus, build.vocab_size)
-    config = _config(small, build, tokenizer)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = getattr(transformers, small.model)(config).eval()
+    try:
+        config = _config(small, build, tokenizer)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = getattr(transformers, small.model)(config).eval()
+    except (StrictDataclassError, ValueError, KeyError) as error:
+        raise UserError(f"model.build: {' '.join(str(error).split())}") from error
     model.generation_config.update(
         eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
         pad_token_id=tokenizer.pad_token_id,
@@ -75,35 +79,63 @@ def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) ->
 
 def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     config_class = getattr(transformers, small.config)
-    parts = config_class.sub_configs
-    text = {**TEXT, **_known(build, "text", build.text, parts["text_config"])}
-    vision = {**small.vision, **_known(build, "vision", build.vision, parts["vision_config"])}
-    width, heads = text["hidden_size"], text["num_attention_heads"]
-    if width % (2 * heads):
-        raise UserError(
-            f"model.build.text: hidden_size {width} must be an even multiple of "
-            f"num_attention_heads {heads}"
-        )
-    text.setdefault("head_dim", width // heads)
+    fields = config_class.sub_configs["text_config"].__annotations__.keys()
+    _check(build, "text", build.text, {*fields, TIED} - {*_tokens(tokenizer), "head_dim"})
+    fields = config_class.sub_configs["vision_config"].__annotations__.keys()
+    _check(build, "vision", build.vision, {*fields} - {small.vision_out})
+
+    text = {**TEXT, **build.text}
+    vision = {**small.vision, **build.vision}
+    heads = text["num_attention_heads"]
+    text.setdefault("num_key_value_heads", heads)
+    text["head_dim"] = _head_dim("text", "hidden_size", text, "num_attention_heads", 2)
+    _head_dim("vision", small.vision_width, vision, "num_heads", 4)
+    if heads % text["num_key_value_heads"]:
+        raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
     text.setdefault("rope_parameters", _mrope(small, text["head_dim"]))
+    tied = text.pop(TIED, False)
     token = tokenizer.convert_tokens_to_ids
-    try:
-        return config_class(
-            text_config={
-                **text,
-                "vocab_size": len(tokenizer),
-                "bos_token_id": None,
-                "eos_token_id": tokenizer.eos_token_id,
-                "pad_token_id": tokenizer.pad_token_id,
-            },
-            vision_config={**vision, small.vision_width: width},
-            image_token_id=token("<|image_pad|>"),
-            video_token_id=token("<|video_pad|>"),
-            vision_start_token_id=token("<|vision_start|>"),
-            vision_end_token_id=token("<|vision_end|>"),
+    return config_class(
+        text_config={**text, **_tokens(tokenizer)},
+        vision_config={**vision, small.vision_out: text["hidden_size"]},
+        tie_word_embeddings=tied,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+
+
+def _tokens(tokenizer: Any) -> dict[str, int | None]:
+    return {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _check(build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]) -> None:
+    for key in overrides:
+        if key not in fields:
+            raise UserError(
+                f"model.build.{part}: {build.family} has no {key!r} to set"
+                f"{nearest(key, sorted(fields))}"
+            )
+
+
+def _head_dim(
+    part: str, width_key: str, fields: Mapping[str, Any], heads_key: str, multiple: int
+) -> int:
+    """Width of one head; rotary embeddings turn it in pairs, the vision tower's on two axes."""
+    width, heads = fields[width_key], fields[heads_key]
+    whole = isinstance(width, int) and isinstance(heads, int) and min(width, heads) > 0
+    if not whole or width % (multiple * heads):
+        raise UserError(
+            f"model.build.{part}: {width_key} ({width!r}) must be a multiple of "
+            f"{multiple} * {heads_key} ({heads!r})"
         )
-    except StrictDataclassError as error:
-        raise UserError(f"model.build: {' '.join(str(error).split())}") from error
+    return width // heads
 
 
 def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
@@ -111,18 +143,6 @@ def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
     side = int(frequencies * small.side_share)
     sections = [frequencies - 2 * side, side, side]
     return {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": sections}
-
-
-def _known(
-    build: BuildConfig, part: str, overrides: Mapping[str, Any], config: Any
-) -> Mapping[str, Any]:
-    fields = sorted(inspect.signature(config.__init__).parameters)
-    for key in overrides:
-        if key not in fields:
-            raise UserError(
-                f"model.build.{part}: {build.family} has no {key!r}{nearest(key, fields)}"
-            )
-    return overrides
 
 
 def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:

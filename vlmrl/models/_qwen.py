@@ -50,6 +50,9 @@ class MropeFamily(Family):
         "<|vision_start|>",
         "<|vision_end|>",
         "<|vision_pad|>",
+        "<|audio_start|>",
+        "<|audio_pad|>",
+        "<|audio_end|>",
     )
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("model.visual.patch_embed.", "model.visual.pos_embed.", "model.visual.blocks."),

@@ -38,5 +38,6 @@ class Qwen2Vl(MropeFamily):
             "patch_size": 14,
             "initializer_range": 0.05,
         },
-        vision_width="hidden_size",
+        vision_width="embed_dim",
+        vision_out="hidden_size",
     )
