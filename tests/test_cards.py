@@ -1,161 +1,25 @@
-"""Cards: drawn shapes with exact truth, records with pixel boxes, tables by a map; data check."""
+"""Records with pixel boxes: shared rows, named errors, splits; and `vlmrl data check|explain`."""
 
 from __future__ import annotations
 
-import collections
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data import hub
-from vlmrl.data.card import Card
 from vlmrl.data.check import check, check_and_print, explain, list_cards
 from vlmrl.data.decode import decode
-from vlmrl.data.image import load_image
 from vlmrl.data.source import Source, open_source, open_target, select
 from vlmrl.errors import MediaError, UserError
-from vlmrl.geometry import iou
-from vlmrl.schema import Box, Media, Sample, Truth
+from vlmrl.schema import Truth
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 DATASETS = ("bccd", "cards", "charts", "gui", "iqa_livec", "tables")
-
-
-def samples(card: Card, split: str) -> list[Sample]:
-    return [card.to_sample(row, "toy") for row in card.rows(split)]
-
-
-def shapes(**options: Any) -> Card:
-    return plugins.build("card", "shapes", options)
-
-
-# ----------------------------------------------------------------------------------------- shapes
-
-
-def drawn_box(sample: Sample) -> tuple[float, ...]:
-    """The box of the pixels that are not background, unit square."""
-    pixels = np.asarray(load_image(sample.media[0])).astype(int)
-    size = len(pixels)
-    gradient = np.linspace(150, 40, size).round()
-    shade = collections.Counter(pixels[:, :, 1].ravel()).most_common(1)[0][0]
-    different = (
-        (pixels[:, :, 0] != gradient[None, :])
-        | (pixels[:, :, 1] != shade)
-        | (pixels[:, :, 2] != gradient[:, None])
-    )
-    ys, xs = np.nonzero(different)
-    return tuple(v / size for v in (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1))
-
-
-@pytest.mark.parametrize("size", [84, 120])
-def test_the_true_box_is_the_box_of_the_drawn_pixels(size: int) -> None:
-    kinds = set()
-    for sample in samples(shapes(size=size, count=60), "train"):
-        assert sample.truth.boxes is not None
-        (box,) = sample.truth.boxes
-        assert box.label is not None
-        kinds.add(box.label.split()[1])
-        assert box.xyxy == pytest.approx(drawn_box(sample))
-        assert sample.text == f"Where is the {box.label.split()[0]} shape?"
-        for side in (box.x2 - box.x1, box.y2 - box.y1):
-            assert 3 <= round(side * 12) <= 6
-    assert kinds == {"circle", "square", "triangle"}
-
-
-def test_letters_lie_inside_their_box() -> None:
-    for sample in samples(shapes(task="reading", count=40), "train"):
-        (box,) = sample.meta["boxes"]
-        x1, y1, x2, y2 = drawn_box(sample)
-        assert box.x1 <= x1 < x2 <= box.x2
-        assert box.y1 <= y1 < y2 <= box.y2
-        assert sample.truth.text == (box.label,)
-        assert sample.demo is not None
-        assert sample.demo.text == box.label
-
-
-def test_counts_and_choices_agree_with_the_scene() -> None:
-    for sample in samples(shapes(task="counting", count=80), "train"):
-        colours = [box.label.split()[0] for box in sample.meta["boxes"]]
-        asked = sample.text.split()[2]
-        assert sample.truth.number == colours.count(asked)
-    for sample in samples(shapes(task="question", count=40), "train"):
-        assert sample.truth.choice in sample.meta["boxes"][0].label.split()
-        assert sample.truth.choice in (sample.truth.options or ())
-        assert all(option in sample.text for option in sample.truth.options or ())
-
-
-@pytest.mark.parametrize("task", ["grounding", "counting", "question", "reading"])
-def test_no_scene_is_in_two_splits(task: str) -> None:
-    card = shapes(task=task)
-    scenes: dict[str, set[Any]] = {}
-    for split in card.splits:
-        found = samples(card, split)
-        assert len(found) == {"train": 2000, "demos": 2000, "val": 96, "test": 200}[split]
-        scenes[split] = {sample.meta["boxes"] for sample in found}
-    for a in scenes:
-        for b in scenes:
-            assert a == b or not scenes[a] & scenes[b]
-
-
-def test_scenes_depend_on_seed_and_index_only() -> None:
-    first = samples(shapes(count=5), "test")
-    assert first == samples(shapes(count=5), "test")
-    assert first == samples(shapes(count=9), "test")[:5]
-    assert first != samples(shapes(count=5, seed=1), "test")
-    exact = samples(shapes(count=5, loose=0), "test")
-    assert [s.media for s in exact] == [s.media for s in first]
-
-
-def test_demonstrations_are_as_loose_as_asked() -> None:
-    overlaps = []
-    for sample in samples(shapes(), "demos"):
-        assert sample.truth.boxes and sample.demo and sample.demo.boxes
-        true, loose = sample.truth.boxes[0], sample.demo.boxes[0]
-        for before, after in ((loose.x1, true.x1), (true.x2, loose.x2)):
-            assert round((after - before) * 84, 6) in (0, 7, 14)
-        overlaps.append(iou(true, loose))
-    assert np.mean(overlaps) == pytest.approx(0.55, abs=0.02)  # as in the measured recipe
-    for sample in samples(shapes(count=20, loose=0), "demos"):
-        assert sample.demo and sample.demo.boxes == sample.truth.boxes
-
-
-def test_thought_names_the_cell_of_the_centre() -> None:
-    names = {"top left", "top", "top right", "left", "center", "right"}
-    names |= {"bottom left", "bottom", "bottom right"}
-    seen = set()
-    for sample in samples(shapes(count=200), "demos"):
-        assert sample.demo and sample.truth.boxes
-        box = sample.truth.boxes[0]
-        seen.add(sample.demo.thought)
-        assert ("left" in sample.demo.thought) == ((box.x1 + box.x2) / 2 < 1 / 3)
-        assert ("bottom" in sample.demo.thought) == ((box.y1 + box.y2) / 2 >= 2 / 3)
-    assert seen == names
-
-
-def test_corpus_of_shapes_has_every_number_and_the_written_form() -> None:
-    text = "\n".join(shapes().corpus())
-    assert '<think>top left</think><answer>{"bbox_2d": [' in text
-    for number in range(0, 85, 7):
-        assert f"{number}, " in text or f" {number}]" in text
-
-
-def test_wrong_options_of_shapes_are_refused() -> None:
-    for options in ({"size": 85}, {"count": 0}, {"task": "guessing"}, {"colour": "red"}):
-        with pytest.raises(UserError, match="card 'shapes'"):
-            shapes(**options)
-
-
-# ---------------------------------------------------------------------------------------- records
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
@@ -325,187 +189,6 @@ def test_a_single_file_is_one_split(folder: Path) -> None:
         open_source(SourceConfig(card=f"{folder}/none.jsonl"))
 
 
-# ------------------------------------------------------------------------------------------ table
-
-CELLS = {
-    "name": "t1",
-    "file": "a.png",
-    "ask": "Where is the dog?",
-    "where": [[10, 5, 60, 45]],
-    "what": ["dog"],
-    "hard": 0.5,
-}
-MAP = {"id": "name", "image": "file", "question": "ask", "boxes": "where", "box_labels": "what"}
-DOG = Box(0.1, 0.1, 0.6, 0.9, label="dog")
-
-
-def table(folder: Path, row: dict[str, Any], columns: dict[str, str], **options: Any) -> Sample:
-    options = {"path": written(folder, [row]), "columns": columns, **options}
-    return open_source(SourceConfig(card="table", options=options)).sample(0)
-
-
-@pytest.mark.parametrize(
-    ("box", "options"),
-    [
-        ([10, 5, 60, 45], {"box_space": "pixel"}),
-        ([10, 5, 50, 40], {"box_space": "pixel", "box_format": "xywh"}),
-        ([100, 100, 600, 900], {"box_space": "norm1000"}),
-        ([0.1, 0.1, 0.6, 0.9], {"box_space": "norm1"}),
-    ],
-)
-def test_a_box_is_the_same_from_every_space(
-    folder: Path, box: list[float], options: dict[str, Any]
-) -> None:
-    for value in ([box], box, json.dumps([box])):
-        sample = table(folder, CELLS | {"where": value}, MAP, **options)
-        assert sample.truth.boxes is not None
-        assert sample.truth.boxes[0].xyxy == pytest.approx(DOG.xyxy)
-        assert sample.truth.boxes[0].label == "dog"
-    assert sample.meta["hard"] == 0.5
-    assert sample.parts[1:] == ("Where is the dog?",)
-
-
-def test_a_space_is_never_guessed() -> None:
-    with pytest.raises(UserError, match="box_space must say"):
-        plugins.build("card", "table", {"path": "x.jsonl", "columns": MAP})
-
-
-def test_a_box_that_does_not_fit_the_declared_space_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.jsonl:1: column 'where': box .* lies outside"):
-        table(folder, CELLS | {"where": [[100, 100, 600, 900]]}, MAP, box_space="pixel")
-
-
-@pytest.mark.parametrize(
-    ("cells", "columns", "truth"),
-    [
-        ({"a": "yes"}, {"answer": "a"}, Truth(text=("yes",))),
-        ({"a": ["yes", "yeah"]}, {"answer": "a"}, Truth(text=("yes", "yeah"))),
-        ({"a": 7}, {"answer": "a"}, Truth(text=("7",))),
-        ({"a": "7.5"}, {"number": "a"}, Truth(number=7.5)),
-        ({"a": "B"}, {"choice": "a"}, Truth(choice="B")),
-        ({"a": "B", "o": "x"}, {"choice": "a", "options": "o"}, Truth(choice="B", options=("x",))),
-        ({"a": ["cat", "dog"]}, {"labels": "a"}, Truth(labels=("cat", "dog"))),
-        ({"a": '{"colour": "red"}'}, {"fields": "a"}, Truth(fields={"colour": "red"})),
-        ({"a": [[1.5, 3]]}, {"spans": "a"}, None),
-        ({"a": None, "b": 3}, {"answer": "a", "number": "b"}, Truth(number=3)),
-    ],
-)  # fmt: skip
-def test_columns_become_typed_truth(
-    folder: Path, cells: dict[str, Any], columns: dict[str, str], truth: Truth | None
-) -> None:
-    sample = table(folder, {"q": "What?", **cells}, {"question": "q", **columns})
-    if truth is None:
-        assert sample.truth.spans is not None
-        assert (sample.truth.spans[0].start, sample.truth.spans[0].end) == (1.5, 3)
-    else:
-        assert sample.truth == truth
-
-
-@pytest.mark.parametrize(
-    ("cells", "columns", "message"),
-    [
-        ({}, {"question": "question"}, "columns.question: no column 'question'"),
-        ({"a": "x"}, {"number": "a"}, "column 'a': number: a number is wanted, found 'x'"),
-        ({"a": float("inf")}, {"number": "a"}, "column 'a': truth.number"),
-        ({"a": "[1,"}, {"options": "a"}, "column 'a': not valid JSON"),
-        ({"a": None}, {"answer": "a"}, "none of the mapped columns says what is true"),
-        ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: a text is wanted"),
-        ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
-        ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 pictures"),
-        ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "an image is a path"),
-    ],
-)
-def test_bad_cell_is_named(
-    folder: Path, cells: dict[str, Any], columns: dict[str, str], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        table(folder, {"q": "What?", **cells}, {"question": "q", **columns})
-
-
-def test_pictures_stand_where_the_question_puts_them(folder: Path) -> None:
-    row = {"q": "Here <image> and there <image>: same?", "f": ["a.png", "a.png"], "a": "yes"}
-    columns = {"question": "q", "image": "f", "answer": "a"}
-    sample = table(folder, row, columns, prompt="{question} Say yes or no.")
-    kinds = [part if isinstance(part, str) else part.kind for part in sample.parts]
-    assert kinds == ["Here", "image", "and there", "image", ": same? Say yes or no."]
-
-
-def test_fixed_question_thought_and_weight(folder: Path) -> None:
-    columns = {"answer": "a", "thought": "t", "weight": "w"}
-    row = {"a": "yes", "t": "because", "w": 0.25}
-    sample = table(folder, row, columns, prompt="Is it?")
-    assert sample.text == "Is it?"
-    assert sample.weight == 0.25
-    assert sample.demo is not None
-    assert (sample.demo.thought, sample.demo.text) == ("because", "yes")
-    with pytest.raises(UserError, match="columns has no 'question'"):
-        table(folder, row, columns)
-
-
-def test_misspelt_key_of_the_map_is_suggested() -> None:
-    with pytest.raises(UserError, match="no key 'qestion'; did you mean 'question'"):
-        plugins.build("card", "table", {"path": "x", "columns": {"qestion": "q"}})
-
-
-@pytest.fixture
-def picture_rows(folder: Path) -> list[dict[str, Any]]:
-    data = (folder / "a.png").read_bytes()
-    return [
-        {"id": f"p{i}", "image": {"bytes": data, "path": None}, "q": "What?", "a": str(i)}
-        for i in range(7)
-    ]
-
-
-def same_from_disk(source: Source) -> None:
-    assert [source.sample(i).truth.text for i in (0, 6)] == [("0",), ("6",)]
-    sample = source.sample(3)
-    assert isinstance(sample.parts[0], Media)
-    assert sample.parts[0].data is not None  # not decoded by the reader
-    assert decode(sample, source.access)[0].size == (100, 50)
-
-
-def test_parquet_rows(
-    folder: Path, picture_rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub.datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(picture_rows[:4]), folder / "train-0-of-2.parquet"
-    )
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(picture_rows[4:]), folder / "train-1-of-2.parquet"
-    )
-    columns = {"image": "image", "question": "q", "answer": "a"}
-    same_from_disk(
-        open_source(SourceConfig(card="table", options={"path": str(folder), "columns": columns}))
-    )
-    (folder / "test.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(UserError, match=r"test\.parquet: cannot be read as Parquet"):
-        open_target(f"{folder}/test.parquet", {"columns": columns})
-
-
-def test_saved_hugging_face_data(folder: Path, picture_rows: list[dict[str, Any]]) -> None:
-    hf = hub.datasets
-    data = hf.Dataset.from_list(picture_rows).cast_column("image", hf.Image())
-    hf.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(folder / "saved")
-    columns = {"image": "image", "question": "q", "answer": "a"}
-    options = {"path": str(folder / "saved"), "columns": columns}
-    same_from_disk(open_source(SourceConfig(card="table", options=options)))
-    assert len(open_source(SourceConfig(card="table", options=options, split="test")).rows) == 1
-    with pytest.raises(UserError, match="no split 'val'; there are: train, test"):
-        open_source(SourceConfig(card="table", options=options, split="val"))
-
-
-def test_a_table_of_several_files(folder: Path) -> None:
-    written(folder, [CELLS], "one.jsonl")
-    written(folder, [CELLS, CELLS], "two.jsonl")
-    paths = {"train": f"{folder}/one.jsonl", "test": f"{folder}/two.jsonl"}
-    options = {"path": paths, "columns": MAP, "box_space": "pixel"}
-    for split, count in (("train", 1), ("test", 2)):
-        source = open_source(SourceConfig(card="table", options=options, split=split))
-        assert len(source.rows) == count
-        source.sample(0)
-
-
 # ------------------------------------------------------------------------------------------ check
 
 
@@ -583,13 +266,3 @@ def test_targets_on_the_command_line(folder: Path) -> None:
         assert (source.name, source.split, len(source.rows)) == (name, split, count)
     with pytest.raises(UserError, match="did you mean 'shapes'"):
         open_target("shaeps:train")
-
-
-def test_encoded_pictures_of_any_kind_reach_the_prompt(folder: Path) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (6, 4), (1, 2, 3)).save(buffer, format="PNG")
-    (folder / "b.png").write_bytes(buffer.getvalue())
-    sample = table(folder, {"q": "?", "f": ["a.png", "b.png"], "a": "x"},
-                   {"question": "q", "image": "f", "answer": "a"})  # fmt: skip
-    sizes = [load_image(m, open_target(str(folder)).access).size for m in sample.media]
-    assert sizes == [(100, 50), (6, 4)]

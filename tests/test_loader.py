@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -173,6 +175,11 @@ def test_workers_bring_the_same_pixels(folder: Path) -> None:
             np.testing.assert_array_equal(
                 made.images[0], np.full((4 + value, 8, 3), value, np.uint8)
             )
+
+
+def test_a_worker_imports_no_torch() -> None:
+    code = "import sys, vlmrl.data.decode; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_decoding_ahead_stays_within_its_bytes(
