@@ -178,23 +178,18 @@ def verify(
     - `vlmrl verify box_iou --data rows.jsonl -o threshold=0.5`
     """
     options = tree.pairs(option or ())
+    from rich.console import Console
+
     from vlmrl.files import write_json
     from vlmrl.score_rows import read_rows
     from vlmrl.verify import verify
+    from vlmrl.verify_table import tables
 
     reward = configs.RewardConfig(verifier=verifier, options=options)
     report = verify(reward, read_rows(data) if data else ())
     if out:
         write_json(out, report.as_json())
-    for row in report.rows:
-        given = "-" if row.score is None else f"{row.score:.3f}"
-        print(f"{given:>6}  {row.what:12} {row.text!r} {row.note}")
-    for finding in report.findings:
-        print(f"FOUND {finding.attack} ({finding.sample}): {finding.problem}: {finding.text!r}")
-    attacks = sum(report.tried.values())
-    print(
-        f"{attacks} attacks, {len(report.findings)} findings; {report.calls_per_second:.0f} calls/s"
-    )
+    Console().print(*tables(report), sep="\n")
     raise typer.Exit(1 if report.findings else 0)
 
 
