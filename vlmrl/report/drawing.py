@@ -1,0 +1,189 @@
+"""A panel of curves as the numbers of an inline SVG: ticks, paths, bars, and what a hover shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+from vlmrl.report.series import Panel, Series, Unit, colours, smoothed
+
+WIDTH, HEIGHT = 460, 230
+"""Size of the SVG in its own units; the page scales it."""
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 24
+"""Margins around the axes."""
+COLOURS = 8
+"""How many colours style.css has."""
+DODGE = 5
+"""Distance of the intervals of different curves at the same step, SVG units."""
+
+Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis, in SVG units, and its label."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One curve: path data, and where its dots and interval bars (x, low, high) stand."""
+
+    name: str
+    colour: int
+    line: str
+    smooth: str
+    area: str
+    dots: tuple[tuple[float, float], ...]
+    bars: tuple[tuple[float, float, float], ...]
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A panel ready for the template. `hover` is the JSON that the page's script reads."""
+
+    title: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    curves: tuple[Curve, ...]
+    hover: dict[str, Any]
+
+
+def draw(panel: Panel, known: dict[str, int]) -> Drawing:
+    """The panel in a box of WIDTH x HEIGHT; `known` are the colours of names so far."""
+    layers = _stacked(panel.series) if panel.stacked else panel.series
+    steps = sorted({step for series in layers for step in series.steps})
+    # Intervals stand side by side: leave room for them at both ends.
+    room = len(layers) / 2 * DODGE if layers[0].low else 0.0
+    x_ticks, x = _axis(
+        steps[0], steps[-1], LEFT + room, WIDTH - RIGHT - room, whole=True, tight=True
+    )
+    low, high = _range(layers, from_zero=panel.stacked or panel.unit == "share")
+    y_ticks, y = _axis(low, high, HEIGHT - BOTTOM, TOP)
+    curves = []
+    picked = colours(panel, known, COLOURS)
+    for i, (series, layer) in enumerate(zip(panel.series, layers, strict=True)):
+        below = layers[i - 1] if panel.stacked and i else None
+        shift = (i - (len(layers) - 1) / 2) * DODGE if series.low else 0.0
+        curve = _curve(series, layer, below, panel, _shifted(x, shift), y)
+        curves.append(replace(curve, colour=picked[i]))
+    return Drawing(
+        title=panel.title,
+        x_ticks=tuple(Tick(round(x(v), 1), f"{v:g}") for v in x_ticks),
+        y_ticks=tuple(Tick(round(y(v), 1), said(v, panel.unit)) for v in y_ticks),
+        curves=tuple(curves),
+        hover=_hover(panel, steps, x),
+    )
+
+
+def said(value: float | None, unit: Unit = "") -> str:
+    """A number as a person reads it: three digits and the unit."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if unit == "share":
+        return f"{100 * value:.3g}%"
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{text} s" if unit == "s" else text
+
+
+def _curve(
+    series: Series, layer: Series, below: Series | None, panel: Panel, x: Scale, y: Scale
+) -> Curve:
+    smooth = None if panel.stacked else smoothed(layer)
+    # Few points are dots as well: a line alone hides where the run was measured.
+    dotted = not panel.stacked and len(layer.steps) <= 30
+    places = [(x(s), y(v)) for s, v in zip(layer.steps, layer.values, strict=True) if v is not None]
+    bars = zip(layer.steps, layer.low, layer.high, strict=True) if layer.low else ()
+    known = [value for value in series.values if value is not None]
+    return Curve(
+        name=series.name,
+        colour=0,
+        line=_path(layer, x, y),
+        smooth=_path(smooth, x, y) if smooth else "",
+        area=_area(layer, below, x, y) if panel.stacked else "",
+        dots=tuple((round(a, 1), round(b, 1)) for a, b in places) if dotted else (),
+        bars=tuple((round(x(s), 1), round(y(a), 1), round(y(b), 1)) for s, a, b in bars),
+        last=said(known[-1] if known else None, panel.unit),
+    )
+
+
+def _axis(
+    low: float, high: float, start: float, end: float, whole: bool = False, tight: bool = False
+) -> tuple[list[float], Scale]:
+    """Round tick values and the map onto the SVG; a tight axis ends where the data end."""
+    if low == high:
+        reach = 1.0 if whole else abs(low) * 0.1 or 1.0
+        low, high = low - reach, high + reach
+    values = [
+        float(v)
+        for v in MaxNLocator(5, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    ]
+    if tight:
+        values = [v for v in values if low <= v <= high]
+    else:
+        low, high = values[0], values[-1]
+    return values, lambda v: start + (v - low) / (high - low) * (end - start)
+
+
+def _shifted(scale: Scale, by: float) -> Scale:
+    return lambda value: scale(value) + by
+
+
+def _range(layers: Sequence[Series], from_zero: bool) -> tuple[float, float]:
+    found = [v for s in layers for v in (*s.values, *s.low, *s.high) if v is not None]
+    found += [0.0] if from_zero or not found else []
+    return min(found), max(found)
+
+
+def _path(series: Series, x: Scale, y: Scale) -> str:
+    """An SVG path with a gap wherever a value is missing."""
+    points = list(zip(series.steps, series.values, strict=True))
+    pieces = []
+    for known, piece in groupby(points, key=lambda point: point[1] is not None):
+        if known:
+            places = [f"{x(s):.1f},{y(v):.1f}" for s, v in piece if v is not None]
+            pieces.append("M" + "L".join(places))
+    return "".join(pieces)
+
+
+def _area(layer: Series, below: Series | None, x: Scale, y: Scale) -> str:
+    floor = below.values if below else (0.0,) * len(layer.steps)
+    top = [f"{x(s):.1f},{y(v or 0.0):.1f}" for s, v in zip(layer.steps, layer.values, strict=True)]
+    base = [f"{x(s):.1f},{y(v or 0.0):.1f}" for s, v in zip(layer.steps, floor, strict=True)]
+    return "M" + "L".join([*top, *reversed(base)]) + "Z"
+
+
+def _stacked(series: Sequence[Series]) -> list[Series]:
+    """The curves one upon the other, all over the steps of any of them."""
+    steps = tuple(sorted({step for one in series for step in one.steps}))
+    total = [0.0] * len(steps)
+    layers = []
+    for one in series:
+        own = dict(zip(one.steps, one.values, strict=True))
+        total = [t + (own.get(s) or 0.0) for t, s in zip(total, steps, strict=True)]
+        layers.append(Series(one.name, steps, tuple(total)))
+    return layers
+
+
+def _hover(panel: Panel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
+    rows = []
+    for series in panel.series:
+        own = dict(zip(series.steps, series.values, strict=True))
+        bars = dict(zip(series.steps, zip(series.low, series.high, strict=True), strict=False))
+        rows.append([_with_bar(own.get(s), bars.get(s), panel.unit) for s in steps])
+    return {"steps": steps, "x": [round(x(s), 1) for s in steps], "rows": rows}
+
+
+def _with_bar(value: float | None, bar: tuple[float, float] | None, unit: Unit) -> str:
+    if value is None:
+        return ""
+    interval = f" [{said(bar[0], unit)}, {said(bar[1], unit)}]" if bar else ""
+    return said(value, unit) + interval

@@ -1,0 +1,213 @@
+"""Rollouts as groups that a person can compare: picture, question, completions, verdicts.
+
+What is shown is chosen by position, never by result: evenly over steps, sources in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any, TypeVar
+
+from vlmrl.report.drawing import said
+from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.rows import Row
+
+T = TypeVar("T")
+
+MAX_STEPS = 12
+MAX_PROMPTS = 12
+"""Per step."""
+MAX_PAIRS = 24
+MAX_SHAPES = 30
+"""More predicted shapes than these hide the picture: then the best completion's stand alone."""
+MAX_TEXT = 4000
+"""Characters of one text; what is longer is cut, visibly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One verdict: its name, its score or why there is none, its parts and its note."""
+
+    name: str
+    score: float | None
+    state: str
+    """Empty, or why there is no score: "fault" or "n/a"."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One completion. `label` says which: its number in the group, or the step of the policy."""
+
+    label: str
+    reward: float | None
+    """None where it is masked."""
+    advantage: float | None
+    thought: str | None
+    answer: str | None
+    text: str
+    tokens: int
+    scores: dict[str, Score]
+    flags: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One prompt with the completions to compare."""
+
+    step: int
+    source: str
+    id: str
+    question: str
+    prompt: str
+    views: tuple[View, ...]
+    truth: str
+    truth_shapes: tuple[Shape, ...]
+    attempts: tuple[Attempt, ...]
+    verifiers: tuple[str, ...]
+    alone: int | None
+    """Which attempt's shapes are drawn at first; None: all."""
+    mean: float
+    spread: float
+    faulted: bool
+
+
+def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
+    """Training groups, newest step first: at most MAX_STEPS steps, MAX_PROMPTS prompts each."""
+    steps = evenly(sorted(rollouts), MAX_STEPS)
+    return [
+        _card(step, row, _best_first(row["completions"]), album)
+        for step in reversed(steps)
+        for row in _sources_in_turn(rollouts[step])[:MAX_PROMPTS]
+    ]
+
+
+def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
+    """Held-out samples as the first and the last evaluated policy answered them, greedily."""
+    if not evaluations:
+        return []
+    first, last = min(evaluations), max(evaluations)
+    greedy = {step: _greedy(evaluations[step]) for step in (first, last)}
+    both = [row for key, row in greedy[last].items() if key in greedy[first]]
+    steps = [first, last] if first != last else [last]
+    cards = []
+    for row in evenly(_sources_in_turn(both), MAX_PAIRS):
+        key = (row["source"], row["id"])
+        attempts = [(f"step {step}", greedy[step][key]["completions"][0]) for step in steps]
+        cards.append(_card(last, row, attempts, album))
+    return cards
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` items, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+def _best_first(completions: Sequence[Row]) -> list[tuple[str, Row]]:
+    numbered = [(str(g + 1), completion) for g, completion in enumerate(completions)]
+    return sorted(numbered, key=lambda pair: (not pair[1]["valid"], -pair[1]["reward"]))
+
+
+def _greedy(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
+    return {(r["source"], r["id"]): r for r in rows if r.get("drawn", "greedy") == "greedy"}
+
+
+def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
+    by_source: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_source[row["source"]].append(row)
+    return [row for row in chain(*zip_longest(*by_source.values())) if row is not None]
+
+
+def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
+    views = tuple(view(medium, album) for medium in row["media"])
+    # Coordinates belong to the first visual medium (schema.Prompt.frame).
+    canvas = next((v.picture for v in views if v.picture), None)
+    made = [
+        _attempt(label, completion, shapes(_answers(completion), canvas))
+        for label, completion in attempts
+    ]
+    rewards = [a.reward for a in made if a.reward is not None]
+    crowded = sum(len(a.shapes) for a in made) > MAX_SHAPES
+    return Card(
+        step=step,
+        source=row["source"],
+        id=row["id"],
+        question=_cut(row["question"]),
+        prompt=_cut(row["prompt"]),
+        views=views,
+        truth=_cut(_truth(row["truth"])),
+        truth_shapes=shapes(row["truth"], canvas),
+        attempts=tuple(made),
+        verifiers=tuple(dict.fromkeys(name for a in made for name in a.scores)),
+        alone=_best(made) if crowded else None,
+        mean=statistics.fmean(rewards) if rewards else 0.0,
+        spread=statistics.pstdev(rewards) if rewards else 0.0,
+        faulted=any(s.state == "fault" for a in made for s in a.scores.values()),
+    )
+
+
+def _best(attempts: Sequence[Attempt]) -> int:
+    rewards = [-math.inf if a.reward is None else a.reward for a in attempts]
+    return rewards.index(max(rewards))
+
+
+def _attempt(label: str, completion: Row, drawn: tuple[Shape, ...]) -> Attempt:
+    thought, answer = completion["thought"], completion["answer"]
+    return Attempt(
+        label=label,
+        reward=completion["reward"] if completion["valid"] else None,
+        advantage=completion["advantage"],
+        thought=None if thought is None else _cut(thought),
+        answer=None if answer is None else _cut(answer),
+        text=_cut(completion["text"]),
+        tokens=completion["tokens"],
+        scores={name: _score(name, v) for name, v in completion["verdicts"].items()},
+        flags=tuple(_flags(completion)),
+        shapes=drawn,
+    )
+
+
+def _score(name: str, verdict: Row) -> Score:
+    parts = " · ".join(f"{key} {said(value)}" for key, value in verdict["parts"].items())
+    state = "fault" if verdict["fault"] else "" if verdict["applies"] else "n/a"
+    details = (verdict["fault"], parts, verdict["note"])
+    return Score(name, verdict["score"], state, _cut(" · ".join(d for d in details if d)))
+
+
+def _flags(completion: Row) -> list[str]:
+    """Why a completion is out of the ordinary."""
+    flags = []
+    if completion["finish_reason"] != "stop":
+        flags.append(
+            {"length": "cut at the token limit"}.get(completion["finish_reason"], "aborted")
+        )
+    if not completion["valid"]:
+        flags.append("masked from the loss")
+    elif completion["kept"] is False:
+        flags.append("not in the update")
+    return flags
+
+
+def _answers(completion: Row) -> list[Any]:
+    return [verdict["answer"] for verdict in completion["verdicts"].values()]
+
+
+def _truth(truth: Row) -> str:
+    """The truth in words and numbers, without what is not set."""
+    known = {key: value for key, value in truth.items() if value not in (None, False)}
+    return "nothing to find" if truth.get("none") else json.dumps(known, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    rest = len(text) - MAX_TEXT
+    return text if rest <= 0 else f"{text[:MAX_TEXT]} … ({rest} more characters)"

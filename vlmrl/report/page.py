@@ -1,0 +1,210 @@
+"""The report's page: everything from the run folder put together and rendered.
+
+The page loads nothing: pictures are data URIs, style and script are inline, and its content policy
+lets no other script run. Text of models and data is escaped by jinja2's autoescape.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from vlmrl import runfolder
+from vlmrl.errors import UserError
+from vlmrl.files import read_json, read_lines, write_bytes
+from vlmrl.report import drawing
+from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
+from vlmrl.report.media import Album
+from vlmrl.report.plots import save_plots
+from vlmrl.report.series import MAIN_COLOUR, Section, sections
+
+PICTURE_BYTES = 12_000_000
+"""Budget of all embedded pictures, characters of their data URIs."""
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number at the top of the page."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Cards under one heading, with what they can be filtered by; `keys` name the drawn colours."""
+
+    kind: str
+    title: str
+    about: str
+    keys: tuple[str, ...]
+    cards: tuple[Card, ...]
+    sources: tuple[str, ...]
+    steps: tuple[int, ...]
+
+
+def build_report(run_dir: Path | str) -> Path:
+    """Write report.html and plots/*.png of a run folder, finished or not; returns the page's path.
+
+    Raises:
+        UserError: the folder holds no run, or one of its files is damaged.
+    """
+    folder = Path(run_dir)
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder}: not a run folder (it has no config.json)")
+    config = read_json(folder / "config.json")
+    evaluations = [read_json(p) for p in runfolder.steps_in(folder / "evals", ".json").values()]
+    found = sections(
+        _lines(runfolder.metrics_path(folder)), _lines(runfolder.sft_path(folder)), evaluations
+    )
+    album = Album(runfolder.media_folder(folder), PICTURE_BYTES)
+    galleries = _galleries(folder, album)
+    save_plots(folder, found)
+    page = _render(config, _tiles(folder, evaluations), found, galleries, album)
+    # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
+    return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return read_lines(path) if path.exists() else []
+
+
+def _galleries(folder: Path, album: Album) -> list[Gallery]:
+    samples = runfolder.steps_in(folder / "evals", ".jsonl")
+    ends = {step: read_lines(samples[step]) for step in {*list(samples)[:1], *list(samples)[-1:]}}
+    rollouts = runfolder.steps_in(folder / "rollouts", ".jsonl")
+    rows = {step: read_lines(path) for step, path in rollouts.items()}
+    held_out = _gallery(
+        "pairs",
+        "Held out",
+        "The same held-out samples as the first and the last evaluated policy answered them, "
+        "greedily; chosen by position, not by result.",
+        tuple(f"step {step}" for step in sorted(ends)),
+        evaluation_cards(ends, album),
+    )
+    trained = _gallery(
+        "groups",
+        "Training groups",
+        "Prompts with all their completions. Point at a completion to see its boxes alone, "
+        "open it for its thought, its verdicts and their notes.",
+        ("predicted",),
+        rollout_cards(rows, album),
+    )
+    return [gallery for gallery in (held_out, trained) if gallery.cards]
+
+
+def _gallery(
+    kind: str, title: str, about: str, keys: tuple[str, ...], cards: Sequence[Card]
+) -> Gallery:
+    sources = tuple(sorted({card.source for card in cards}))
+    steps = tuple(sorted({card.step for card in cards}, reverse=True))
+    return Gallery(kind, title, about, keys, tuple(cards), sources, steps)
+
+
+def _tiles(folder: Path, evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]:
+    tiles = []
+    if evaluations:
+        first, last = evaluations[0], evaluations[-1]
+        for name, value in last["metrics"].items():
+            if "/" not in name:
+                before = first["metrics"].get(name)
+                interval = last["intervals"].get(name, (None, None))
+                low, high = (drawing.said(v) for v in interval)
+                change = f"{drawing.said(before)} → {drawing.said(value)}"
+                tiles.append(Tile(f"held-out {name}", change, f"95 %: {low} to {high}"))
+    path = folder / "summary.json"
+    return tiles + (_summary_tiles(read_json(path)) if path.exists() else [])
+
+
+def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:
+    tiles = []
+    if "steps" in summary:
+        tiles.append(Tile("steps", f"{summary['steps']:,}"))
+    if wall := summary.get("wall_seconds"):
+        longest = max(wall, key=lambda phase: wall[phase])
+        note = f"most of it: {longest} {wall[longest]:.0f} s"
+        tiles.append(Tile("wall time", f"{sum(wall.values()):.0f} s", note))
+    if peak := summary.get("peak_memory_mb"):
+        tiles.append(Tile("peak memory", f"{max(peak.values()):,.0f} MiB"))
+    for name in ("dropped", "faulted"):
+        if counts := summary.get(name):
+            note = ", ".join(f"{reason}: {count}" for reason, count in counts.items())
+            tiles.append(Tile(name, str(sum(counts.values())), note))
+    return tiles
+
+
+def _render(
+    config: Mapping[str, Any],
+    tiles: Sequence[Tile],
+    found: Sequence[Section],
+    galleries: Sequence[Gallery],
+    album: Album,
+) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"said": drawing.said, "score": _score}
+    script = (HERE / "report.js").read_text(encoding="utf-8")
+    known = dict(MAIN_COLOUR)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("template.html").render(
+        title=config["run"]["name"],
+        subtitle=_subtitle(config),
+        tiles=tiles,
+        sections=[
+            {
+                "title": section.title,
+                "about": section.about,
+                "drawings": [drawing.draw(panel, known) for panel in section.panels],
+                "constants": section.constants,
+            }
+            for section in found
+        ],
+        galleries=galleries,
+        links=[*(s.title for s in found), *(g.title for g in galleries), "Config"],
+        pictures=album.pictures.values(),
+        config=json.dumps(config, indent=2, ensure_ascii=False),
+        size={
+            "width": drawing.WIDTH,
+            "height": drawing.HEIGHT,
+            "left": drawing.LEFT,
+            "right": drawing.RIGHT,
+            "top": drawing.TOP,
+            "bottom": drawing.BOTTOM,
+        },
+        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+    )
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _subtitle(config: Mapping[str, Any]) -> str:
+    versions, git = config["versions"], config["git"]
+    sources = ", ".join(s["name"] or s["card"] for s in config["data"]["train"])
+    parts = [
+        config["algorithm"]["name"],
+        sources,
+        f"seed {config['run']['seed']}",
+        f"vlmrl {versions['vlmrl']}",
+    ]
+    if git:
+        parts.append(f"git {git['revision'][:10]}{' with changes' if git['changed'] else ''}")
+    return " · ".join(parts)

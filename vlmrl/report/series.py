@@ -1,0 +1,258 @@
+"""The numbers of a run folder as panels of curves, for the page and for the PNG files alike.
+
+Every metric is shown: one that no rule knows gets a panel of its own under "More".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+from vlmrl.console import PHASES
+
+MAX_POINTS = 400
+"""A longer curve is drawn by the means of equal stretches of steps."""
+ALL = "all sources"
+MAIN_COLOUR = {ALL: 0, "reward": 0}
+"""What both kinds of panels are about has the first colour in each."""
+
+Unit = Literal["", "share", "s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve: `values[i]` belongs to `steps[i]`, None is a gap; `low`, `high` an interval."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float | None, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves on one pair of axes; `stacked` ones are parts of a whole."""
+
+    title: str
+    series: tuple[Series, ...]
+    unit: Unit = ""
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Panels under one heading; `constants` are metrics that never changed."""
+
+    title: str
+    about: str
+    panels: tuple[Panel, ...]
+    constants: tuple[tuple[str, float | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Where the metrics go whose whole key matches `pattern`; {0}, {1} are its groups."""
+
+    pattern: str
+    section: str
+    panel: str
+    name: str
+    unit: Unit = ""
+    stacked: bool = False
+
+    def match(self, key: str) -> re.Match[str] | None:
+        """The groups of a key this rule is for."""
+        return re.fullmatch(self.pattern, key, re.DOTALL)
+
+
+ABOUT = {
+    "Reward": "What the verifiers gave during training, over all sources and per source.",
+    "Evaluation": "Held-out samples, greedy unless said otherwise. Bars are 95 % intervals.",
+    "Rollouts": "A group is uniform when all its rewards are equal: it teaches nothing.",
+    "Update": "The optimizer's side of each step.",
+    "Time": "Wall seconds.",
+    "Cold start": "Imitation of demonstrations, before the first GRPO step.",
+    "More": "Metrics that this report has no place for.",
+}
+SHARES = "truncated|masked|direct"
+STEP_RULES = (
+    Rule("reward/mean", "Reward", "Reward", ALL),
+    Rule("source/(.+)/reward", "Reward", "Reward", "{0}"),
+    Rule("reward/std", "Rollouts", "Deviation of the reward", "reward/std"),
+    Rule("reward/(.+)", "Reward", "Components, all sources", "{0}"),
+    Rule("rollout/uniform_share", "Rollouts", "Uniform groups", ALL, "share"),
+    Rule("source/(.+)/uniform_share", "Rollouts", "Uniform groups", "{0}", "share"),
+    Rule("source/(.+)/([^/]+)", "Reward", "Components, {0}", "{1}"),
+    Rule("rollout/length", "Rollouts", "Length of completions, tokens", "mean"),
+    Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
+    Rule("rollout/(.+)", "Rollouts", "rollout/{0}", "{0}"),
+    Rule("loss/clip_(low|high)", "Update", "Clipped tokens", "{0}", "share"),
+    Rule("((?:loss|update)/.+)", "Update", "{0}", "{0}"),
+    Rule(f"time/({'|'.join(PHASES)})", "Time", "Seconds per step", "{0}", "s", stacked=True),
+    Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
+    Rule("(.+)", "More", "{0}", "{0}"),
+)
+SFT_RULES = (Rule("(.+)", "Cold start", "{0}", "{0}"),)
+
+
+def sections(
+    metrics: Sequence[Mapping[str, Any]],
+    sft: Sequence[Mapping[str, Any]],
+    evaluations: Sequence[Mapping[str, Any]],
+) -> list[Section]:
+    """The panels of a run: lines of metrics.jsonl and sft.jsonl, and the evals/step-N.json."""
+    found = {s.title: s for s in _placed(metrics, STEP_RULES) + _placed(sft, SFT_RULES)}
+    found["Evaluation"] = Section("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
+    return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
+
+
+def smoothed(series: Series) -> Series | None:
+    """The centred moving average over a twentieth of a noisy curve; None where none is needed."""
+    reach = len(series.values) // 40
+    if reach < 1 or not _is_noisy(series):
+        return None
+    means = []
+    for i in range(len(series.values)):
+        around = [v for v in series.values[max(0, i - reach) : i + reach + 1] if v is not None]
+        means.append(sum(around) / len(around) if around else None)
+    return replace(series, values=tuple(means))
+
+
+def _is_noisy(series: Series) -> bool:
+    """A curve that goes up and down its range several times; a schedule of the lr does not."""
+    known = [value for value in series.values if value is not None]
+    way = sum(abs(b - a) for a, b in pairwise(known))
+    return bool(known) and way > 4 * (max(known) - min(known))
+
+
+def colours(panel: Panel, known: dict[str, int], count: int) -> list[int]:
+    """A colour out of `count` for each curve; a name keeps its colour in `known` if it can."""
+    if len(panel.series) == 1:
+        return [0]
+    taken: list[int] = []
+    for series in panel.series:
+        # A new name never wishes for the main colour.
+        wish = known.setdefault(series.name, 1 + (len(known) - len(MAIN_COLOUR)) % (count - 1))
+        free = [c for c in (wish, *range(count)) if c not in taken]
+        taken.append(free[0] if free else wish)
+    return taken
+
+
+def _has_content(section: Section) -> bool:
+    return bool(section.panels or section.constants)
+
+
+def _placed(lines: Sequence[Mapping[str, Any]], rules: Sequence[Rule]) -> list[Section]:
+    columns = _columns(lines)
+    # With one source its curves are those of all sources.
+    single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
+    shown: dict[str, dict[str, Panel]] = {}
+    for key, series in columns.items():
+        if single and key.startswith("source/"):
+            continue
+        rule, groups = next((r, m.groups()) for r in rules if (m := r.match(key)))
+        title = rule.panel.format(*groups)
+        panels = shown.setdefault(rule.section, {})
+        panel = panels.get(title, Panel(title, (), rule.unit, rule.stacked))
+        curve = replace(_thin(series), name=rule.name.format(*groups))
+        panels[title] = replace(panel, series=(*panel.series, curve))
+    return [_section(title, list(panels.values())) for title, panels in shown.items()]
+
+
+def _section(title: str, panels: Sequence[Panel]) -> Section:
+    """Panels whose curves never move are said in words."""
+    flat = [p for p in panels if all(len(set(s.values)) == 1 < len(s.values) for s in p.series)]
+    constants = tuple(
+        (
+            panel.title if len(panel.series) == 1 else f"{panel.title}: {series.name}",
+            series.values[0],
+        )
+        for panel in flat
+        for series in panel.series
+    )
+    moving = tuple(_ordered(panel) for panel in panels if panel not in flat)
+    return Section(title, ABOUT[title], moving, constants)
+
+
+def _ordered(panel: Panel) -> Panel:
+    """Phases in the order of the step, other curves by name with the sum of all sources first."""
+    order = list(PHASES) if panel.stacked else [ALL]
+    ranked = sorted(
+        panel.series,
+        key=lambda s: (order.index(s.name) if s.name in order else len(order), s.name),
+    )
+    return replace(panel, series=tuple(ranked))
+
+
+def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
+    """Every metric over the steps that have it, keys in order of appearance."""
+    columns: dict[str, list[tuple[int, float | None]]] = {}
+    for line in lines:
+        for key, value in line.items():
+            if key != "step":
+                columns.setdefault(key, []).append((line["step"], value))
+    return {
+        key: Series(key, tuple(step for step, _ in pairs), tuple(value for _, value in pairs))
+        for key, pairs in columns.items()
+    }
+
+
+def _thin(series: Series) -> Series:
+    size = -(-len(series.steps) // MAX_POINTS)
+    if size <= 1:
+        return series
+    starts = range(0, len(series.steps), size)
+    stretches = [[v for v in series.values[i : i + size] if v is not None] for i in starts]
+    steps = tuple(series.steps[min(i + size, len(series.steps)) - 1] for i in starts)
+    means = tuple(sum(s) / len(s) if s else None for s in stretches)
+    return Series(series.name, steps, means)
+
+
+def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
+    """One panel a scope (all sources, each source; greedy, sampled), and one for pass@k."""
+    curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
+    for result in results:
+        for key, value in result["metrics"].items():
+            low, high = result["intervals"].get(key, (value, value))
+            title, name = _scope(key)
+            point = (result["step"], value, low, high)
+            curves.setdefault(title, {}).setdefault(name, []).append(point)
+    panels = [
+        Panel(title, tuple(_with_interval(name, points) for name, points in shown.items()))
+        for title, shown in curves.items()
+    ]
+    draws = [r for r in results if r.get("pass_at_k")]
+    names = list(dict.fromkeys(k for r in draws for k in r["pass_at_k"]))
+    passes = tuple(
+        Series(
+            f"k = {k}",
+            tuple(r["step"] for r in draws if k in r["pass_at_k"]),
+            tuple(r["pass_at_k"][k] for r in draws if k in r["pass_at_k"]),
+        )
+        for k in names
+    )
+    return (*_without_copies(panels), *([Panel("pass@k", passes, "share")] if passes else []))
+
+
+def _scope(key: str) -> tuple[str, str]:
+    """(title of the panel, name of the curve) of an evaluation's metric."""
+    drawn = ", sampled" if key.startswith("sampled/") else ""
+    source, _, name = key.removeprefix("sampled/").rpartition("/")
+    return f"{source or ALL}{drawn}", name
+
+
+def _with_interval(name: str, points: Sequence[tuple[int, float, float, float]]) -> Series:
+    steps, values, low, high = zip(*points, strict=True)
+    return Series(name, steps, values, low, high)
+
+
+def _without_copies(panels: Sequence[Panel]) -> list[Panel]:
+    """With one source its panel says the same as that of all sources: keep the first."""
+    kept: dict[tuple[Series, ...], Panel] = {}
+    for panel in panels:
+        kept.setdefault(panel.series, panel)
+    return list(kept.values())
