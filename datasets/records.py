@@ -81,14 +81,17 @@ class Records(Card):
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One row as a sample."""
-        for key in ("id", "question", "answer"):
+        for key in ("question", "answer"):
             if not isinstance(row.get(key), str) or not row[key].strip():
                 raise UserError(f"key {key!r}: a text is wanted, found {row.get(key)!r:.60}")
         truth = _truth(row)
-        rng = random.Random(f"{self.seed} {row['id']}")
+        name = row.get("id")
+        if not isinstance(name, str | int):
+            raise UserError(f"key 'id': a text or integer is wanted, found {name!r:.60}")
+        rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
         return Sample(
-            id=row["id"],
+            id=str(name),
             source=source,
             parts=(*(reference(path, self._folder) for path in _images(row)), question),
             truth=truth,

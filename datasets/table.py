@@ -33,6 +33,8 @@ PLAIN = ("id", "image", "question", "answer", "thought", "box_labels", "width", 
 KEYS = (*PLAIN, *(f.name for f in fields(Truth) if f.name not in ("text", "none", "track")))
 _PLACES = ("boxes", "points", "masks")
 _MARK = "<image>"
+COLUMN_ROWS = 1000
+"""A mapped column must occur in one of the first so many rows."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,16 @@ class Table(Card):
             )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a split."""
+        """The rows of a split.
+
+        Raises:
+            UserError: no such file or split, or a mapped column that no row has.
+        """
+        rows = self._open(split)
+        self._check_columns(rows)
+        return rows
+
+    def _open(self, split: str) -> Sequence[Mapping[str, Any]]:
         if isinstance(self.path, str):
             return open_rows(Path(self.path), split)
         if split not in self.path:
@@ -87,10 +98,6 @@ class Table(Card):
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One row as a sample."""
-        for key, column in self.columns.items():
-            if column not in row:
-                there = [str(name) for name in row if name != WHERE]
-                raise UserError(f"columns.{key}: no column {column!r}{nearest(column, there)}")
         media = self._media(row)
         truth = self._truth(row, media)
         rng = random.Random(f"{self.seed} {row.get(WHERE)}")
@@ -122,9 +129,24 @@ class Table(Card):
         """Questions and answers of the split `train`."""
         return demos.corpus(self, self.rows("train"))
 
+    def _check_columns(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a misspelt column; that some rows lack a column is no mistake."""
+        there: set[str] = set()
+        for index in range(min(len(rows), COLUMN_ROWS)):
+            try:
+                there |= set(rows[index])
+            except UserError:  # the loader reports and counts it
+                continue
+        for key, column in self.columns.items():
+            if there and column not in there:
+                known = sorted(there - {WHERE})
+                raise UserError(
+                    f"{self.path}: columns.{key}: no column {column!r}{nearest(column, known)}"
+                )
+
     def _get(self, row: Mapping[str, Any], key: str, default: Any = None) -> Any:
         """The value under one of our keys; `default` if it is not mapped or missing in this row."""
-        value = row[self.columns[key]] if key in self.columns else None
+        value = row.get(self.columns[key]) if key in self.columns else None
         return default if value is None else value
 
     def _media(self, row: Mapping[str, Any]) -> list[Media]:
@@ -177,10 +199,12 @@ class Table(Card):
             return Frame(space=self.box_space)
         if "width" in self.columns and "height" in self.columns:
             width, height = (_number(self._get(row, key), key) for key in ("width", "height"))
-        elif media:
+        elif media and media[0].url is None:
             width, height = image_size(media[0], Access(self.media_root()))
         else:
-            raise UserError("coordinates in pixels need a picture, or columns `width` and `height`")
+            raise UserError(
+                "coordinates in pixels need a picture at hand, or columns `width` and `height`"
+            )
         return Frame(int(width), int(height), space="pixel")
 
     def _boxes(self, row: Mapping[str, Any], value: Any, frame: Frame) -> list[Any]:

@@ -122,7 +122,7 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
         ({"width": None}, "keys 'width', 'height'"),
         ({"question": ""}, "key 'question'"),
         ({"answer": None}, "key 'answer'"),
-        ({"id": 7}, "key 'id'"),
+        ({"id": None}, "key 'id'"),
         ({"images": "a.png"}, "key 'images'"),
         ({"images": [], "videos": ["a.mp4"]}, "videos are not supported yet"),
         (

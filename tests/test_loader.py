@@ -298,7 +298,7 @@ def test_a_fault_that_is_not_the_rows_goes_up(folder: Path) -> None:
     loader = Loader([pictures(folder, GOOD)], broken_make, 2)
     with pytest.raises(OSError, match="No space left"):
         loader.next()
-    assert len(loader.quarantine) == 0
+    assert not loader.quarantine.counts
 
 
 # ------------------------------------------------------------------------------------- evaluation

@@ -127,6 +127,17 @@ def test_bad_cell_is_named(
         table(folder, {"q": "What?", **cells}, {"question": "q", **columns})
 
 
+def test_a_row_may_lack_a_column_that_others_have(folder: Path) -> None:
+    rows = [{"q": "How many?", "n": 2}, {"q": "What?", "a": "a dog"}]
+    options = {
+        "path": written(folder, rows),
+        "columns": {"question": "q", "answer": "a", "number": "n"},
+    }
+    source = open_source(SourceConfig(card="table", options=options))
+    assert source.sample(0).truth == Truth(number=2)
+    assert source.sample(1).truth == Truth(text=("a dog",))
+
+
 def test_pictures_stand_where_the_question_puts_them(folder: Path) -> None:
     row = {"q": "Here <image> and there <image>: same?", "f": ["a.png", "a.png"], "a": "yes"}
     columns = {"question": "q", "image": "f", "answer": "a"}

@@ -118,11 +118,13 @@ def _decode_or_error(sample: Sample | UserError | None, access: Access) -> Decod
 
 
 def _decoded_bytes(job: Job[Any]) -> int:
-    """Bytes of the decoded pictures by their headers; what has no good header takes none."""
+    """Bytes of the decoded pictures by their headers; what has none at hand counts as nothing."""
     if not isinstance(job.sample, Sample):
         return 0
     total = 0
     for medium in job.sample.media:
+        if medium.url is not None:
+            continue
         try:
             width, height = image_size(medium, job.access)
         except MediaError:

@@ -179,7 +179,7 @@ class Loader:
             self._tally.good()
             return made
         self._tally.wrong(made)
-        if len(self.quarantine) >= self._tally.total:
+        if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
             raise UserError(f"no row of the training data can be used; the last: {made}")
         return None
 
@@ -240,7 +240,7 @@ def _bounds(weights: Sequence[float]) -> list[float]:
 
 def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
     """The sample of a row, why it has none, or None if that is known already."""
-    if quarantine.has(source, row):
+    if row in quarantine.rows(source):
         return None
     try:
         return source.sample(row)
@@ -258,7 +258,8 @@ def _finish(
     quarantine: Quarantine,
 ) -> Prompt | str:
     """The prompt of a decoded row, or why there is none; a new bad row is noted."""
-    if decoded is None or quarantine.has(source, row):  # met again while it was being decoded ahead
+    # A bad row may be met again while it is being decoded ahead.
+    if decoded is None or row in quarantine.rows(source):
         return f"{source.name} {source.split} row {row} (known)"
     try:
         if isinstance(decoded, UserError):

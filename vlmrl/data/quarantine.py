@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,21 +28,18 @@ class Quarantine:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._known: set[tuple[str, str, int]] = set()
+        self._known: dict[tuple[str, str], set[int]] = defaultdict(set)
         self.counts: Counter[str] = Counter()
         if path is not None and path.exists():
             lines = read_lines(path)
             write_lines(path, lines)  # without the torn last line of a killed run
             for line in lines:
-                self._known.add((line["source"], line["split"], line["row"]))
+                self._known[line["source"], line["split"]].add(line["row"])
                 self.counts[line["kind"]] += 1
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def has(self, source: Source, row: int) -> bool:
-        """True if this row is known to be bad."""
-        return (source.name, source.split, row) in self._known
+    def rows(self, source: Source) -> set[int]:
+        """The rows of a source that are known to be bad."""
+        return self._known[source.name, source.split]
 
     def add(self, source: Source, row: int, sample_id: str | None, error: UserError) -> None:
         """Note a bad row, here and in the file. `sample_id` is None if the row did not tell.
@@ -52,7 +49,7 @@ class Quarantine:
         """
         kind = "media" if isinstance(error, MediaError) else "row"
         kind = "length" if isinstance(error, TooLong) else kind
-        self._known.add((source.name, source.split, row))
+        self.rows(source).add(row)
         self.counts[kind] += 1
         if self._path is not None:
             line = {
