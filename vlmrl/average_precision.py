@@ -41,7 +41,7 @@ def average_precision(
 
 def _candidates(iou: Array, chosen: list[int], wanted: list[int]) -> list[list[tuple[float, int]]]:
     """The truths that each prediction may hit, best first; COCOeval gives ties to the last."""
-    near = iou[np.ix_(chosen, wanted)].tolist()
+    near = iou[chosen][:, wanted].tolist()
     return [
         sorted(((v, n) for n, v in enumerate(row) if v >= THRESHOLDS[0]), reverse=True)
         for row in near

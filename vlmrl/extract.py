@@ -51,7 +51,9 @@ _NUMBER = re.compile(
 )
 _TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
 _WORD = re.compile(r"[a-z]+")
-_LETTER = re.compile(r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])")  # no pronoun
+_LETTER = re.compile(
+    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
+)  # no pronoun
 _LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
 _YES_NO = re.compile(r"\b(yes|no)\b")
 
@@ -142,7 +144,7 @@ def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | Non
         if item is None:
             continue
         times = [value[key] for key in TIME_KEYS if isinstance(value, dict) and key in value]
-        time = float(times[0]) if times and _is_number(times[0]) else None
+        time = float(times[0]) if times and is_number(times[0]) else None
         found.append((time, geometry.box(item[0], frame)))
         if len(found) > MAX_ITEMS:
             return [], f"more than {MAX_ITEMS} boxes"
@@ -206,16 +208,16 @@ def _from_value(
         place = _first(value, keys)
         if place is None and 2 in sizes and "x" in value and "y" in value:
             place = [value["x"], value["y"]]
-        if isinstance(place, list) and len(place) in sizes and all(map(_is_number, place)):
+        if isinstance(place, list) and len(place) in sizes and all(map(is_number, place)):
             label = value.get("label")
             score = _first(value, SCORE_KEYS)
             yield (
                 tuple(float(n) for n in place),
                 label if isinstance(label, str) else None,
-                float(score) if _is_number(score) and 0 <= score <= 1 else None,
+                float(score) if is_number(score) and 0 <= score <= 1 else None,
             )
     elif isinstance(value, list):
-        if len(value) in sizes and all(map(_is_number, value)):
+        if len(value) in sizes and all(map(is_number, value)):
             yield tuple(float(n) for n in value), None, None
         elif 2 not in sizes and value and all(map(_is_pair, value)):
             for first, second in zip(value[::2], value[1::2], strict=False):
@@ -236,17 +238,17 @@ def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
 def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:
     """The dicts and bare boxes in nested lists, in order."""
     for value in values:
-        if isinstance(value, list) and not (len(value) == 4 and all(map(_is_number, value))):
+        if isinstance(value, list) and not (len(value) == 4 and all(map(is_number, value))):
             yield from _dicts_and_boxes(value)
         else:
             yield value
 
 
 def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """True for a finite int or float of sensible size; never for a bool."""
     return type(value) in (int, float) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
 
@@ -278,7 +280,7 @@ def _pairs(value: Any) -> Iterator[tuple[float, float]]:
 def _as_seconds(value: Any) -> float | None:
     if isinstance(value, str):
         return _seconds(value) if re.fullmatch(_TIME, value) else None
-    return float(value) if _is_number(value) else None
+    return float(value) if is_number(value) else None
 
 
 def _seconds(time: str) -> float:

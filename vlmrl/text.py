@@ -11,6 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 _ENDS = string.punctuation + "“”‘’。、"
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_SPOKEN = re.compile(r"\w+(?:'\w+)*")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # fmt: off
 _UNITS = [
@@ -47,6 +48,11 @@ def normalised(text: str) -> str:
 def label(name: str | None) -> str:
     """The name of a class, normalised; "" for none."""
     return normalised(name) if name else ""
+
+
+def spoken(transcript: str) -> list[str]:
+    """The words of a transcript: NFKC, lower case, no punctuation but apostrophes inside words."""
+    return _SPOKEN.findall(unicode_form(transcript).casefold().replace("’", "'"))
 
 
 def squad_tokens(text: str) -> list[str]:

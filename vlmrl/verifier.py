@@ -8,7 +8,7 @@ turns whatever it raises into a fault, which is never a wrong answer.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -24,7 +24,8 @@ class Verifier:
 
     Class variables a subclass may set: `low`, `high` the declared range of the score; `needs` the
     truth fields without which the verifier does not apply (any one of them is enough); `slow`
-    whether calls must run in the deadline pool.
+    whether calls must run in the deadline pool; `waits` whether a call spends its time waiting (on
+    a network): calls then run in threads, and the verifier itself bounds their time.
     """
 
     scope: ClassVar[Scope] = "item"
@@ -32,6 +33,7 @@ class Verifier:
     high: ClassVar[float] = 1.0
     needs: ClassVar[tuple[str, ...]] = ()
     slow: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge one completion."""
@@ -146,8 +148,29 @@ def judge(
     text: str,
     truth: Truth,
     template: str = "none",
-    frame: Frame = Frame(100, 100, duration=100.0),  # noqa: B008  # frozen
+    frame: Frame = Frame(100, 100, duration=100.0),  # frozen
 ) -> Verdict:
     """The verdict of an item verifier on a text, e.g. to try a verifier out or in its examples."""
     sample = Sample("example", "example", (), truth, template)
     return verifier(answers.completion(text, template, frame), sample)
+
+
+def judge_group(
+    verifier: GroupVerifier,
+    texts: Sequence[str],
+    rewards: Sequence[float | None],
+    meta: Mapping[str, Any] | None = None,
+) -> list[Verdict]:
+    """The verdicts of a group verifier on some texts with their item rewards."""
+    sample = Sample("example", "example", (), Truth(), "none", meta=meta or {})
+    completions = [answers.completion(text, "none", Frame()) for text in texts]
+    return verifier.judge(completions, sample, rewards)
+
+
+def judge_batch(
+    verifier: BatchVerifier, texts: Sequence[Sequence[str]], truths: Sequence[Truth]
+) -> list[list[Verdict]]:
+    """The verdicts of a batch verifier on groups of texts, each with its truth; one source."""
+    samples = [Sample(f"example-{p}", "example", (), truth) for p, truth in enumerate(truths)]
+    groups = [[answers.completion(text, "none", Frame()) for text in group] for group in texts]
+    return verifier.judge(groups, samples)

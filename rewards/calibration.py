@@ -1,0 +1,80 @@
+"""Whether a stated confidence tells right answers from wrong ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vlmrl import plugins
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.verifier import Verifier
+
+_STATED = re.compile(r"<confidence>\s{0,9}([0-9]{1,3}(?:\.[0-9]{1,9})?)\s?(%?)\s{0,9}</confidence>")
+
+
+@dataclass(frozen=True)
+class Calibration(Verifier):
+    """Right answers pay more the surer they are, wrong ones less; in [0, 1], right never less.
+
+    The confidence p is the last `<confidence>0.9</confidence>` (or `90%`) after the thought;
+    without one p = 1. Right: the verifier `of` (with `of_options`) scores at least `right_above`.
+    `form: brier`: right 1 - (1 - p)^2 / 2, wrong (1 - p^2) / 2. `form: log`: right 1 + ln p / 10,
+    wrong (4 + ln(1 - p)) / 10, each logarithm at least -5 (-4): Prompt4Trust's ln p and ln(1 - p) -
+    1, clamped at -5 and mapped from [-5, 0] to halves of [0, 1].
+
+    Published sets: Prompt4Trust: `form: log`.
+
+    Refuses: an empty answer, confidences outside [0, 1] (they count as 1).
+
+    Source: Prompt4Trust, arXiv 2507.09279; Brier 1950.
+    Differs: bounded, so that one unreadable completion does not outweigh a group (there ln 1e-12).
+
+    Example:
+    >>> from vlmrl.schema import Truth
+    >>> from vlmrl.verifier import judge
+    >>> truth = Truth(text=("cat",))
+    >>> stated = "<confidence>0.5</confidence>"
+    >>> [judge(Calibration(), f"{animal} {stated}", truth).score for animal in ("cat", "dog")]
+    [0.875, 0.375]
+    """
+
+    of: str = "exact"
+    of_options: Mapping[str, Any] = field(default_factory=dict)
+    right_above: float = 0.5
+    form: Literal["brier", "log"] = "brier"
+    _inner: Verifier = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Build the verifier that says what is right."""
+        object.__setattr__(self, "_inner", plugins.build("verifier", self.of, self.of_options))
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Judge the answer, then the confidence."""
+        after = completion.parsed.spans.get("think", (0, 0))[1]
+        stated = _STATED.findall(completion.text, after)
+        confidence = 1.0
+        if stated:
+            value = float(stated[-1][0]) / (100 if stated[-1][1] else 1)
+            confidence = value if value <= 1 else 1.0
+        answer = _STATED.sub("", completion.answer or "").strip() or None
+        bare = dataclasses.replace(
+            completion, parsed=dataclasses.replace(completion.parsed, answer=answer)
+        )
+        inner = self._inner(bare, sample)
+        if inner.score is None or answer is None:
+            return inner
+        right = inner.score >= self.right_above
+        score = self._score(confidence, right)
+        parts = {"right": float(right), "confidence": confidence}
+        return Verdict(score, parts, inner.answer, inner.note)
+
+    def _score(self, p: float, right: bool) -> float:
+        if self.form == "brier":
+            return 1 - (1 - p) ** 2 / 2 if right else (1 - p**2) / 2
+        if right:
+            return 1 + max(-5.0, math.log(p) if p else -5.0) / 10
+        return (4 + max(-4.0, math.log(1 - p) if p < 1 else -4.0)) / 10

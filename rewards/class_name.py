@@ -1,0 +1,50 @@
+"""Whether the answer is the name of the right class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from vlmrl import text
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class ClassName(AnswerVerifier):
+    """1 if the answer names the right class, else 0.
+
+    Names are normalised (`text.normalised`), underscores and hyphens count as spaces. `aliases`
+    gives further names of a class: `{dog: [hound, canis lupus familiaris]}`.
+
+    Used by: Visual-RFT classification, GPG, CLS-RL.
+
+    Refuses: an answer that contains the name, or is contained in it; a list of all classes.
+
+    Source: Visual-RFT, arXiv 2503.01785. Differs: equality instead of containment either way round,
+    which pays `a` and the list of classes.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(ClassName(), "Passion_Flower", Truth(text=("passion flower",))).score
+    1.0
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("text",)
+
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare with the class's names."""
+        assert truth.text is not None
+        right = {_plain(name) for name in truth.text}
+        for name, others in self.aliases.items():
+            if _plain(name) in right:
+                right.update(map(_plain, others))
+        stated = _plain(answer)
+        return Verdict(float(stated in right), answer=stated)
+
+
+def _plain(name: str) -> str:
+    return text.normalised(name.replace("_", " ").replace("-", " "))

@@ -1,0 +1,73 @@
+"""How well the set of names in the answer agrees with the true set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vlmrl import extract, text
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Labels(AnswerVerifier):
+    """Agreement of the names in the answer, split at commas, with the true names, in [0, 1].
+
+    `measure`: `f1` 2 hits / (stated + true); `jaccard` hits / union; `exact` 1 if the sets are
+    equal; `recall` hits / true, only with `fatal`. `fatal`: one wrong name makes the score 0.
+    `subset_credit`: `exact` gives this to a proper, non-empty part of the true set. `negative`:
+    name of the class "nothing found", `negative_credit`: what it pays where it is right.
+
+    Published sets: Med-R1 (chest X-ray): `measure: recall, fatal: true, negative: No Finding,
+    negative_credit: 0.25` (there each hit pays 1 without bound); HumanOmniV2: the defaults;
+    HumanSense: `measure: exact, fatal: true, subset_credit: 0.5`; Visual-ARFT degradations:
+    `measure: exact`.
+
+    Refuses: an empty list, substrings of names; a name counts once however often it is said.
+
+    Source: Med-R1, arXiv 2503.13939.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(Labels(), "edema, fracture", Truth(labels=("Edema", "Effusion"))).score
+    0.5
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("labels",)
+
+    measure: Literal["f1", "jaccard", "exact", "recall"] = "f1"
+    fatal: bool = False
+    subset_credit: float = 0.0
+    negative: str | None = None
+    negative_credit: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse recall alone: naming everything would be perfect."""
+        if self.measure == "recall" and not self.fatal:
+            raise ValueError("measure recall needs fatal: true, else naming everything is perfect")
+        if not (0 <= self.subset_credit <= 1 and 0 <= self.negative_credit <= 1):
+            raise ValueError("credits are in [0, 1]")
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare the two sets."""
+        right = {text.label(name) for name in truth.labels or ()}
+        if not right:
+            raise ValueError("no true labels: declare the truth none if there are none")
+        names, note = extract.names(answer)
+        stated = set(names)
+        hits = len(stated & right)
+        if not hits or (self.fatal and stated - right):
+            return Verdict(0.0, answer=names, note=note or "no right name, or a wrong one")
+        if self.negative is not None and stated == right == {text.label(self.negative)}:
+            return Verdict(self.negative_credit, answer=names)
+        return Verdict(self._score(hits, stated, right), answer=names)
+
+    def _score(self, hits: int, stated: set[str], right: set[str]) -> float:
+        if self.measure == "f1":
+            return 2 * hits / (len(stated) + len(right))
+        if self.measure == "jaccard":
+            return hits / len(stated | right)
+        if self.measure == "recall":
+            return hits / len(right)
+        return 1.0 if stated == right else self.subset_credit if stated < right else 0.0

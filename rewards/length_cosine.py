@@ -1,0 +1,57 @@
+"""A reward that moves along a cosine with the length of the completion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl.lengths import correct, num_tokens
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.verifier import GroupVerifier
+
+
+@dataclass(frozen=True)
+class LengthCosine(GroupVerifier):
+    """end + (start - end) (1 + cos(pi L / limit)) / 2, L at most `limit` tokens. In [-1, 1].
+
+    `right` is (start, end) for correct completions, `wrong` for the others. Correct: the reward of
+    the item verifiers exceeds `correct_above`.
+
+    Published sets: VLM-R1: the defaults; VL-Cogito (r1v_length): `right: [0, 0], wrong: [-0.25, 0],
+    limit: 750`.
+
+    Source: Yeo et al., arXiv 2502.03373; VLM-R1, arXiv 2504.07615.
+
+    Example:
+    >>> from vlmrl.verifier import judge_group
+    >>> [v.score for v in judge_group(LengthCosine(limit=2), ["a", "a b"], [1.0, 0.0])]
+    [0.75, -0.5]
+    """
+
+    low: ClassVar[float] = -1.0
+
+    right: tuple[float, float] = (1.0, 0.5)
+    wrong: tuple[float, float] = (0.0, -0.5)
+    limit: int = 1024
+    correct_above: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the range."""
+        if not all(-1 <= value <= 1 for value in (*self.right, *self.wrong)) or self.limit < 1:
+            raise ValueError("right and wrong are in [-1, 1], limit is at least 1")
+
+    def judge(
+        self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
+    ) -> list[Verdict]:
+        """Place each completion on its cosine."""
+        right = correct(rewards, self.correct_above)
+        return [
+            Verdict(self._at(num_tokens(c), r)) for c, r in zip(completions, right, strict=True)
+        ]
+
+    def _at(self, length: int, right: bool) -> float:
+        start, end = self.right if right else self.wrong
+        share = min(1.0, length / self.limit)
+        return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

@@ -1,0 +1,42 @@
+"""A penalty for completions near or beyond the token limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl.lengths import num_tokens
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.verifier import Verifier
+
+
+@dataclass(frozen=True)
+class LengthOverlong(Verifier):
+    """0 up to `limit - buffer` tokens, then falling linearly to -1 at `limit` and beyond.
+
+    Published sets: DAPO: `limit: 20480, buffer: 4096`.
+
+    Source: DAPO, arXiv 2503.14476, eq. 13.
+
+    Example:
+    >>> from vlmrl.schema import Truth
+    >>> from vlmrl.verifier import judge
+    >>> judge(LengthOverlong(limit=10, buffer=4), "a b c d e f g h", Truth()).score
+    -0.5
+    """
+
+    low: ClassVar[float] = -1.0
+    high: ClassVar[float] = 0.0
+
+    limit: int = 1024
+    buffer: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse a buffer that does not fit."""
+        if not 0 < self.buffer <= self.limit:
+            raise ValueError(f"0 < buffer <= limit, found {self.buffer} and {self.limit}")
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Measure one completion."""
+        beyond = num_tokens(completion) - (self.limit - self.buffer)
+        return Verdict(0.0 if beyond <= 0 else -min(1.0, beyond / self.buffer))

@@ -1,0 +1,60 @@
+"""Whether a completion repeats itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vlmrl import extract
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.verifier import Verifier
+
+MAX_WORDS = 100_000
+"""Words that are looked at; a longer text scores by its first ones."""
+
+
+@dataclass(frozen=True)
+class Repetition(Verifier):
+    """Share of the completion's runs of `size` words that are distinct, in [0, 1].
+
+    `unit`: `words`, or `boxes`: the share of the answer's boxes that are distinct. A text shorter
+    than one run repeats nothing and scores 1; an empty one scores 0. It says nothing of
+    correctness: use it beside a verifier that does.
+
+    Published sets: VLM-R1: `size: 6` for words, `unit: boxes` for boxes (there -(1 - share));
+    VL-Cogito: `size: 20` (there weight 0.5 on wrong answers only).
+
+    Refuses: an empty text.
+
+    Source: VLM-R1, arXiv 2504.07615; Yeo et al., arXiv 2502.03373.
+
+    Example:
+    >>> from vlmrl.schema import Truth
+    >>> from vlmrl.verifier import judge
+    >>> judge(Repetition(size=1), "to be or not to be", Truth()).score
+    0.6666666666666666
+    """
+
+    size: int = 6
+    unit: Literal["words", "boxes"] = "words"
+
+    def __post_init__(self) -> None:
+        """Refuse runs of no words."""
+        if self.size < 1:
+            raise ValueError(f"size is at least 1, found {self.size}")
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Count runs."""
+        if completion.answer is None:
+            return Verdict(0.0, note="no answer")
+        items: list[object]
+        if self.unit == "boxes":
+            found, note = extract.boxes(completion.answer, completion.frame)
+            if not found:
+                return Verdict(0.0, note=note)
+            items = [box.xyxy for box in found]
+        else:
+            words = completion.text.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]
+            last = max(1, len(words) - self.size + 1)
+            items = [tuple(words[i : i + self.size]) for i in range(last)]
+        return Verdict(len(set(items)) / len(items))

@@ -1,0 +1,81 @@
+"""How well the stated stretches of time cover the true ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vlmrl import extract, geometry, official
+from vlmrl.official import Harness
+from vlmrl.schema import Completion, Span, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class TemporalIou(AnswerVerifier):
+    """IoU of the time that the answer's spans cover with the time the true spans cover, in [0, 1].
+
+    `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
+    the time covered; `hull` from the first start to the last end, so that a gap counts. `where`:
+    `glue` reads the spans of the `<glue>` tag. `official: lmms_eval`: Charades-STA
+    (`official.charades_span`).
+
+    Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
+    `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
+
+    Refuses: spans that run backwards or lie outside the clip, nan, infinities.
+
+    Source: VideoChat-R1, arXiv 2504.06958; Charades-STA, arXiv 1705.02101.
+
+    Raises:
+        ValueError: the truth has no spans and is not declared none; several under an official rule.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(TemporalIou(), "5s - 10s", Truth(spans=(Span(5, 15),))).score
+    0.5
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("spans",)
+
+    threshold: float = 0.0
+    binary: bool = False
+    union: Literal["set", "hull"] = "set"
+    where: Literal["answer", "glue"] = "answer"
+    official: Harness | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse options that would pay everything."""
+        if self.binary and self.threshold <= 0:
+            raise ValueError("binary needs a threshold above 0")
+        if self.official == "vlmevalkit":
+            raise ValueError("VLMEvalKit has no Charades-STA: the official rule is lmms_eval")
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare the spans."""
+        right = truth.spans
+        if not right or (self.official and len(right) > 1):
+            raise ValueError(f"true spans wanted: one or more (official: one), found {right!r}")
+        found, note = self._found(answer, completion)
+        if not found:
+            return Verdict(0.0, note=note)
+        if self.union == "hull" or self.official:
+            overlap = official.hull_iou(_hull(found), _hull(right))
+        else:
+            overlap = geometry.interval_iou(found, right)
+        if overlap < self.threshold:
+            return Verdict(0.0, {"iou": overlap}, tuple(found), "below the threshold")
+        return Verdict(1.0 if self.binary else overlap, {"iou": overlap}, tuple(found), note)
+
+    def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
+        if self.official:
+            span = official.charades_span(official.graded_text(completion))
+            return ([span], "official rule") if span else ([], "no span found by the official rule")
+        if self.where == "glue":
+            start, end = completion.parsed.spans.get("glue", (0, 0))
+            answer = completion.text[start:end]
+        return extract.spans(answer, completion.frame)
+
+
+def _hull(spans: list[Span] | tuple[Span, ...]) -> Span:
+    return Span(min(s.start for s in spans), max(s.end for s in spans))

@@ -1,0 +1,61 @@
+"""How well an object is followed through a clip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl import extract, geometry
+from vlmrl.schema import Box, Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class Track(AnswerVerifier):
+    """Mean IoU over the times of the true track; a time without a box counts 0. In [0, 1].
+
+    Boxes with a time are paired with the true times in order, at most `tolerance` seconds away;
+    boxes without are paired by their place in the list. The sum of IoU is divided by max(N, P), so
+    that additional boxes cost.
+
+    Published sets: VideoChat-R1: boxes without times, eight of them (it scores 0 for any other
+    number).
+
+    Refuses: nan, infinities, several boxes for one time (all but the first count as additional).
+
+    Source: VideoChat-R1, arXiv 2504.06958; GOT-10k's average overlap, arXiv 1810.11981.
+
+    Example:
+    >>> from vlmrl.schema import Track as TrueTrack
+    >>> from vlmrl.verifier import judge
+    >>> truth = Truth(track=TrueTrack((0.0, 1.0), (Box(0, 0, 0.5, 0.5), Box(0, 0, 0.5, 0.5))))
+    >>> judge(Track(), "[[0, 0, 50, 50], [50, 50, 90, 90]]", truth).score
+    0.5
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("track",)
+
+    tolerance: float = 0.05
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Pair by time, else by place, and average."""
+        assert truth.track is not None
+        times, right = truth.track.times, truth.track.boxes
+        found, note = extract.track(answer, completion.frame)
+        if not found:
+            return Verdict(0.0, note=note)
+        if all(time is None for time, _ in found):
+            paired = [box for _, box in found[: len(right)]]
+        else:
+            timed = [(time, box) for time, box in found if time is not None]
+            paired = [self._at(time, timed) for time in times]
+        overlaps = [
+            geometry.iou(b, r) for b, r in zip(paired, right, strict=False) if b is not None
+        ]
+        boxes = tuple(box for _, box in found if box is not None)
+        return Verdict(math.fsum(overlaps) / max(len(found), len(right)), answer=boxes, note=note)
+
+    def _at(self, time: float, timed: list[tuple[float, Box | None]]) -> Box | None:
+        """The first box within tolerance of a time."""
+        return next((box for t, box in timed if abs(t - time) <= self.tolerance), None)

@@ -1,0 +1,41 @@
+"""Whether the answer says yes where yes is right, and no where no is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl import extract
+from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.verifier import AnswerVerifier
+
+
+@dataclass(frozen=True)
+class YesNo(AnswerVerifier):
+    """1 if the answer says yes or no as the truth does, else 0; both words are word-bounded.
+
+    Used by: VLM-R1 (yes_no), HumanOmniV2 (judge).
+
+    Refuses: an answer with both words, words that merely contain them (`nothing`, `eyes`).
+
+    Source: VLM-R1, arXiv 2504.07615, which looks for substrings.
+
+    Raises:
+        ValueError: the truth says neither or both.
+
+    Example:
+    >>> from vlmrl.verifier import judge
+    >>> judge(YesNo(), "Yes, it is.", Truth(text=("yes",))).score
+    1.0
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("text", "choice")
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Compare what is said."""
+        stated = truth.choice if truth.text is None else truth.text[0]
+        right, why = extract.yes_no(stated or "")
+        if right is None:
+            raise ValueError(f"the truth {stated!r} says {why}")
+        said, note = extract.yes_no(answer)
+        return Verdict(float(said == right), answer=said, note=note)
