@@ -31,7 +31,9 @@ from vlmrl.report.series import (
     smoothed,
 )
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href=//x.test>"
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href=//x.test>$\\frac{$"
+)
 
 
 class Page(HTMLParser):
@@ -158,9 +160,11 @@ def test_hostile_text_stays_text(run: Path) -> None:
     media = {"kind": "image", "name": HOSTILE, "start": None, "end": None, "thumbnail": "red.png"}
     hostile = row(HOSTILE, [bad], source=HOSTILE, question=HOSTILE, truth=label, media=[media])
     files.write_lines(runfolder.rollouts_path(run, 3), [{**hostile, "prompt": HOSTILE}])
-    line = {"step": 3, HOSTILE: 1.0, f"source/{HOSTILE}/reward": 0.5}
-    files.append_line(runfolder.metrics_path(run), line)
+    for step in (3, 4):
+        line = {"step": step, HOSTILE: step, f"source/{HOSTILE}/reward": step / 8}
+        files.append_line(runfolder.metrics_path(run), line)
     page = Page(build_report(run))
+    assert (run / "plots/more.png").is_file()  # matplotlib took it for text, not for a formula
     found = Counter(tag for tag, _ in page.tags)
     assert found["script"] == 1 and found["img"] == clean["img"] and found["a"] <= clean["a"] + 1
     assert not [a for _, a in page.tags if any(key.startswith("on") for key in a)]

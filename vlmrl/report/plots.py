@@ -51,12 +51,12 @@ def _png(section: Section, known: dict[str, int]) -> bytes:
 
 
 def _plot(panel: Panel, axes: Axes, palette: list[str]) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold")
+    title = axes.set_title(_short(panel.title), loc="left", fontsize=10, fontweight="bold")
     if panel.stacked:
         steps = sorted({step for series in panel.series for step in series.steps})
         parts = [dict(zip(s.steps, s.values, strict=True)) for s in panel.series]
         heights = [[part.get(step) or 0.0 for step in steps] for part in parts]
-        names = [series.name for series in panel.series]
+        names = [_short(series.name) for series in panel.series]
         axes.stackplot(steps, heights, labels=names, colors=palette, alpha=0.7)
     else:
         _lines(panel, axes, palette)
@@ -66,7 +66,9 @@ def _plot(panel: Panel, axes: Axes, palette: list[str]) -> None:
     axes.grid(axis="y", color="#e3e7ee")
     axes.tick_params(labelsize=8, length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.legend(fontsize=7.5, frameon=False, ncols=2)
+    legend = axes.legend(fontsize=7.5, frameon=False, ncols=2)
+    for text in (title, *legend.get_texts()):
+        text.set_parse_math(False)  # a name with dollar signs is not a formula
 
 
 def _lines(panel: Panel, axes: Axes, palette: list[str]) -> None:
@@ -78,7 +80,16 @@ def _lines(panel: Panel, axes: Axes, palette: list[str]) -> None:
             values = [float("nan") if v is None else v for v in mean.values]
         marker = "o" if len(series.steps) <= 30 else ""
         axes.plot(
-            series.steps, values, color=colour, label=series.name, marker=marker, markersize=3
+            series.steps,
+            values,
+            color=colour,
+            label=_short(series.name),
+            marker=marker,
+            markersize=3,
         )
         if series.low:
             axes.vlines(series.steps, series.low, series.high, color=colour, alpha=0.6)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:39]}…"
