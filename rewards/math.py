@@ -23,7 +23,8 @@ class Math(AnswerVerifier):
 
     Used by: V-Triune (mathverify), VLM-R1 math, VL-Cogito, Observe-R1, and by all that copy R1-V.
 
-    Refuses: an answer in the thought, several boxed answers, over 1000 characters.
+    Refuses: an answer in the thought, several boxed answers, an equation between numbers, over 1000
+    characters.
 
     Source: huggingface/Math-Verify.
     Differs: only the answer span is read, and all of it, where R1-V parses the whole completion.
@@ -31,6 +32,8 @@ class Math(AnswerVerifier):
     Raises:
         ValueError: the truth cannot be parsed: such a row should be dropped at load.
         UserError: math-verify is not installed.
+
+    Example: truth text `("1/2",)`; `0.5`, `\boxed{\frac{1}{2}}` and `x = 1/2` score 1.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text", "number")
@@ -51,9 +54,16 @@ class Math(AnswerVerifier):
             gold = math_verify.parse(_delimited(form), parsing_timeout=None)
             if not gold:
                 raise ValueError(f"the truth {form!r} is no expression that math-verify can parse")
-            if stated and math_verify.verify(gold, stated, timeout_seconds=None):
+            equal = stated and math_verify.verify(gold, stated, timeout_seconds=None)
+            if equal and ("=" in form or not _claims(answer)):
                 return Verdict(1.0, answer=answer)
         return Verdict(0.0, answer=answer, note="" if stated else "not an expression")
+
+
+def _claims(answer: str) -> bool:
+    """True for `40 = 42`, of which math-verify would read the last number only."""
+    left, equals, _ = answer.rpartition("=")
+    return bool(equals) and any(character.isdigit() for character in left)
 
 
 def _delimited(expression: str) -> str:
