@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 WEAK = ROOT / "docs" / "examples" / "weak_rewards"
 
 FUNCTIONS = """
-import os, random
+import json, os, random
 
 def fair(answer, truth):
     return float(answer == truth.text[0])
@@ -45,6 +45,10 @@ def layout(text):
 def by_point(answer, truth):
     x, y = (float(n) for n in answer.split())
     return float(abs(x - truth.points[0].x) < 0.1 and abs(y - truth.points[0].y) < 0.1)
+
+def as_judge(messages):
+    data = json.loads(messages[1]["content"])
+    return json.dumps({"score": 10 * (data["candidate"] in data["truth"].get("text", []))})
 """
 
 
@@ -59,8 +63,9 @@ def paid(report: Report) -> set[str]:
     return {f.attack for f in report.findings if f.problem.startswith("paid")}
 
 
-def test_no_attack_is_paid_by_any_shipped_verifier() -> None:
-    reports = list(verify_shipped())
+def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
+    needed = {"judge": {"callable": f"{mine}:as_judge"}}
+    reports = list(verify_shipped(needed))
     assert [report.verifier for report in reports] == plugins.names("verifier")
     found = [f"{r.verifier}: {f.attack}: {f.problem} {f.text}" for r in reports for f in r.findings]
     assert found == []

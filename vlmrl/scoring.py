@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pebble import ThreadPool
+
 from vlmrl.components import Component, Spec, build, resolve, thresholds
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
@@ -22,6 +24,8 @@ from vlmrl.verifier import BatchVerifier, GroupVerifier
 
 WINDOW = 200
 """How many of a verifier's latest calls the fault limit looks at."""
+THREADS = 16
+"""Calls that wait at the same time."""
 MIN_CALLS = 20
 """The fault limit says nothing before a verifier was called this often."""
 
@@ -76,6 +80,7 @@ class Scorer:
         self.counts: dict[tuple[str, str], Counter[str]] = {}
         self._recent: dict[tuple[str, str], deque[str | None]] = {}
         self._pool = DeadlinePool(scoring.workers)
+        self._threads = ThreadPool(THREADS)
         for source, rewards in self.rewards.items():
             _check(source, rewards, scoring)
 
@@ -128,8 +133,9 @@ class Scorer:
         return [self._judged(row) for row in rows]
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the worker processes; a thread that still waits ends with its call."""
         self._pool.close()
+        self._threads.stop()
 
     def __enter__(self) -> Scorer:
         return self
@@ -151,22 +157,21 @@ class Scorer:
 
     def _judge_items(self, rows: Sequence[_Row]) -> None:
         waiting = []
-        # Slow calls start first and run in the pool while the fast ones run here.
-        for pooled in (True, False):
+        # Calls that run elsewhere start first and go on while the fast ones run here.
+        for elsewhere in (True, False):
             for row in rows:
                 for c in row.of_scope("item"):
-                    if (c.deadline is not None) != pooled:
+                    if (c.deadline is not None or c.verifier.waits) != elsewhere:
                         continue
                     applies = c.verifier.applies_to(row.sample)
                     for completion, verdicts in zip(row.group, row.verdicts, strict=True):
+                        call = (completion, row.sample)
                         if not applies:
                             verdicts[c.label] = Verdict.not_applicable("not in the truth")
-                        elif pooled:
-                            waiting.append((verdicts, c, self._send(c, completion, row.sample)))
+                        elif elsewhere:
+                            waiting.append((verdicts, c, self._send(c, *call)))
                         else:
-                            verdicts[c.label] = guarded(
-                                c.verifier, c.verifier, completion, row.sample
-                            )
+                            verdicts[c.label] = guarded(c.verifier, c.verifier, *call)
         for verdicts, c, future in waiting:
             verdicts[c.label] = guarded(c.verifier, result, future)
 
@@ -207,7 +212,9 @@ class Scorer:
         return guarded_many(c.verifier, count, result, self._send(c, *arguments))
 
     def _send(self, c: Component, *arguments: Any) -> Any:
-        assert c.deadline is not None
+        """Start a call in the deadline pool, or in a thread if it only waits."""
+        if c.deadline is None:
+            return self._threads.schedule(c.verifier, args=arguments)
         return self._pool.submit(_call_by_spec, c.spec, arguments, deadline=c.deadline)
 
     def _judged(self, row: _Row) -> list[Judged]:

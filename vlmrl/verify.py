@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ from vlmrl.verifier import BatchVerifier, FunctionVerifier, GroupVerifier
 TOLERANCE = 0.05
 """Share of the range that an attack may earn above an honest wrong answer: partial credit."""
 SAME = 1e-9
+WAIT_DEADLINE = 120.0
+"""Seconds one call of a verifier that waits (on a network) may take."""
 MAX_CASES = 24
 EXCERPT = 100
 SPEED_SECONDS = 0.2
@@ -113,11 +115,15 @@ def verify(reward: RewardConfig, rows: Sequence[ScoredRow] = ()) -> Report:
         return _verify(reward, rows, pool)
 
 
-def verify_shipped() -> Iterator[Report]:
-    """A report on every shipped verifier with its default options, in the order of their names."""
+def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
+    """A report on every shipped verifier in the order of their names.
+
+    `options` by name, for those that cannot do without (a judge needs an endpoint).
+    """
     with DeadlinePool(WORKERS) as pool:
         for name in plugins.names("verifier"):
-            yield _verify(RewardConfig(verifier=name), (), pool)
+            reward = RewardConfig(verifier=name, options=dict(options.get(name, {})))
+            yield _verify(reward, (), pool)
 
 
 def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool) -> Report:
@@ -164,7 +170,8 @@ class _Bench:
 
     def ask(self, case: Honest, texts: Sequence[str], reward: float = 0.0) -> list[Verdict]:
         """Verdicts on completions of one sample; `reward` is what item verifiers gave them."""
-        deadline = self.component.deadline or SLOW_DEADLINE
+        patience = WAIT_DEADLINE if self.verifier.waits else SLOW_DEADLINE
+        deadline = self.component.deadline or patience
         mates = [
             other
             for others in self.variants
