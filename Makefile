@@ -49,7 +49,7 @@ clean:  ## remove what was built; keeps .venv and runs/
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(READY): pyproject.toml
-	@set -e; \
+	@set -e; export PYTHONWARNINGS=ignore; \
 	for python in $(PYTHONS); do \
 	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
 	  then found=$$python; break; fi; \
@@ -58,7 +58,7 @@ $(READY): pyproject.toml
 	  "(on Debian and Ubuntu: apt install python3 python3-venv); name it with PYTHON=..." >&2; exit 2; fi; \
 	if nvidia-smi -L >/dev/null 2>&1; then pins=; else pins="$(CPU_PINS)"; fi; \
 	echo "Setting up $(VENV) (some minutes the first time)"; \
-	[ -x $(BIN)/python ] || $$found -m venv $(VENV); \
+	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
 	$(BIN)/python -m pip install --quiet $$pins --editable '.[dev,bench]'; \
 	touch $@

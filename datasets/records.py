@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 
 from vlmrl import truths
 from vlmrl.data import demos
-from vlmrl.data.card import Card
+from vlmrl.data.card import WHERE, Card
 from vlmrl.data.media import reference
 from vlmrl.data.places import check_inside
-from vlmrl.data.readers import WHERE, open_rows
+from vlmrl.data.readers import open_rows
 from vlmrl.data.source import View
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Frame, Sample, Truth

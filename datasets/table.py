@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl import truths
 from vlmrl.data import demos
-from vlmrl.data.card import Card
+from vlmrl.data.card import WHERE, Card
 from vlmrl.data.image import image_size
 from vlmrl.data.media import Access, reference
 from vlmrl.data.places import check_inside
-from vlmrl.data.readers import WHERE, file_split, open_rows
+from vlmrl.data.readers import file_split, open_rows
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Demo, Frame, Media, Sample, Truth

@@ -360,7 +360,7 @@ class Config(Section):
         """The metrics an evaluation of these sources (none: the training sources) gives."""
         found: list[str] = []
         for source in sources or self.data.train:
-            names = ["reward", *(reward.label for reward in self.rewards_of(source))]
+            names = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
             found += [*names, *(f"{source.label}/{name}" for name in names)]
         return found
 

@@ -12,6 +12,9 @@ from typing import Any, ClassVar
 
 from vlmrl.schema import Sample
 
+WHERE = "__where__"
+"""Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
+
 
 @dataclass(frozen=True)
 class Card:

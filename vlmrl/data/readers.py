@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vlmrl.data.card import WHERE
 from vlmrl.errors import UserError
 
-WHERE = "__where__"
 Rows = Sequence[Mapping[str, Any]]
 
 _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")

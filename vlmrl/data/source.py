@@ -16,9 +16,9 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data.card import Card
+from vlmrl.data.card import WHERE, Card
 from vlmrl.data.media import Access
-from vlmrl.data.readers import WHERE, file_split
+from vlmrl.data.readers import file_split
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
