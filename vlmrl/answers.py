@@ -27,7 +27,6 @@ MAX_BOXED = 65_536
 """Characters from the end of a completion in which a boxed answer is looked for."""
 
 _BOXED = re.compile(r"\\boxed\{|[{}]")
-_BLANK = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,10 @@ def _last_boxed(text: str, start: int) -> tuple[int, int] | None:
 
 
 def _check(text: str, layout: Template) -> tuple[bool, float]:
-    """Whether the whole text matches the template, and the share of marks that stand just once."""
+    """Whether the whole text matches the template, and the share of marks that stand just once.
+
+    The marks of a tag that must have content count only if it has some.
+    """
     once, wanted, at = 0, 0, 0
     well_formed = bool(layout.tags)
     for tag in layout.tags:
@@ -219,15 +221,16 @@ def _check(text: str, layout: Template) -> tuple[bool, float]:
         if tag.presence == "optional" and not opened and not closed:
             continue
         wanted += 2
-        once += (opened == 1) + (closed == 1)
-        if not well_formed:
-            continue
-        at = _BLANK.match(text, at).end()  # type: ignore[union-attr]  # it matches anything
-        end = text.find(tag.close, at)
-        begin = at + len(tag.open)
-        well_formed = opened == closed == 1 and text.startswith(tag.open, at) and end >= begin
-        if tag.presence != "optional_empty" and not text[begin:end].strip():
+        start, end = text.find(tag.open), text.find(tag.close)
+        content = text[start + len(tag.open) : end]
+        pair = opened == closed == 1
+        if pair and tag.presence != "optional_empty" and not content.strip():
             well_formed = False
+            continue
+        once += (opened == 1) + (closed == 1)
+        # Only white space may stand before the opening mark.
+        in_order = at <= start < end and not text[at:start].strip()
+        well_formed = well_formed and pair and in_order
         at = end + len(tag.close)
     well_formed = well_formed and not text[at:].strip()
     return well_formed, once / wanted if wanted else 0.0
