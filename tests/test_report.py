@@ -19,7 +19,7 @@ from vlmrl import files, runfolder
 from vlmrl.config import parse
 from vlmrl.errors import UserError
 from vlmrl.report import build_report
-from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
+from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, said
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
 from vlmrl.report.media import Album
 from vlmrl.report.series import (
@@ -411,6 +411,29 @@ def test_a_gap_breaks_the_line_and_is_silent_on_hover() -> None:
     (curve,) = drawing.curves
     assert curve.line.count("M") == 2 and len(curve.dots) == 3
     assert drawing.hover["rows"] == [["0", "", "1", "0.5"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.12345, "", "0.123"),
+        (7258.4, "", "7,258"),
+        (3.07e-7, "", "3.07e-07"),
+        (0.0625, "share", "6.25%"),
+        (1234, "s", "1,234 s"),
+        (None, "", "-"),
+        (math.nan, "s", "-"),
+    ],
+)
+def test_a_number_is_said_in_three_digits(value: float | None, unit: Any, text: str) -> None:
+    assert said(value, unit) == text
+
+
+@given(st.floats(-1e4, 1e4), st.floats(1e-6, 1e3))
+def test_ticks_tell_each_other_apart(start: float, reach: float) -> None:
+    drawing = draw(Panel("", (Series("a", (0, 1), (start, start + reach)),)), {})
+    labels = [tick.label for tick in drawing.y_ticks]
+    assert len(labels) >= 2 and len(set(labels)) == len(labels)
 
 
 def test_the_height_of_a_point_is_its_value() -> None:

@@ -168,13 +168,13 @@ def step_line(metrics: Metrics) -> str:
     parts = [f"reward {_number(metrics.get('reward/mean'))}"]
     table = sources(metrics)
     for name, row in table.items():
-        # The reward of the only source is the reward just said.
-        keys = [key for key in row if len(table) > 1 or key != "reward"]
+        # What is said of the only source's whole is said once.
+        keys = [k for k in row if len(table) > 1 or k not in ("reward", "uniform_share")]
         parts.append(" ".join([f"{name}:", *(f"{key} {_number(row[key])}" for key in keys)]))
     parts += [f"{label} {text}" for label, text in _facts(metrics)]
     if spent := times(metrics):
         whole = sum(spent.values())
-        shares = " ".join(f"{name} {value / whole:.0%}" for name, value in spent.items())
+        shares = " ".join(f"{k} {v / whole:.0%}" for k, v in spent.items() if v / whole >= 0.005)
         parts.append(f"{whole:.2f} s ({shares})")
     return "  ".join(parts)
 
@@ -260,7 +260,9 @@ def _facts(metrics: Metrics) -> list[tuple[str, str]]:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if abs(value) >= 1000 else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 1000 else f"{value:.3g}"
 
 
 def _is_due(step: int, total: int) -> bool:

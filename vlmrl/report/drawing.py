@@ -77,21 +77,27 @@ def draw(panel: Panel, known: dict[str, int]) -> Drawing:
         curves.append(replace(curve, colour=picked[i]))
     return Drawing(
         title=panel.title,
-        x_ticks=tuple(Tick(round(x(v), 1), f"{v:g}") for v in x_ticks),
-        y_ticks=tuple(Tick(round(y(v), 1), said(v, panel.unit)) for v in y_ticks),
+        x_ticks=_ticks(x_ticks, x),
+        y_ticks=_ticks(y_ticks, y, panel.unit),
         curves=tuple(curves),
         hover=_hover(panel, steps, x),
     )
 
 
-def said(value: float | None, unit: Unit = "") -> str:
-    """A number as a person reads it: three digits and the unit."""
+def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:
+    """A number as a person reads it: so many digits (all before the point), and the unit."""
     if value is None or not math.isfinite(value):
         return "-"
-    if unit == "share":
-        return f"{100 * value:.3g}%"
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{text} s" if unit == "s" else text
+    number = 100 * value if unit == "share" else value
+    text = f"{number:,.{max(digits, len(str(int(abs(number)))))}g}"
+    return text + {"": "", "share": "%", "s": " s"}[unit]
+
+
+def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
+    """Marks with as few digits as tell them apart."""
+    attempts = ([said(v, unit, digits) for v in values] for digits in range(3, 18))
+    labels = next(labels for labels in attempts if len(set(labels)) == len(values))
+    return tuple(Tick(round(scale(v), 1), text) for v, text in zip(values, labels, strict=True))
 
 
 def _curve(

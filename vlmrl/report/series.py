@@ -174,8 +174,9 @@ def _section(title: str, panels: Sequence[Panel]) -> Section:
         for panel in flat
         for series in panel.series
     )
-    moving = tuple(_ordered(panel) for panel in panels if panel not in flat)
-    return Section(title, ABOUT[title], moving, constants)
+    moving = [_ordered(panel) for panel in panels if panel not in flat]
+    moving.sort(key=lambda panel: not panel.stacked)
+    return Section(title, ABOUT[title], tuple(moving), constants)
 
 
 def _ordered(panel: Panel) -> Panel:
