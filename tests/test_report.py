@@ -192,6 +192,9 @@ def test_a_picture_is_embedded_once_and_only_within_the_budget(run: Path) -> Non
     cards = rollout_cards({1: [row("a", [completion(0.5, [0, 0, 1, 1])])]}, album)
     assert cards[0].views[0].picture is None and cards[0].truth_shapes == ()
     assert album.left_out == 1
+    (runfolder.media_folder(run) / "red.png").unlink()
+    page = Page(build_report(run))
+    assert "pictures left out" in page.text and "not in this report" in page.text
 
 
 def test_a_row_cannot_reach_a_file_outside_the_run(run: Path) -> None:

@@ -70,7 +70,11 @@ def build_report(run_dir: Path | str) -> Path:
     album = Album(runfolder.media_folder(folder), PICTURE_BYTES)
     galleries = _galleries(folder, album)
     save_plots(folder, found)
-    page = _render(config, _tiles(folder, evaluations), found, galleries, album)
+    tiles = _tiles(folder, evaluations)
+    if album.left_out:
+        note = "their files are gone, or the page would be too large"
+        tiles.append(Tile("pictures left out", str(album.left_out), note))
+    page = _render(config, tiles, found, galleries, album)
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
 
