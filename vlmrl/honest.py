@@ -19,6 +19,9 @@ from vlmrl.schema import Box, Frame, Point, Sample, Span, Track, Truth
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")
 """Labels that no example's truth has."""
+OPPOSITES = {"yes": "no", "no": "yes"}
+CONTROL = {"shuffled_rewards": [1.0, 0.0]}
+"""What the sample's meta holds for verifiers that compare with a control group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ def examples() -> list[tuple[Sample, Frame]]:
         ("Outline the dog.", Truth(masks=(outline,))),
         ("What does the sign say?", Truth(text=("Kingsland Road Market 1847",))),
         ("What breed is it?", Truth(text=("golden retriever",), labels=("golden retriever",))),
-        ("Is the door open?", Truth(text=("yes",), choice="yes", options=("yes", "no"))),
+        ("Is the door open?", Truth(text=("yes",))),
+        ("Is it day or night?", Truth(choice="night", options=("day", "night"))),
         ("How many cells?", Truth(number=7.0, text=("7",))),
         ("How good is the picture, from 1 to 5?", Truth(number=3.4)),
         ("How good is this one, from 1 to 5?", Truth(number=1.9)),
@@ -91,7 +95,7 @@ def examples() -> list[tuple[Sample, Frame]]:
         ("Where is the zebra?", Truth(none=True)),
     ]
     return [
-        (Sample(f"example {i}", "examples", (question,), truth), frame)
+        (Sample(f"example {i}", "examples", (question,), truth, meta=CONTROL), frame)
         for i, (question, truth) in enumerate(truths, start=1)
     ]
 
@@ -104,6 +108,7 @@ def _stated(truth: Truth, frame: Frame) -> Iterator[tuple[str, str, str, str]]:
     """(kind, right, wrong, everything) of every field of a truth."""
     if truth.none:
         yield "nothing", "[]", _boxes([Box(0.1, 0.1, 0.3, 0.3)], frame), ""
+        yield "nothing", "I don't know.", "seven", ""
     if truth.boxes:
         beside = [_beside(b) for b in truth.boxes]
         yield "boxes", _boxes(truth.boxes, frame), _boxes(beside, frame), ""
@@ -136,10 +141,10 @@ def _stated(truth: Truth, frame: Frame) -> Iterator[tuple[str, str, str, str]]:
     if truth.choice is not None:
         yield from _choices(truth)
     if truth.text:
-        every = " ".join([*truth.text, *STRANGERS, *truth.text, *LETTERS, "yes no true false"])
+        every = " ".join([*STRANGERS, "yes no true false", *truth.text, *LETTERS])
         yield "text", truth.text[0], _misread(truth.text[0]), every
     if truth.labels:
-        every = ", ".join([*truth.labels, *STRANGERS, *(f"finding {i}" for i in range(9))])
+        every = ", ".join([*STRANGERS, *truth.labels, *(f"finding {i}" for i in range(9))])
         yield "labels", ", ".join(truth.labels), STRANGERS[0], every
 
 
@@ -169,6 +174,8 @@ def _typed(truth: Truth, frame: Frame) -> Iterator[tuple[str, str, str, str]]:
 
 def _misread(text: str) -> str:
     """A text with every other letter and digit read wrong."""
+    if text in OPPOSITES:
+        return OPPOSITES[text]
     other = codecs.encode(text, "rot13").translate(str.maketrans("0123456789", "1234567890"))
     return "".join(b if i % 2 == 0 else a for i, (a, b) in enumerate(zip(text, other, strict=True)))
 

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vlmrl import answers, plugins
@@ -92,16 +92,8 @@ class _Case:
     honest: Honest
     right: Verdict
     wrong: Verdict
-    bare: Verdict
-    """The right answer without any tags."""
-
-    @property
-    def right_score(self) -> float:
-        return self.right.score or 0.0
-
-    @property
-    def wrong_score(self) -> float:
-        return self.wrong.score or 0.0
+    untidy: Verdict
+    """The right answer, laid out well but with a word after the end."""
 
 
 def verify(reward: RewardConfig, rows: Sequence[ScoredRow] = ()) -> Report:
@@ -168,8 +160,13 @@ class _Bench:
             if self.verifier.applies_to(sample)
         ]
 
-    def ask(self, case: Honest, texts: Sequence[str], reward: float = 0.0) -> list[Verdict]:
-        """Verdicts on completions of one sample; `reward` is what item verifiers gave them."""
+    def ask(
+        self, case: Honest, texts: Sequence[str], reward: float = 0.0, tokens: int | None = None
+    ) -> list[Verdict]:
+        """Verdicts on completions of one sample.
+
+        `reward` is what item verifiers gave them, `tokens` their length if not that of the text.
+        """
         patience = WAIT_DEADLINE if self.verifier.waits else SLOW_DEADLINE
         deadline = self.component.deadline or patience
         mates = [
@@ -180,7 +177,7 @@ class _Bench:
         ][:3]
         futures = [
             self.pool.submit(
-                _judge, self.component.spec, case, text, mates, reward, deadline=deadline
+                _judge, self.component.spec, case, text, mates, reward, tokens, deadline=deadline
             )
             for text in texts
         ]
@@ -200,14 +197,15 @@ class _Bench:
         return paid if plain and not own_rows else paid or best
 
     def _fitness(self, case: _Case) -> tuple[float, bool]:
-        told_apart = case.right_score > case.wrong_score + self.tolerance
-        return case.right.score if case.right.score is not None else -math.inf, told_apart
+        right, wrong = _score(case.right, -math.inf), _score(case.wrong, -math.inf)
+        return right, right > wrong + self.tolerance
 
     def _case(self, case: Honest) -> _Case:
         name = case.sample.template
         (right,) = self.ask(case, [lay_out(name, case.right)], reward=1.0)
-        wrong, bare = self.ask(case, [lay_out(name, case.wrong), case.right])
-        return _Case(case, right, wrong, bare)
+        (wrong,) = self.ask(case, [lay_out(name, case.wrong)])
+        (untidy,) = self.ask(case, [f"{lay_out(name, case.right)} so"], reward=1.0)
+        return _Case(case, right, wrong, untidy)
 
     def honest_findings(self, cases: Iterable[_Case]) -> Iterator[Finding]:
         """What goes wrong on honest answers: failures, unlike scores for the same completion."""
@@ -226,30 +224,40 @@ class _Bench:
         texts = attack.make(case.honest)
         if texts and attack.unless:
             (shows,) = self.ask(case.honest, [attack.unless(case.honest)])
-            if (shows.score or 0.0) >= case.right_score - SAME:
+            if _score(shows) >= _score(case.right) - SAME:
                 return
         self.tried[attack.name] += len(texts)
         for text, verdict in zip(texts, self.ask(case.honest, texts), strict=True):
-            problem = self._problem(attack, case, text, verdict)
+            beside = self._as_long_as(case, text) if self.verifier.scope == "group" else case
+            problem = self._problem(attack, beside, text, verdict)
             if problem:
                 yield _finding(attack.name, case, problem, verdict, text)
+
+    def _as_long_as(self, case: _Case, text: str) -> _Case:
+        """The honest pair, as long as an attack: many group verifiers look at lengths alone."""
+        name, tokens = case.honest.sample.template, _num_tokens(text)
+        right_text, wrong_text = (lay_out(name, a) for a in (case.honest.right, case.honest.wrong))
+        (right,) = self.ask(case.honest, [right_text], 1.0, tokens)
+        (wrong,) = self.ask(case.honest, [wrong_text], 0.0, tokens)
+        return replace(case, right=right, wrong=wrong)
 
     def _problem(self, attack: Attack, case: _Case, text: str, verdict: Verdict) -> str:
         if verdict.fault is not None:
             return f"fails: {verdict.fault}"
         if verdict.score is None:
             return ""
-        minds_content = case.right_score > case.wrong_score + self.tolerance
-        minds_layout = case.bare.score is not None and case.bare.score < case.right_score - SAME
-        as_right = verdict.score >= case.right_score - SAME
-        if not minds_content:
-            # It pays for something else than the answer: for the layout, say, or the length.
-            broken = not answers.split(text, case.honest.sample.template).well_formed
-            unearned = attack.name == "empty" or (minds_layout and broken)
-            return "paid as much as a right answer" if as_right and unearned else ""
+        right, wrong = _score(case.right), _score(case.wrong)
+        as_right = verdict.score >= right - SAME
+        if right <= wrong + self.tolerance:
+            # It pays for something else than the right answer: for the layout, say, or the length.
+            parsed = answers.split(text, case.honest.sample.template)
+            minds_layout = _score(case.untidy) < right - SAME
+            unearned = parsed.answer is None or (minds_layout and not parsed.well_formed)
+            paid = as_right and unearned and verdict.score > max(self.verifier.low, 0.0)
+            return "paid as much as a right answer" if paid else ""
         if as_right:
             return "paid as much as a right answer"
-        if attack.ceiling == "wrong" and verdict.score > case.wrong_score + self.tolerance:
+        if attack.ceiling == "wrong" and verdict.score > wrong + self.tolerance:
             return "paid more than an honest wrong answer"
         return ""
 
@@ -263,10 +271,17 @@ class _Bench:
         return shown
 
 
-def _judge(spec: Spec, case: Honest, text: str, mates: Sequence[Honest], reward: float) -> Verdict:
+def _judge(
+    spec: Spec,
+    case: Honest,
+    text: str,
+    mates: Sequence[Honest],
+    reward: float,
+    tokens: int | None = None,
+) -> Verdict:
     """Runs in a worker: the verdict on one completion, among honest ones where it takes several."""
     verifier = build(spec)
-    completion = _completion(case, text)
+    completion = _completion(case, text, tokens)
     if isinstance(verifier, GroupVerifier):
         group = [*_pair(case), *_pair(case), completion]
         return guarded_many(
@@ -287,10 +302,18 @@ def _pair(case: Honest) -> tuple[Completion, Completion]:
     )
 
 
-def _completion(case: Honest, text: str) -> Completion:
-    # No tokenizer here: about four characters a token, for verifiers that look at lengths.
-    tokens = tuple(range(len(text) // 4 + 1))
-    return answers.completion(text, case.sample.template, case.frame, token_ids=tokens)
+def _completion(case: Honest, text: str, tokens: int | None = None) -> Completion:
+    ids = tuple(range(_num_tokens(text) if tokens is None else tokens))
+    return answers.completion(text, case.sample.template, case.frame, token_ids=ids)
+
+
+def _num_tokens(text: str) -> int:
+    """About four characters a token: there is no tokenizer here."""
+    return len(text) // 4 + 1
+
+
+def _score(verdict: Verdict, otherwise: float = 0.0) -> float:
+    return otherwise if verdict.score is None else verdict.score
 
 
 def _finding(attack: str, case: _Case, problem: str, verdict: Verdict, text: str) -> Finding:
