@@ -146,12 +146,12 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         policy.keep_reference(config.folder / "reference.safetensors")
     o = config.optimizer
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay), o)
-    trainer.engine.sync(policy)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
         trainer.loader.restore(progress.loader)
         trainer.done = progress.step
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
+    trainer.engine.sync(policy)
 
 
 def _validator(trainer: Trainer) -> Callable[[], float]:
@@ -168,6 +168,7 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
     batches = _batches(config, sources, trainer.policy, plan)
 
     def measure() -> float:
+        trainer.engine.sync(trainer.policy)
         found = evaluate(
             batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
         )

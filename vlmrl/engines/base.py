@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Sampling:
     """How to draw. `greedy` ignores temperature, top_p and top_k. `seed` makes a call reproducible.
 
-    Log-probs that come back are those of the distribution at `temperature` (before top_p and top_k).
+    Log-probs that come back are those of the distribution at `temperature`, before top_p and top_k.
     """
 
     n: int

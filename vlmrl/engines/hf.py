@@ -1,7 +1,7 @@
-"""Rollouts in the trainer's own process, with the trainer's own weights: exact, and needs nothing else.
+"""Rollouts in the trainer's own process with the trainer's own weights: exact, needs nothing else.
 
-The prompt is prefilled once per group and its key-value cache expanded to G rows; finished rows leave
-the batch; media token ids are never sampled; token ids are kept as sampled.
+The prompt is prefilled once per group and its key-value cache expanded to G rows; finished rows
+leave the batch; media token ids are never sampled; token ids are kept as sampled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers import DynamicCache
 
-from vlmrl import answers
+from vlmrl.engines._completions import Written, completions
 from vlmrl.engines.base import Sampling
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
@@ -107,7 +107,17 @@ def _generate(
             None,
             cache,
         )[:, -1]
-    return _completions(policy, prompts, sampling.n, tokens, logprobs, stopped)
+    written = [
+        Written(
+            tuple(tokens[row]),
+            tuple(logprobs[row]),
+            "stop" if stopped[row] else "length",
+            ((policy.version, len(tokens[row])),),
+        )
+        for row in range(count)
+    ]
+    groups = [written[at : at + sampling.n] for at in range(0, count, sampling.n)]
+    return completions(policy, prompts, groups)
 
 
 def _prefill(
@@ -163,28 +173,3 @@ def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
         logprobs = logprobs.masked_fill(beyond.gather(-1, order.argsort(-1)), -torch.inf)
     return logprobs
-
-
-def _completions(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    n: int,
-    tokens: Sequence[Sequence[int]],
-    logprobs: Sequence[Sequence[float]],
-    stopped: Sequence[bool],
-) -> list[tuple[Completion, ...]]:
-    stop_ids = set(policy.stop_ids)
-    texts = policy.tokenizer.batch_decode([[t for t in ids if t not in stop_ids] for ids in tokens])
-    made = [
-        answers.completion(
-            texts[row],
-            prompts[row // n].sample.template,
-            prompts[row // n].frame,
-            token_ids=tuple(tokens[row]),
-            logprobs=tuple(logprobs[row]),
-            finish_reason="stop" if stopped[row] else "length",
-            versions=((policy.version, len(tokens[row])),),
-        )
-        for row in range(len(tokens))
-    ]
-    return [tuple(made[p * n : (p + 1) * n]) for p in range(len(prompts))]

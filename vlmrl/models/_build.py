@@ -54,6 +54,8 @@ class Small:
     """The vision field that must equal the language model's hidden size."""
     side_share: float = 24 / 64
     """Share of the rotary frequencies that M-RoPE gives to rows, and as many to columns."""
+    interleaved: bool = False
+    """Whether M-RoPE mixes time, row and column frequencies; vLLM asks, transformers knows."""
 
 
 def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
@@ -142,7 +144,8 @@ def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
     frequencies = head_dim // 2
     side = int(frequencies * small.side_share)
     sections = [frequencies - 2 * side, side, side]
-    return {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": sections}
+    rope = {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": sections}
+    return {**rope, "mrope_interleaved": True} if small.interleaved else rope
 
 
 def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:

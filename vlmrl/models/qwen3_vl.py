@@ -41,4 +41,5 @@ class Qwen3Vl(MropeFamily):
             "initializer_range": 0.05,
         },
         side_share=20 / 64,
+        interleaved=True,
     )

@@ -1,0 +1,72 @@
+"""What is done to a model inside vLLM: load weights strictly, scale logits by the temperature.
+
+Runs in the trainer's process (engine `vllm`) or in the server's workers (engine `vllm_server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+def begin_update(model: Any) -> None:
+    """Get the model ready to be given all its weights anew."""
+    from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+
+    initialize_layerwise_reload(model)
+
+
+def finish_update(model: Any, model_config: Any) -> None:
+    """Make the loaded weights the model's.
+
+    Raises:
+        RuntimeError: a layer was given none; vLLM itself only warns, and keeps the old ones.
+    """
+    from vllm.model_executor.model_loader.reload.layerwise import (
+        finalize_layerwise_reload,
+        get_layerwise_info,
+        is_deferred_attention_layer,
+    )
+
+    forgotten = []
+    for name, layer in model.named_modules():
+        info = get_layerwise_info(layer)
+        parameters, _ = info.restore_metadata
+        # A loaded layer can load no more; buffers (rotary tables ...) are no weights, and an
+        # attention layer's scales are optional.
+        waiting = info.can_load() and info.load_numel == 0
+        if parameters and waiting and not is_deferred_attention_layer(layer):
+            forgotten.append(name)
+    finalize_layerwise_reload(model, model_config)
+    if forgotten:
+        raise RuntimeError(f"the update held no weights of {', '.join(forgotten[:5])}")
+
+
+def load_weights(worker: Any, items: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Give a worker's model all its weights, in place; its own encoder cache is emptied.
+
+    The caller must reset the engine's prefix cache and its encoder cache.
+    """
+    runner = worker.model_runner
+    model = runner.get_model()
+    begin_update(model)
+    model.load_weights(iter(items))
+    finish_update(model, runner.vllm_config.model_config)
+    runner.reset_lora_state()
+    runner.reset_encoder_cache()
+
+
+def set_temperature(model: torch.nn.Module, temperature: float) -> None:
+    """Divide all logits by the temperature from now on.
+
+    vLLM's raw log-probs come before its own temperature, its processed ones after bans and cuts;
+    with the logits scaled and vLLM's temperature 1, the raw ones are the trainer's.
+    """
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    found = [m for m in model.modules() if isinstance(m, LogitsProcessor)]
+    if len(found) != 1:
+        raise RuntimeError(f"{type(model).__name__} has {len(found)} logits processors, not one")
+    found[0].scale = 1.0 / temperature

@@ -1,0 +1,140 @@
+"""Options that the vLLM engines share, and the arguments of vLLM that they stand for."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.policy import Policy
+
+GIB = 2**30
+
+
+@dataclass
+class VllmOptions:
+    """Base of the vLLM engines; the fields are options.
+
+    `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
+    prompt with its completion, in tokens. `max_images`: most images of one prompt. `max_num_seqs`:
+    completions written at one time. `gpu_memory_utilization`: share of each GPU that vLLM may take.
+    `kv_cache_gib`: size of the key-value cache; absent: what that share leaves, on a CPU 1.
+    `block_size`: tokens of one cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs.
+    `lora`: send a LoRA policy merged into full weights, or as an adapter. `restarts`: how many
+    times in a row a broken engine is started again before the run stops. `timeout`: seconds for
+    one call of generate.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int = 8192
+    max_images: int = 16
+    max_num_seqs: int = 256
+    gpu_memory_utilization: float = 0.4
+    kv_cache_gib: float | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    lora: Literal["merged", "adapter"] = "merged"
+    restarts: int = 2
+    timeout: float = 1800.0
+
+    def check_lora(self, policy: Policy) -> None:
+        """Raise UserError if the policy's adapters cannot be sent as adapters."""
+        lora = policy.config.lora
+        if self.lora != "adapter":
+            return
+        if lora is None:
+            raise UserError("engine option lora: 'adapter' needs model.lora")
+        if set(lora.towers) != {"language"}:
+            raise UserError(
+                "engine option lora: 'adapter' serves the language tower only, and "
+                f"model.lora.towers is {lora.towers}; use 'merged'"
+            )
+
+    def length_limit(self, policy: Policy) -> int:
+        """`max_model_len`, or the model's own limit if that is lower."""
+        return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
+
+    def arguments(self, policy: Policy, folder: str) -> dict[str, Any]:
+        """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
+        kv_cache = self.kv_cache_gib
+        if kv_cache is None and policy.device.type == "cpu":
+            kv_cache = 1.0
+        given = {
+            "model": folder,
+            "dtype": policy.config.dtype if self.dtype == "auto" else self.dtype,
+            "max_model_len": self.length_limit(policy),
+            "max_num_seqs": self.max_num_seqs,
+            "limit_mm_per_prompt": {"image": self.max_images, "video": 0},
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "enforce_eager": self.enforce_eager,
+            "logprobs_mode": "raw_logprobs",
+            "generation_config": "vllm",  # no sampling defaults from the checkpoint
+            "trust_remote_code": policy.config.trust_remote_code,
+            "seed": 0,
+            "use_tqdm_on_load": False,
+        }
+        if kv_cache is not None:
+            given["kv_cache_memory_bytes"] = int(kv_cache * GIB)
+        if self.block_size is not None:
+            given["block_size"] = self.block_size
+        if self.lora == "adapter":
+            assert policy.config.lora is not None
+            given |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
+            given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
+        return given
+
+
+def _served_rank(rank: int) -> int:
+    served = (8, 16, 32, 64, 128, 256, 320, 512)
+    return next((r for r in served if r >= rank), rank)
+
+
+def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights of a LoRA policy without its adapters, under the HF model's names."""
+    return {
+        name.replace(".base_layer.", "."): value.detach()
+        for name, value in policy.base.state_dict().items()
+        if ".lora_" not in name
+    }
+
+
+def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
+    """A folder for `needed` bytes, in memory if they fit there; it goes with the process."""
+    memory = Path("/dev/shm")
+    fits = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
+    return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)
+
+
+def weight_bytes(policy: Policy) -> int:
+    """Size of the policy's weights."""
+    return sum(w.numel() * w.element_size() for w in policy.weights().values())
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What vLLM does to this process while it starts is undone: seeds set, threads fixed."""
+    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    state, numpy_state, python_state = (
+        torch.get_rng_state(),
+        np.random.get_state(),
+        random.getstate(),
+    )
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -1,0 +1,55 @@
+"""The one way to import vLLM: after the torchvision shim, quiet, and without a call home.
+
+Every process of ours that touches vLLM comes through here: the trainer, the server, its workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+
+import torch
+
+from vlmrl import torchvision_shim  # noqa: F401  before vLLM imports transformers
+from vlmrl.errors import UserError
+
+_SETTINGS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Not ERROR: what a weight update could not load is a warning.
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    # Else vLLM pins this process, the trainer with it, to some of the cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+def import_vllm() -> ModuleType:
+    """The module `vllm`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm
+        from vllm.model_executor.models import registry
+    except ImportError as error:
+        raise UserError(
+            f"the vllm engines need vLLM: pip install 'vlmrl[vllm]', or make venv-vllm ({error})"
+        ) from error
+    # Warns of layers that have nothing to load; `_model.finish_update` knows them from real ones.
+    _quiet("vllm.model_executor.model_loader.reload.layerwise")
+    _quiet("vllm.triton_utils.dispatcher")  # warns when a second engine is started
+    if torch.version.cuda is None:
+        # vLLM looks at a model class in a fresh Python, to keep CUDA out of this one; a fresh
+        # Python has no shim, and here there is no CUDA.
+        registry._run_in_subprocess = lambda look: look()
+        # Warns at every call of set_num_threads, and of two libraries that are not preloaded.
+        _quiet("vllm.v1.worker.cpu_worker")
+    return vllm
+
+
+def _quiet(logger: str) -> None:
+    logging.getLogger(logger).setLevel(logging.ERROR)

@@ -1,0 +1,254 @@
+"""Rollouts by vLLM inside the trainer's own process: one GPU, shared in turns.
+
+Prompts go in as compact ids with their images, once per group; every step the full set of weights
+is handed over in memory. Starting vLLM here creates torch's default process group.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vlmrl.engines import _model
+from vlmrl.engines._completions import Written, completions
+from vlmrl.engines._options import VllmOptions, base_weights, scratch, undisturbed, weight_bytes
+from vlmrl.engines._requests import (
+    Answer,
+    EngineFault,
+    check,
+    refuse_long,
+    refuse_many_images,
+    sampling_fields,
+)
+from vlmrl.engines._vllm_import import import_vllm
+from vlmrl.engines.base import Sampling
+from vlmrl.errors import UserError
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+
+if TYPE_CHECKING:
+    from vlmrl.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Vllm(VllmOptions):
+    """Engine `vllm`. `sleep`: on a GPU, leave its memory to the trainer between rollouts.
+
+    More options: see `VllmOptions`.
+    """
+
+    sleep: bool = False
+    exact: ClassVar[bool] = False
+    _policy: Any = field(default=None, init=False, repr=False)
+    _llm: Any = field(default=None, init=False, repr=False)
+    _adapter_folder: Any = field(default=None, init=False, repr=False)
+    _adapter: Any = field(default=None, init=False, repr=False)
+    _version: int = field(default=-1, init=False, repr=False)
+    _temperature: float = field(default=1.0, init=False, repr=False)
+    _asleep: bool = field(default=False, init=False, repr=False)
+
+    def start(self, policy: Policy) -> None:
+        """Start vLLM with the policy's weights.
+
+        Raises:
+            UserError: vLLM is not installed, or cannot serve this model with these options.
+        """
+        self.check_lora(policy)
+        import_vllm()
+        self._policy = policy
+        self._start()
+        self.sync(policy)
+
+    def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+        """Groups of `sampling.n` completions, in the prompts' order.
+
+        The draw depends on `sampling.seed` and each prompt's place in the batch. After a fault vLLM
+        is started again and the batch is asked for again, `restarts` times in a row.
+
+        Raises:
+            UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
+                or vLLM keeps failing.
+        """
+        assert self._llm is not None, "engine.start was not called"
+        refuse_long(batch, sampling, self.length_limit(self._policy))
+        refuse_many_images(batch, self.max_images)
+        for restart in range(self.restarts + 1):
+            try:
+                groups = self._groups(batch, sampling)
+                break
+            except EngineFault as fault:
+                if restart == self.restarts:
+                    raise UserError(f"vLLM failed {restart + 1} times: {fault}") from fault
+                log.warning("vLLM is started again: %s", fault)
+                self._restart()
+        if self.sleep:
+            self._llm.sleep(level=1)
+            self._asleep = True
+        return Rollouts(batch, tuple(groups), version=self._version)
+
+    def sync(self, policy: Policy) -> None:
+        """Take the policy's weights; a failed update starts vLLM anew, and is tried once more.
+
+        Raises:
+            UserError: it failed again.
+        """
+        self._policy = policy
+        try:
+            self._take_weights()
+        except EngineFault as fault:
+            log.warning("vLLM is started again: %s", fault)
+            try:
+                self._restart()
+            except EngineFault as again:
+                raise UserError(f"vLLM cannot take the weights: {again}") from again
+
+    def close(self) -> None:
+        """Free vLLM's memory and the temporary files."""
+        self._llm = self._adapter = self._policy = None
+        gc.collect()
+        if self._adapter_folder is not None:
+            self._adapter_folder.cleanup()
+            self._adapter_folder = None
+
+    # ------------------------------------------------------------------------------------- starting
+
+    def _start(self) -> None:
+        from vllm import LLM
+
+        policy: Policy = self._policy
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        with scratch(weight_bytes(policy)) as folder, undisturbed():
+            policy.save(folder)
+            given = self.arguments(policy, folder)
+            if policy.device.type == "cuda":
+                given["enable_sleep_mode"] = self.sleep
+            try:
+                self._llm = LLM(**given)
+            except (ValueError, RuntimeError) as error:
+                raise UserError(f"vLLM does not start with these options: {error}") from error
+        self._temperature, self._asleep = 1.0, False
+
+    def _restart(self) -> None:
+        policy = self._policy
+        self.close()
+        self._policy = policy
+        self._start()
+        self._take_weights()
+
+    # -------------------------------------------------------------------------------------- weights
+
+    def _take_weights(self) -> None:
+        """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
+        policy: Policy = self._policy
+        self._wake()
+        adapter = self.lora == "adapter"
+        named = base_weights(policy) if adapter else policy.weights()
+        items = list(policy.family.export_names(named).items())
+        if not (adapter and self._adapter is not None):
+            try:
+                self._llm.collective_rpc(_model.load_weights, args=(items,))
+            except Exception as error:  # whatever it was, half of the weights may be gone
+                raise EngineFault(f"the weight update failed: {error!r}") from error
+        if adapter:
+            self._take_adapter()
+        engine = self._llm.llm_engine
+        if not engine.reset_prefix_cache():
+            raise EngineFault("the prefix cache could not be emptied")
+        engine.reset_encoder_cache()
+        self._llm.update_weight_version(str(policy.version))
+        self._version = policy.version
+
+    def _take_adapter(self) -> None:
+        """Write the adapter under a new number: of a known number vLLM keeps the old weights."""
+        from vllm.lora.request import LoRARequest
+
+        number = 1 if self._adapter is None else self._adapter.lora_int_id + 1
+        folder = scratch(0)
+        self._policy.adapter.save_pretrained(folder.name)
+        self._adapter = LoRARequest(f"step-{number}", number, folder.name)
+        self._adapter_folder, old = folder, self._adapter_folder
+        if old is not None:
+            old.cleanup()
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._llm.wake_up()
+            self._asleep = False
+
+    # ----------------------------------------------------------------------------------- generation
+
+    def _groups(self, batch: PromptBatch, sampling: Sampling) -> list[tuple[Completion, ...]]:
+        self._wake()
+        self._set_temperature(sampling.temperature)
+        outputs = self._outputs(batch.prompts, sampling)
+        answers = [_answer(output, sampling) for output in outputs]
+        for prompt, answer in zip(batch.prompts, answers, strict=True):
+            check(prompt, answer, self._policy, sampling, self._version)
+        return completions(self._policy, batch.prompts, [a.group for a in answers])
+
+    def _set_temperature(self, temperature: float) -> None:
+        if temperature != self._temperature:
+            self._llm.apply_model(lambda model: _model.set_temperature(model, temperature))
+            self._temperature = temperature
+
+    def _outputs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Any]:
+        """Finished requests of vLLM, in the prompts' order."""
+        engine = self._llm.llm_engine
+        waiting: list[str] = []
+        try:
+            for number, prompt in enumerate(prompts):
+                waiting += self._enqueue(prompt, sampling_fields(self._policy, sampling, number))
+            outputs = self._run(len(prompts), time.monotonic() + self.timeout)
+            waiting = []
+        finally:
+            # A request that stays behind would keep the next call from ending.
+            if waiting:
+                engine.abort_request(waiting, internal=True)
+        return sorted(outputs, key=lambda output: int(output.request_id))
+
+    def _enqueue(self, prompt: Prompt, fields: Mapping[str, Any]) -> list[str]:
+        from vllm import SamplingParams
+
+        request: dict[str, Any] = {"prompt_token_ids": list(prompt.encoded.compact_ids)}
+        if prompt.images:
+            request["multi_modal_data"] = {"image": list(prompt.images)}
+        params = SamplingParams(**fields, flat_logprobs=True)
+        try:
+            return self._llm.enqueue([request], params, use_tqdm=False, lora_request=self._adapter)
+        except ValueError as error:
+            raise UserError(f"sample {prompt.sample.id!r}: vLLM refuses it: {error}") from error
+
+    def _run(self, count: int, deadline: float) -> list[Any]:
+        engine, outputs = self._llm.llm_engine, []
+        while engine.has_unfinished_requests():
+            try:
+                outputs += [output for output in engine.step() if output.finished]
+            except Exception as error:  # the engine's state is unknown now
+                raise EngineFault(f"generation failed: {error!r}") from error
+            if time.monotonic() > deadline:
+                raise EngineFault(
+                    f"generation: {count - len(outputs)} of {count} prompts were not done after "
+                    f"{self.timeout:g} s (engine option timeout)"
+                )
+        if len(outputs) != count:
+            raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")
+        return outputs
+
+
+def _answer(output: Any, sampling: Sampling) -> Answer:
+    group = tuple(
+        Written(
+            tuple(c.token_ids),
+            tuple(c.logprobs.logprobs),
+            c.finish_reason,
+            tuple((int(v.version), v.end - v.start) for v in c.weight_versions or ()),
+        )
+        for c in output.outputs
+    )
+    return Answer(tuple(output.prompt_token_ids), group * sampling.n if sampling.greedy else group)
