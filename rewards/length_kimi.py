@@ -15,8 +15,9 @@ from vlmrl.verifier import GroupVerifier
 class LengthKimi(GroupVerifier):
     """l = 0.5 - (L - min) / (max - min) over the group; wrong completions get min(0, l).
 
-    0 for all if all are of one length. In [-0.5, 0.5]. Published with a warm-up without it: give
-    the weight a schedule.
+    0 for all if all are of one length. In [-0.5, 0.5].
+
+    Published sets: Kimi k1.5: the defaults, after a warm-up without it (give the weight a schedule).
 
     Source: Kimi k1.5, arXiv 2501.12599, section 2.3.3.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,12 @@ from vlmrl.verifier import AnswerVerifier
 
 MAX_CHARS = 1000
 """Longest answer that is read as one expression."""
+_UNIT = re.compile(r"\\(?:text|mathrm)\{[^{}]{0,100}\}")
+_FUNCTIONS = "sqrt|sin|cos|tan|cot|sec|csc|log|exp|arcsin|arccos|arctan|sinh|cosh|tanh|min|max|mod"
+_PROSE = re.compile(
+    rf"(?<![A-Za-z\\])(?:(?!(?:{_FUNCTIONS})(?![A-Za-z]))[A-Za-z]{{3,}}"
+    r"|is|or|of|in|to|at|be|by|it|an|as|so|we|if|on)(?![A-Za-z])"
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,8 @@ class Math(AnswerVerifier):
 
     Used by: V-Triune (mathverify), VLM-R1 math, VL-Cogito, Observe-R1, and by all that copy R1-V.
 
-    Refuses: an answer in the thought, several boxed answers, an equation between numbers, over 1000
-    characters.
+    Refuses: an answer in the thought, several expressions (also among words), an equation between
+    numbers, over 1000 characters.
 
     Source: huggingface/Math-Verify.
     Differs: only the answer span is read, and all of it, where R1-V parses the whole completion.
@@ -49,7 +56,10 @@ class Math(AnswerVerifier):
         if len(answer) > MAX_CHARS or answer.count("\\boxed") > 1 or answer.count("$") > 2:
             return Verdict(0.0, note="not one expression")
         # The pool's deadline ends what hangs; math-verify's own timers need the main thread.
-        stated = math_verify.parse(_delimited(answer), parsing_timeout=None)
+        expression = _expression(answer)
+        if expression is None:
+            return Verdict(0.0, answer=answer, note="several expressions among words")
+        stated = math_verify.parse(_delimited(expression), parsing_timeout=None)
         for form in accepted:
             gold = math_verify.parse(_delimited(form), parsing_timeout=None)
             if not gold:
@@ -64,6 +74,15 @@ def _claims(answer: str) -> bool:
     """True for `40 = 42`, of which math-verify would read the last number only."""
     left, equals, _ = answer.rpartition("=")
     return bool(equals) and any(character.isdigit() for character in left)
+
+
+def _expression(answer: str) -> str | None:
+    """The one piece of an answer that is not prose; None if there are several.
+
+    Without this a text such as `not 0 but 1` is read as a product of letters, which is 0.
+    """
+    pieces = [p for p in _PROSE.split(_UNIT.sub(" ", answer)) if any(map(str.isalnum, p))]
+    return pieces[0] if len(pieces) == 1 else None
 
 
 def _delimited(expression: str) -> str:

@@ -18,8 +18,10 @@ class Ndcg(AnswerVerifier):
     DCG = sum of 1 / log2(k + 1) over the places k at which a relevant name (truth `labels`) stands
     for the first time; the ideal order has all of them first. `top`: only so many places count.
 
-    A tool loop hands its retrieval log over as the answer, one page a line (VRAG-RL: weight 0.2
-    beside a judge and `ocr` with `measure: anls`, all behind a gate on the latter).
+    A tool loop hands its retrieval log over as the answer, one page a line.
+
+    Published sets: VRAG-RL: the defaults, with weight 0.2 beside a judge and `ocr` with `measure:
+    anls`, all behind a gate on the latter.
 
     Refuses: a name said twice counts once, at its first place.
 

@@ -58,9 +58,12 @@ def spoken(transcript: str) -> list[str]:
 def squad_tokens(text: str) -> list[str]:
     """Words after SQuAD's normalisation: lower case, no punctuation, no articles.
 
+    A text of nothing but articles keeps them.
+
     Source: Rajpurkar et al. 2016, arXiv 1606.05250, official evaluation script.
     """
-    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+    plain = text.lower().translate(_PUNCTUATION)
+    return _ARTICLES.sub(" ", plain).split() or plain.split()
 
 
 def edit_distance(a: str | list[str], b: str | list[str], limit: int | None = None) -> int:
