@@ -17,7 +17,7 @@ class LengthKimi(GroupVerifier):
 
     0 for all if all are of one length. In [-0.5, 0.5].
 
-    Published sets: Kimi k1.5: the defaults, after a warm-up without it (give the weight a schedule).
+    Published sets: Kimi k1.5: the defaults, after a warm-up without it (a schedule of the weight).
 
     Source: Kimi k1.5, arXiv 2501.12599, section 2.3.3.
 
