@@ -16,7 +16,7 @@ _UNIT = re.compile(r"\\(?:text|mathrm)\{[^{}]{0,100}\}")
 _FUNCTIONS = "sqrt|sin|cos|tan|cot|sec|csc|log|exp|arcsin|arccos|arctan|sinh|cosh|tanh|min|max|mod"
 _PROSE = re.compile(
     rf"(?<![A-Za-z\\])(?:(?!(?:{_FUNCTIONS})(?![A-Za-z]))[A-Za-z]{{3,}}"
-    r"|is|or|of|in|to|at|be|by|it|an|as|so|we|if|on)(?![A-Za-z])"
+    r"|(?i:is|or|of|in|to|at|be|by|it|an|as|so|we|if|on))(?![A-Za-z])"
 )
 
 
