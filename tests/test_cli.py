@@ -209,7 +209,7 @@ def test_score_runs_a_function_of_the_user(vlmrl: Callable[..., Ran]) -> None:
 
 
 def test_verify_says_yes_or_no(vlmrl: Callable[..., Ran]) -> None:
-    Path("mine.py").write_text("def score(answer): return 1.0\n")
+    Path("mine.py").write_text("def score(text): return min(1.0, len(text) / 200)\n")
     ran = vlmrl("verify", "mine.py:score", "--out", "report.json")
     assert ran.code == 1 and "failed" in ran.out
     assert json.loads(Path("report.json").read_text())["passed"] is False
