@@ -10,13 +10,16 @@ import re
 from typing import Literal
 
 from vlmrl import text
-from vlmrl.schema import Box, Completion, Frame, Point, Span
+from vlmrl.schema import Box, Completion, Frame, Span
 
 Harness = Literal["lmms_eval", "vlmevalkit"]
 Numbers = tuple[float, float, float, float]
 
 MAX_CHARS = 32_768
 """What of a text a rule looks at; the harnesses know no limit."""
+
+ROUNDING = 1e-12
+"""Unit square: the harness compares whole pixels, which have no rounding."""
 
 _FOUR = r"\[\s*" + r",\s*".join([r"(-?\d+(?:\.\d+)?)"] * 4) + r"\s*\]"
 _LMMS_BOX = re.compile(_FOUR, re.ASCII)
@@ -94,7 +97,8 @@ def screenspot_hit(answer: str, truth: Box, frame: Frame, harness: Harness) -> b
         return False
     if x > 1 or y > 1:
         x, y = x / width, y / height
-    return truth.x1 <= x <= truth.x2 - 1 / width and truth.y1 <= y <= truth.y2 - 1 / height
+    right, below = truth.x2 - 1 / width + ROUNDING, truth.y2 - 1 / height + ROUNDING
+    return truth.x1 <= x <= right and truth.y1 <= y <= below
 
 
 def charades_span(answer: str) -> Span | None:
@@ -154,11 +158,6 @@ def relaxed(answer: str, wanted: str, tolerance: float = 0.05) -> bool:
     if stated is not None and right:
         return abs(stated - right) / abs(right) <= tolerance
     return answer.lower() == wanted.lower()
-
-
-def in_box(p: Point, b: Numbers) -> bool:
-    """True if a point lies in a box given as numbers, its edge included."""
-    return b[0] <= p.x <= b[2] and b[1] <= p.y <= b[3]
 
 
 def _as_float(stated: str) -> float | None:
