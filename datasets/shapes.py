@@ -33,6 +33,7 @@ COLOURS = {
     "blue": (60, 90, 245),
     "yellow": (240, 220, 60),
 }
+OUTLINE = (255, 255, 255)  # so that a red shape shows where the background is red
 LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"  # no I, O, Q: alike at this size
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 # Share of all scenes that belongs to each split, as [from, to).
@@ -221,11 +222,11 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int
     colour = COLOURS[shape.colour]
     x1, y1, x2, y2 = box
     if shape.kind == "circle":
-        draw.ellipse(box, fill=colour)
+        draw.ellipse(box, fill=colour, outline=OUTLINE)
     elif shape.kind == "square":
-        draw.rectangle(box, fill=colour)
+        draw.rectangle(box, fill=colour, outline=OUTLINE)
     elif shape.kind == "triangle":
-        draw.polygon([(x1, y2), (x2, y2), ((x1 + x2) // 2, y1)], fill=colour)
+        draw.polygon([(x1, y2), (x2, y2), ((x1 + x2) // 2, y1)], fill=colour, outline=OUTLINE)
     else:
         centre = ((x1 + x2) / 2, (y1 + y2) / 2)
         draw.text(centre, shape.text, fill=colour, font=_font(6 * (y2 - y1) // 7), anchor="mm")
@@ -238,8 +239,8 @@ def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=64)
 def _background(size: int, shade: int) -> np.ndarray:
-    """[size, size, 3] uint8: red falls by 110 levels to the right, blue to the bottom."""
-    fall = np.linspace(150, 40, size).round().astype(np.uint8)
+    """[size, size, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
+    fall = np.linspace(220, 10, size).round().astype(np.uint8)
     image = np.full((size, size, 3), shade, np.uint8)
     image[:, :, 0] = fall[None, :]
     image[:, :, 2] = fall[:, None]
