@@ -17,8 +17,8 @@ CPU_PINS := torch==2.13.0 torchvision==0.28.0
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
 
-quickstart: $(READY)  ## set up, then train the embedded default and write its report
-	$(BIN)/vlmrl train quickstart
+quickstart: $(READY)  ## set up, then train the embedded default (or go on with it) and write its report
+	$(BIN)/vlmrl train quickstart resume=auto
 
 test: lint types pytest  ## set up, then all checks: lint, types, tests
 
