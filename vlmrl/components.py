@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.adaptors.trl import TrlVerifier, is_trl_function
+from vlmrl.adaptors.from_trl import TrlVerifier, is_trl_function
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.verifier import FunctionVerifier, Verifier
@@ -100,7 +100,7 @@ def build(spec: Spec) -> Verifier:
     """The verifier a spec stands for; the same object for the same spec in one process.
 
     The name is a shipped verifier's, or `file.py:Name` or `module:Name` of a Verifier class, of a
-    plain function (`FunctionVerifier`) or of a TRL reward function (`adaptors.trl`).
+    plain function (`FunctionVerifier`) or of a TRL reward function (`adaptors.from_trl`).
 
     Raises:
         UserError: as `plugins.build`; or the name is no verifier's, or a function asks for

@@ -79,7 +79,7 @@ def load(kind: str, name: str) -> Any:
         return getattr(importlib.import_module(f"{KINDS[kind]}.{name}"), class_name(name))
     from_file = place.endswith(".py")
     module = _module_from_file(kind, place) if from_file else _module_by_name(kind, place)
-    if attribute not in vars(module):
+    if not hasattr(module, attribute):
         public = sorted(n for n in vars(module) if not n.startswith("_"))
         raise UserError(f"{kind}: {place} has no {attribute!r}{nearest(attribute, public)}")
     return getattr(module, attribute)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vlmrl import answers, plugins
-from vlmrl.adaptors.trl import TrlVerifier
+from vlmrl.adaptors.from_trl import TrlVerifier
 from vlmrl.attacks import ATTACKS, Attack
 from vlmrl.components import SLOW_DEADLINE, Component, Spec, build, resolve
 from vlmrl.config import RewardConfig
@@ -34,7 +34,7 @@ TOLERANCE = 0.05
 SAME = 1e-9
 WAIT_DEADLINE = 120.0
 """Seconds one call of a verifier that waits (on a network) may take."""
-MAX_CASES = 24
+MAX_CASES = 10
 EXCERPT = 100
 SPEED_SECONDS = 0.2
 WORKERS = 2

@@ -1,67 +1,65 @@
-"""TRL both ways: a TRL reward function as our verifier, our verifier as a TRL reward function."""
+"""Our verifiers as a TRL reward function (`GRPOTrainer(reward_funcs=...)`)."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from vlmrl.schema import Completion, Sample, Truth, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.adaptors.foreign import (
+    ForeignScorer,
+    Rewards,
+    media_columns,
+    message_text,
+    progress_of,
+)
+from vlmrl.config import ScoringConfig
 
 
-@dataclass(frozen=True)
-class TrlVerifier(Verifier):
-    """A TRL reward function `f(completions, **columns) -> list[float | None]` as a verifier.
+def reward_function(
+    rewards: Rewards,
+    scoring: ScoringConfig | None = None,
+    template: str | None = "think_answer",
+    space: str = "pixel",
+    group_size: int | None = None,
+) -> Callable[..., list[float | None]]:
+    """A function for `reward_funcs` that pays what our scorer pays.
 
-    It is called with one completion at a time, in TRL's conversational form, so a function that
-    compares the completions of a batch with each other is not supported. It receives `prompts`,
-    `completions`, `completion_ids`, every entry of the sample's `meta` as a column, and `solution`:
-    the truth as text, unless `meta` has its own. None means "does not apply". The declared range is
-    [-1, 1], that of TRL's own functions.
+    The data set has a column `truth` and, where the truth has places, `media` (width, height) or a
+    column `image` or `images` of PIL pictures. A masked completion gets None, which TRL leaves out
+    of its group; schedules follow the trainer's steps; each verifier has a curve of its own.
 
-    Source: huggingface/trl, `GRPOTrainer._calculate_rewards`, version 1.16.
+    Example: GRPOTrainer(model, reward_funcs=reward_function(["box_iou", "format"]), ...)
+
+    Raises:
+        UserError: see `foreign.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
     """
+    scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 
-    low: ClassVar[float] = -1.0
-
-    function: Callable[..., Any]
-    name: str = "reward"
-
-    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
-        """Call the function with a batch of one."""
-        columns: dict[str, Any] = {"solution": solution(sample.truth), **sample.meta}
-        result = self.function(
-            prompts=[[{"role": "user", "content": sample.text}]],
-            completions=[[{"role": "assistant", "content": completion.text}]],
-            completion_ids=[list(completion.token_ids)],
-            **{key: [value] for key, value in columns.items()},
+    def reward(
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        truth: Sequence[Any],
+        trainer_state: Any = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        judged = scorer.judge(
+            [message_text(completion) for completion in completions],
+            truth,
+            media_columns(columns, len(completions)),
+            prompts,
+            # TRL repeats a prompt for each of its completions, side by side.
+            groups=[(i // (group_size or 1), str(prompt)) for i, prompt in enumerate(prompts)],
+            progress=progress_of(trainer_state),
         )
-        if inspect.isawaitable(result):
-            result = asyncio.run(_wait(result))
-        (reward,) = result
-        if reward is None:
-            return Verdict.not_applicable()
-        return Verdict(float(reward), answer=completion.answer)
+        if log_metric:
+            for label in judged[0].verdicts:
+                scores = [j.verdicts[label].score for j in judged]
+                known = [score for score in scores if score is not None]
+                if known:
+                    log_metric(f"vlmrl/{label}", sum(known) / len(known))
+            log_metric("vlmrl/masked", sum(j.reward is None for j in judged) / len(judged))
+        return [j.reward for j in judged]
 
-
-def is_trl_function(function: Callable[..., Any]) -> bool:
-    """True if the signature is that of a TRL reward function: it asks for `completions`."""
-    return "completions" in inspect.signature(function).parameters
-
-
-def solution(truth: Truth) -> str | None:
-    """The truth as the text that TRL calls `solution`; None if it is no text or number."""
-    if truth.text:
-        return truth.text[0]
-    if truth.choice is not None:
-        return truth.choice
-    if truth.number is not None:
-        return f"{truth.number:g}"
-    return None
-
-
-async def _wait(result: Any) -> Any:
-    return await result
+    reward.__name__ = scorer.name
+    return reward
