@@ -27,7 +27,7 @@ test: lint types pytest  ## set up, then all checks: lint, types, tests
 lint: $(READY)  ## ruff and codespell
 	$(BIN)/ruff check $(TREES)
 	$(BIN)/ruff format --check $(TREES)
-	$(BIN)/codespell $(TREES) configs docs *.md
+	$(BIN)/codespell $(filter-out tests,$(TREES)) configs docs *.md
 
 # In a checkout rewards/ and datasets/ lie beside the package; mypy sees them where users import them.
 types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl.datasets
