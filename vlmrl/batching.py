@@ -6,6 +6,7 @@ the first forward: how a batch is cut never changes the update.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,39 @@ def pack(
         if kept:
             batches.append(_batch(kept, micro_tokens, max_tokens))
     return batches
+
+
+def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
+    """Only these rows [.] of a micro-batch, with the prompts that they need."""
+    used, group = micro.group[rows].unique(return_inverse=True)
+    tensors = {
+        field.name: value[rows]
+        for field in dataclasses.fields(micro)
+        if isinstance(value := getattr(micro, field.name), torch.Tensor)
+    }
+    prompts = tuple(micro.prompts[i] for i in used.tolist())
+    return dataclasses.replace(micro, **{**tensors, "prompts": prompts, "group": group})
+
+
+def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
+    """The batch in smaller micro-batches, cut between completions until each fits."""
+    return dataclasses.replace(
+        batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
+    )
+
+
+def num_tokens(micro: MicroBatch) -> int:
+    """Tokens of the plain forward: rows * (longest prompt + longest completion)."""
+    prompts = max(len(prompt.encoded.ids) for prompt in micro.prompts)
+    return len(micro.group) * (prompts + int(micro.lengths.max()))
+
+
+def _halves(micro: MicroBatch, micro_tokens: int) -> Iterator[MicroBatch]:
+    if (rows := len(micro.group)) == 1 or num_tokens(micro) <= micro_tokens:
+        yield micro
+        return
+    for part in torch.arange(rows).tensor_split(2):
+        yield from _halves(rows_of(micro, part), micro_tokens)
 
 
 def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
 
+from vlmrl import batching, shared_attention
 from vlmrl.algorithms.base import Algorithm, LossInputs
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
-from vlmrl.forward import completion_logprobs
+from vlmrl.forward import Sharing, completion_logprobs, disagreement
 from vlmrl.models.base import Family
 from vlmrl.schema import MicroBatch, TrainBatch
+
+_T = TypeVar("_T")
+log = logging.getLogger("vlmrl")
 
 
 class Policy:
@@ -50,6 +55,9 @@ class Policy:
         _freeze(self.base, family, config)
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._reference: Any = None
+        self._can_share = family.shared and shared_attention.install(self.base)
+        self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
+        self._micro_tokens: int | None = None
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
             self.base.enable_input_require_grads()
@@ -72,8 +80,27 @@ class Policy:
 
     def logprobs(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probs (with gradient, where enabled) and entropies of a micro-batch, [B, T] float32."""
+        return self._forward(self.base, micro, self.shares(micro))
+
+    def shares(self, micro: MicroBatch) -> bool:
+        """Whether the shared forward computes this micro-batch.
+
+        The first time that it would, both forwards are run on some of its rows; if they do not
+        agree, the shared one is not used again.
+        """
+        if self.sharing.pays(micro) and self.sharing.verified is None:
+            with self._autocast():
+                found = disagreement(self.base, self.family, micro, self.temperature, self.pad_id)
+            self.sharing.judge(found, self.config.dtype)
+        return self.sharing.pays(micro)
+
+    def _forward(
+        self, model: Any, micro: MicroBatch, shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         with self._autocast():
-            return completion_logprobs(self.base, self.family, micro, self.temperature, self.pad_id)
+            return completion_logprobs(
+                model, self.family, micro, self.temperature, self.pad_id, shared
+            )
 
     # ------------------------------------------------------------------------- reference and old
 
@@ -95,31 +122,38 @@ class Policy:
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `ref_logprobs` filled in."""
-        return [_filled(batch, "ref_logprobs", self._reference_logprobs) for batch in batches]
+        fill = self._reference_logprobs
+        return [self._fitting(b, lambda b: _filled(b, "ref_logprobs", fill)) for b in batches]
 
     def with_old(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `old_logprobs` filled in; needed only when a batch gives several updates."""
-        return [_filled(batch, "old_logprobs", self._own_logprobs) for batch in batches]
+        fill = self._own_logprobs
+        return [self._fitting(b, lambda b: _filled(b, "old_logprobs", fill)) for b in batches]
 
     def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
         with self.generating():
             return self.logprobs(micro)[0]
 
     def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        shared = self.shares(micro)  # with the adapter on: without it there is no gradient to check
         if self.adapter is not None:
-            with self.adapter.disable_adapter():
-                return self._own_logprobs(micro)
+            with self.adapter.disable_adapter(), self.generating():
+                return self._forward(self.base, micro, shared)[0]
         assert self._reference is not None, "keep_reference was not called"
-        with torch.no_grad(), self._autocast():
-            return completion_logprobs(
-                self._reference, self.family, micro, self.temperature, self.pad_id
-            )[0]
+        with torch.no_grad():
+            return self._forward(self._reference, micro, shared)[0]
 
     # ------------------------------------------------------------------------------------ update
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
         """Train with this optimizer from now on."""
         self.optimizer, self.clip_norm = optimizer, config.clip_norm
+        if config.shared_forward == "on" and not self._can_share:
+            raise UserError(
+                "optimizer.shared_forward: on, but this model family or its attention "
+                f"({self.base.config.get_text_config()._attn_implementation}) cannot; use auto"
+            )
+        self.sharing = Sharing(config.shared_forward, config.shared_threshold, self._can_share)
 
     def update(
         self, batches: Sequence[TrainBatch], algorithm: Algorithm, lr: float, progress: float
@@ -133,9 +167,7 @@ class Policy:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         for batch in batches:
-            self.optimizer.zero_grad(set_to_none=True)
-            for micro in batch.micro:
-                _add(sums, self._backward(micro, batch, algorithm, progress))
+            _add(sums, self._fitting(batch, lambda b: self._gradient(b, algorithm, progress)))
             norm = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm).item()
             norms.append(norm)
             tokens += batch.num_tokens
@@ -153,6 +185,40 @@ class Policy:
             "update/tokens": float(tokens),
             "update/skipped": float(skipped),
         }
+
+    def _fitting(self, batch: TrainBatch, work: Callable[[TrainBatch], _T]) -> _T:
+        """What `work` makes of the batch; out of memory, of the batch in halved micro-batches.
+
+        The smaller budget stays for the rest of the run.
+        """
+        while True:
+            if self._micro_tokens is not None:
+                batch = batching.recut(batch, self._micro_tokens)
+            try:
+                return work(batch)
+            except torch.OutOfMemoryError as error:
+                if all(len(micro.group) == 1 for micro in batch.micro):
+                    raise UserError(
+                        "out of memory with a single completion: use model.gradient_checkpointing, "
+                        "model.lora, shorter completions or smaller media"
+                    ) from error
+            self._micro_tokens = max(batching.num_tokens(micro) for micro in batch.micro) // 2
+            log.warning(
+                "out of memory: the step is done again with micro-batches of at most %d tokens",
+                self._micro_tokens,
+            )
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _gradient(
+        self, batch: TrainBatch, algorithm: Algorithm, progress: float
+    ) -> dict[str, float]:
+        """Fill the gradients from all micro-batches of one update; sums over its loss tokens."""
+        sums: dict[str, float] = {}
+        self.optimizer.zero_grad(set_to_none=True)
+        for micro in batch.micro:
+            _add(sums, self._backward(micro, batch, algorithm, progress))
+        return sums
 
     def _backward(
         self, micro: MicroBatch, batch: TrainBatch, algorithm: Algorithm, progress: float
@@ -183,6 +249,7 @@ class Policy:
         sums["rollout/entropy"] = entropy[mask].sum().item()
         # How far the engine's log-probs are from the trainer's: 0 for an exact engine.
         sums["rollout/logprob_gap"] = gap.sum().item()
+        sums["update/shared"] = float(mask.sum()) * self.shares(micro)
         return sums
 
     # ----------------------------------------------------------------------------------- weights
@@ -285,7 +352,9 @@ def _with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
         and name.rpartition(".")[2] in family.lora_targets.get(tower, ())
     ]
     if not targets:
-        raise UserError(f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter")
+        raise UserError(
+            f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
+        )
     return peft.get_peft_model(
         model,
         peft.LoraConfig(

@@ -1,32 +1,32 @@
 """Attention over a packed row in which the completions of a group share their prompt.
 
-A packed row holds, group after group, `[prompt | completion 1 | ... | completion G]`. A prompt sees
-itself; a completion sees its prompt and itself, as if it stood right behind its prompt alone.
+In a packed row (`shared_layout`) a prompt sees itself, a completion sees its prompt and itself, as
+if it stood right behind its prompt alone.
 
 The attention is registered with transformers (`AttentionInterface`, `AttentionMaskInterface`), so
 the models' own code runs. Where transformers makes its mask we make a `SharedMask` instead, which
 transformers hands to every layer, also when a checkpointed layer runs again in the backward.
 
-Legend: L tokens of the row, N groups, G completions of the largest group, P and C longest prompt and
-completion, H query heads, K key heads, D head width, n rows and S, T queries and keys of a part.
+Legend: as in `shared_layout`; H query heads, K key heads, D head width; a part of the attention has
+n rows, S queries and T keys.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from vlmrl import torchvision_shim  # noqa: F401  before transformers
+
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
-"""transformers' own: (batch, head, query, key) places, broadcast -> may the query see the key."""
+from vlmrl.shared_layout import Block, Layout, MaskFunction
 
 PREFIX = "shared_"
 BASES = ("sdpa", "flex_attention")
@@ -40,7 +40,7 @@ def install(model: Any) -> bool:
     """
     config = model.config.get_text_config()
     base = config._attn_implementation.removeprefix(PREFIX)
-    if base not in BASES or getattr(config, "attention_dropout", 0.0):
+    if base not in BASES or getattr(config, "attention_dropout", None):
         return False
     config._attn_implementation = PREFIX + base
     return True
@@ -54,129 +54,6 @@ def sharing(layout: Layout) -> Iterator[None]:
         yield
     finally:
         _LAYOUT.reset(token)
-
-
-# ------------------------------------------------------------------------------------ the layout
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Stretches of a packed row as one padded block.
-
-    `index` int64 [..., width] are places in the row, where `real` is False the stretch's first one.
-    """
-
-    index: torch.Tensor
-    real: torch.Tensor
-    full: bool
-    """Nothing is padding."""
-
-    @classmethod
-    def of(cls, start: torch.Tensor, length: torch.Tensor) -> Block:
-        """Stretches that begin at `start` [...] and are `length` [...] tokens long."""
-        steps = torch.arange(max(1, int(length.max())), device=start.device)
-        real = steps < length[..., None]
-        return cls(start[..., None] + steps * real, real, bool(real.all()))
-
-    def to(self, device: torch.device) -> Block:
-        """The same on a device."""
-        return Block(self.index.to(device), self.real.to(device), self.full)
-
-    def take(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the row's [L, heads, D] the block's [places, heads, D]."""
-        return x.index_select(0, self.index.flatten())
-
-    def take_gradient(self, grad: torch.Tensor) -> torch.Tensor:
-        """As `take`, but 0 where the block is padding: what it computed there was not used."""
-        taken = self.take(grad)
-        return taken if self.full else taken.mul_(self.real.flatten()[:, None, None])
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the prompts and completions of a packed row lie."""
-
-    length: int
-    prompts: Block
-    """[N, P]."""
-    completions: Block
-    """[N, G, C]; groups with fewer completions are padded with empty ones."""
-    prompt_end: torch.Tensor
-    """[N]: one past the prompt's last place."""
-    row_start: torch.Tensor
-    """[B]: first place of every completion, in the order in which they were given."""
-    source: torch.Tensor
-    """[L]: for every place of the row, where it is in [flat prompts, flat completions]."""
-
-    @classmethod
-    def of(cls, prompts: torch.Tensor, group: torch.Tensor, lengths: torch.Tensor) -> Layout:
-        """A row of prompts [N] and completions [B] of these lengths; `group` [B] names the prompts."""
-        counts, tokens = torch.bincount(group, minlength=len(prompts)), torch.zeros_like(prompts)
-        tokens.index_add_(0, group, lengths)
-        start = _before(prompts + tokens)
-        end = start + prompts
-        order = group.argsort(stable=True)
-        owner = group[order]
-        slot, row_start = torch.empty_like(group), torch.empty_like(group)
-        slot[order] = torch.arange(len(group), device=group.device) - _before(counts)[owner]
-        row_start[order] = end[owner] + _before(lengths[order]) - _before(tokens)[owner]
-        # Empty completions stand, all padding, on their prompt's first place.
-        starts = start[:, None].repeat(1, int(counts.max()))
-        sizes = torch.zeros_like(starts)
-        starts[group, slot] = torch.where(lengths > 0, row_start, start[group])
-        sizes[group, slot] = lengths
-        blocks = Block.of(start, prompts), Block.of(starts, sizes)
-        flat = torch.cat([block.index.flatten() for block in blocks])
-        real = torch.cat([block.real.flatten() for block in blocks]).nonzero()[:, 0]
-        source = torch.empty_like(real)
-        source[flat[real]] = real
-        return cls(len(real), *blocks, end, row_start, source)
-
-    def to(self, device: torch.device) -> Layout:
-        """The same on a device."""
-        moved = {
-            field.name: getattr(self, field.name).to(device)
-            for field in dataclasses.fields(self)
-            if field.name != "length"
-        }
-        return Layout(self.length, **moved)
-
-    def put(self, prompts: torch.Tensor, completions: torch.Tensor) -> torch.Tensor:
-        """The row [L, ...] of what was computed for both blocks, [places, ...] each."""
-        return torch.cat([prompts, completions]).index_select(0, self.source)
-
-    def continued(self) -> torch.Tensor:
-        """[N, C]: places that completions would have right behind their prompt."""
-        steps = torch.arange(self.completions.index.shape[-1], device=self.source.device)
-        return (self.prompt_end[:, None] + steps).clamp(max=self.length - 1)
-
-    def packed(self, function: MaskFunction) -> MaskFunction:
-        """`function`, a mask for a prompt with one completion, as a mask for the packed row.
-
-        Example: `layout.packed(causal_mask_function)(0, 0, q, k)` with q [L, 1] and k [1, L].
-        """
-        groups, per_group, longest = self.completions.index.shape
-        numbers = torch.arange(groups * per_group, device=self.source.device)
-        owner = numbers // per_group
-        prompts, completions = self.prompts.index, self.completions.index
-        group = self.put(_spread(numbers[:groups], prompts), _spread(owner, completions))
-        part = self.put(_spread(numbers[:groups] * 0 - 1, prompts), _spread(numbers, completions))
-        logical = self.put(prompts.flatten(), self.continued().repeat(1, per_group).flatten())
-
-        def packed(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            together = (group[q] == group[k]) & ((part[k] < 0) | (part[q] == part[k]))
-            return together & function(batch, head, logical[q], logical[k])
-
-        return packed
-
-
-def _before(counts: torch.Tensor) -> torch.Tensor:
-    return counts.cumsum(0) - counts
-
-
-def _spread(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """A value per stretch, for every place of its stretch."""
-    return values[:, None].expand(-1, index.shape[-1]).flatten()
 
 
 # ------------------------------------------------------------------------------------- the masks
@@ -213,6 +90,7 @@ class SharedMask:
         own = function(0, 0, c[..., None], c[..., None, :])
         across = across.expand(groups, 1, longest, -1).repeat(1, 1, per_group, 1)
         own = own.expand(groups, 1, longest, longest).repeat_interleave(per_group, 0)
+        own = own & completions.real.flatten(0, 1)[:, None, None]
         blind = ~across.any(-1)
         return cls(layout, _additive(prompt), _additive(across), _additive(own), blind)
 
@@ -242,6 +120,7 @@ class Cascade(torch.autograd.Function):
         mask: SharedMask,
         scale: float,
     ) -> torch.Tensor:
+        """[L, H, D] of query [L, H, D], key and value [L, K, D]."""
         layout = mask.layout
         groups, per_group = layout.completions.index.shape[:2]
         q, k, v = (_heads(layout.prompts.take(x), groups) for x in (query, key, value))
@@ -254,8 +133,8 @@ class Cascade(torch.autograd.Function):
         alone, kept = attend(q, k, v, scale, mask.own is None, mask.own)
 
         seen, kept = _flat(seen), _flat(kept)
-        weight = (seen - kept).sigmoid()[..., None]
-        merged = torch.lerp(_flat(alone).float(), _flat(across).float(), weight).to(out.dtype)
+        alone, across = (_flat(x).to(kept.dtype) for x in (alone, across))
+        merged = torch.lerp(alone, across, (seen - kept).sigmoid()[..., None]).to(out.dtype)
         packed = layout.put(_flat(out), merged)
         ctx.save_for_backward(query, key, value, packed, lse, torch.logaddexp(seen, kept))
         ctx.mask, ctx.scale = mask, scale
@@ -263,6 +142,7 @@ class Cascade(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of query, key and value."""
         *inputs, prompt_lse, lse = ctx.saved_tensors
         mask, scale = ctx.mask, ctx.scale
         layout = mask.layout
@@ -379,7 +259,7 @@ def _mask(base: str) -> Callable[..., Any]:
     """A mask maker for `AttentionMaskInterface`, over transformers' own."""
     plain = ALL_MASK_ATTENTION_FUNCTIONS[base]
 
-    def make(*, mask_function: MaskFunction = causal_mask_function, **settings: Any) -> Any:
+    def make(*, mask_function: MaskFunction, **settings: Any) -> Any:
         layout = _LAYOUT.get()
         if layout is None:
             return plain(mask_function=mask_function, **settings)
@@ -412,7 +292,7 @@ def _attention(base: str) -> Callable[..., Any]:
         if torch.is_autocast_enabled(device):
             inputs = [x.to(torch.get_autocast_dtype(device)) for x in inputs]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return Cascade.apply(*inputs, attention_mask, scale)[None], None  # type: ignore[no-untyped-call]
+        return Cascade.apply(*inputs, attention_mask, scale)[None], None
 
     return attention
 

@@ -12,12 +12,11 @@ import torch
 
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
-from vlmrl.shared_attention import Layout, sharing
+from vlmrl.shared_attention import sharing
+from vlmrl.shared_layout import Layout
 
 
-def shared_hidden(
-    model: Any, family: Family, micro: MicroBatch
-) -> torch.Tensor:
+def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor:
     """Hidden states [N, H] that predict the scored tokens, in the order of `micro.mask.nonzero()`.
 
     `shared_attention.install` has been called on the model.

@@ -283,6 +283,10 @@ class OptimizerConfig(Section):
     """Passes over each batch of rollouts."""
     micro_tokens: int = Field(16384, ge=1)
     """Tokens per forward, prompt copies and padding included; whole groups go together."""
+    shared_forward: Literal["auto", "on", "off"] = "auto"
+    """Compute the prompt of a group once. `auto`: where it pays and the model family allows it."""
+    shared_threshold: float = Field(1.3, ge=1)
+    """For `auto`: it pays from this ratio G(P + C) / (P + GC) of tokens on."""
 
 
 class TrackingConfig(Section):

@@ -63,6 +63,7 @@ class MropeFamily(Family):
         "model.language_model.layers",
         "model.visual.blocks",
     )
+    shared: ClassVar[bool] = True
 
     small: ClassVar[_build.Small]
     """What a small model of the family looks like."""

@@ -28,7 +28,8 @@ class Family:
     which the model writes coordinates), `media_tokens` (token strings that must never be sampled),
     `towers` (vision, projector, language -> prefixes of the HF model's parameter names; every
     parameter is in exactly one tower), `lora_targets` (tower -> last parts of its linear layers'
-    names), `decoder_layers` (module paths that FSDP or checkpointing wraps).
+    names), `decoder_layers` (module paths that FSDP or checkpointing wraps), `shared` (all layers
+    attend through transformers' registries, so that `shared_forward` gives the same numbers).
 
     `model` is always the HF model itself; of a peft model its `get_base_model()`.
     """
@@ -38,6 +39,7 @@ class Family:
     media_tokens: ClassVar[tuple[str, ...]] = ()
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    shared: ClassVar[bool] = False
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.
