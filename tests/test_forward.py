@@ -37,9 +37,7 @@ def test_logprobs_of_a_mixed_batch_equal_one_plain_hf_forward_per_completion(fam
     engine = Hf()
     engine.start(made)
     rollouts = engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=6, seed=3))
-    (batch,) = pack(
-        rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6
-    )
+    (batch,) = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6)
     (micro,) = batch.micro
     with torch.no_grad():
         ours, _ = made.logprobs(micro)

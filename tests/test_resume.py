@@ -60,10 +60,12 @@ def stop_after(steps: int) -> type[Interrupt]:
 def final_state(folder: Path) -> dict[str, bytes]:
     last = checkpoint.latest(folder)
     assert last is not None
+    state = json.loads((last / "trainer/state.json").read_text())
+    del state["extra"]["seconds"]
     return {
         **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
         **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
-        "state": (last / "trainer/state.json").read_bytes(),
+        "state": json.dumps(state).encode(),
     }
 
 

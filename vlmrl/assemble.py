@@ -34,7 +34,8 @@ def train(config: Config) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
 
     Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
-    checkpoint, bit-identically on one CPU thread. `summary["finished"]` is False after an interrupt.
+    checkpoint, bit-identically on one CPU thread; a finished run is left as it is.
+    `summary["finished"]` is False after an interrupt.
 
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
@@ -44,6 +45,8 @@ def train(config: Config) -> dict[str, Any]:
         torch.set_num_threads(config.run.threads)
     start = checkpoint.resolve(config.resume, config.folder)
     progress = checkpoint.read_progress(start) if start else Progress()
+    if progress.phase == "rl" and progress.step >= config.run.steps:
+        return runfolder.read_summary(config.folder)
     with ExitStack() as stack, Interrupt() as interrupt:
         trainer = _trainer(config, start, progress, stack)
         finished = _cold_start(trainer, start, progress, interrupt)
@@ -77,12 +80,13 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     runfolder.write_config(config.folder, config)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
     engine.start(policy)
-    loader = _loader(config, train_sources, policy, config.rollout.prompts)
+    quarantine = Quarantine(config.folder / "quarantine.jsonl")
+    loader = _loader(config, train_sources, policy, config.rollout.prompts, quarantine)
     stack.callback(loader.close)
     done = progress.step if progress.phase == "rl" else 0
     tracker = Tracker(config, config.folder, config.run.steps, done)
     stack.enter_context(tracker)
-    batches = _batches(config, held_out, policy, config.evaluation)
+    batches = _batches(config, held_out, policy, config.evaluation, quarantine)
     return Trainer(
         config=config,
         policy=policy,
@@ -107,14 +111,11 @@ def _cold_start(
     optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=settings.weight_decay)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
-    with _loader(config, sources, policy, settings.batch) as loader:
+    quarantine = trainer.loader.quarantine
+    with _loader(config, sources, policy, settings.batch, quarantine) as loader:
         if start:
             checkpoint.restore(start, policy, progress)
             loader.restore(progress.loader)
-
-        def next_batch() -> PromptBatch:
-            with trainer.clock("sft data"):
-                return loader.next()
 
         def save(stage: sft.Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
@@ -123,7 +124,7 @@ def _cold_start(
         with trainer.clock("sft"):
             stage = sft.cold_start(
                 policy,
-                next_batch,
+                loader.next,
                 settings,
                 stage,
                 validate=_validator(trainer),
@@ -150,6 +151,7 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         checkpoint.restore(start, policy, progress)
         trainer.loader.restore(progress.loader)
         trainer.done = progress.step
+        trainer.clock.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
     trainer.engine.sync(policy)
 
@@ -165,13 +167,11 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [_open(config, s) for s in limited] if settings.stop_at is not None else []
     plan = EvaluationConfig(bootstrap=100)
-    batches = _batches(config, sources, trainer.policy, plan)
+    batches = _batches(config, sources, trainer.policy, plan, trainer.loader.quarantine)
 
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
-        found = evaluate(
-            batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
-        )
+        found = evaluate(batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens)
         return found.result["metrics"][settings.stop_metric]
 
     return measure
@@ -238,13 +238,19 @@ def prompt_maker(
     return make
 
 
-def _loader(config: Config, sources: Sequence[Source], policy: Policy, size: int) -> Loader:
+def _loader(
+    config: Config,
+    sources: Sequence[Source],
+    policy: Policy,
+    size: int,
+    quarantine: Quarantine,
+) -> Loader:
     return Loader(
         sources,
         prompt_maker(policy, _instruct(config)),
         size,
         seed=config.run.seed,
-        quarantine=Quarantine(config.folder / "quarantine.jsonl"),
+        quarantine=quarantine,
         quarantine_limit=config.data.quarantine_limit,
         max_prompt_tokens=config.data.max_prompt_tokens,
         workers=config.data.workers,
@@ -260,10 +266,20 @@ def _instruct(config: Config) -> dict[str, bool]:
 
 
 def _batches(
-    config: Config, sources: Sequence[Source], policy: Policy, plan: EvaluationConfig | None
+    config: Config,
+    sources: Sequence[Source],
+    policy: Policy,
+    plan: EvaluationConfig | None,
+    quarantine: Quarantine,
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Fresh batches of held-out prompts, each time it is called."""
     make = prompt_maker(policy, _instruct(config))
     size = plan.batch if plan else 1
-    limit = config.data.max_prompt_tokens
-    return lambda: eval_batches(sources, make, size, max_prompt_tokens=limit)
+    return lambda: eval_batches(
+        sources,
+        make,
+        size,
+        quarantine=quarantine,
+        quarantine_limit=config.data.quarantine_limit,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+    )

@@ -18,7 +18,7 @@ from vlmrl.assemble import prompt_maker
 from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import open_source
+from vlmrl.data.source import open_source, target
 from vlmrl.errors import UserError
 from vlmrl.evaluation import Evaluation, evaluate
 from vlmrl.models.loading import load_model
@@ -123,22 +123,14 @@ def _best(folder: Path) -> Path:
 def _source(
     run: Config | None, data: str, options: dict[str, Any] | None, limit: int | None
 ) -> SourceConfig:
-    card, split = _card_and_split(data)
+    card, split = target(data, otherwise="test")
     for known in run.data.train if run else []:
         if card in (known.card, known.label):
-            update = {"split": split, "limit": limit}
+            update: dict[str, Any] = {"split": split, "limit": limit}
             if options:
                 update["options"] = {**known.options, **options}
             return known.model_copy(update=update)
     return SourceConfig(card=card, split=split, options=options or {}, limit=limit)
-
-
-def _card_and_split(data: str) -> tuple[str, str]:
-    """`cards:test` -> ("cards", "test"); `my/file.py:Name:test` keeps its first colon."""
-    head, colon, tail = data.rpartition(":")
-    if colon and not (head.endswith(".py") or Path(data).exists()):
-        return head, tail
-    return data, "test"
 
 
 def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:

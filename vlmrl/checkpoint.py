@@ -76,7 +76,9 @@ def save(folder: Path, policy: Policy, progress: Progress, keep: int, best: int 
 
 def latest(folder: Path) -> Path | None:
     """The furthest whole checkpoint of a run folder, if any."""
-    found = [p for p in (folder / "checkpoints").glob("*-*") if (p / "trainer/state.json").is_file()]
+    found = [
+        p for p in (folder / "checkpoints").glob("*-*") if (p / "trainer/state.json").is_file()
+    ]
     return max(found, key=_order, default=None)
 
 
@@ -113,7 +115,9 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     try:
         policy.optimizer.load_state_dict(state)
     except ValueError as error:
-        raise UserError(f"{checkpoint}: the optimizer state does not fit this model: {error}") from error
+        raise UserError(
+            f"{checkpoint}: the optimizer state does not fit this model: {error}"
+        ) from error
     policy.version = progress.version
 
 

@@ -95,6 +95,21 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
             f"interrupted; saved in {settings.folder}: add resume=auto to continue", file=sys.stderr
         )
         raise typer.Exit(130)
+    _print_outcome(summary)
+    if settings.run.report:
+        print(f"report: {settings.folder / 'report.html'}")
+
+
+def _print_outcome(summary: dict[str, Any]) -> None:
+    """First and last held-out value of the run's metric, with 95 % intervals."""
+    first, last, metric = (summary[k] for k in ("first_evaluation", "last_evaluation", "metric"))
+    if first and last:
+        before, after = first["metrics"][metric], last["metrics"][metric]
+        low, high = last["intervals"][metric]
+        print(
+            f"held-out {metric}: {before:.3f} before GRPO, {after:.3f} [{low:.3f}, {high:.3f}] "
+            f"after {last['step']} steps"
+        )
 
 
 @app.command("eval")

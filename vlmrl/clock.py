@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -29,6 +29,17 @@ class Clock:
             self.wall[phase] += spent
             self._lap[phase] += spent
             self.cpu[phase] += time.process_time() - cpu
+
+    @property
+    def state(self) -> dict[str, dict[str, float]]:
+        """The seconds so far, for a checkpoint."""
+        return {"wall": dict(self.wall), "cpu": dict(self.cpu)}
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Count on from the seconds of an earlier start of the run."""
+        for mine, earlier in ((self.wall, state["wall"]), (self.cpu, state["cpu"])):
+            for phase, seconds in earlier.items():
+                mine[phase] += seconds
 
     def lap(self) -> dict[str, float]:
         """Wall seconds per phase since the last lap."""

@@ -47,10 +47,11 @@ def evaluate(
 ) -> Evaluation:
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
-    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at all), and
-    the same behind `<source>/`; of the sampled completions behind `sampled/`; each with a 95 % bootstrap interval, resampled by image where several prompts share one (they are not
-    independent). `pass_at_k` is the chance that at least one of k samples reaches `config.pass_at` in
-    `config.metric`.
+    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at
+    all), and the same behind `<source>/`; of the sampled completions behind `sampled/`. Each has a
+    95 % bootstrap interval, resampled by image where several prompts share one (they are not
+    independent). `pass_at_k` is the chance that at least one of k samples reaches
+    `config.pass_at` in `config.metric`.
     """
     scored = []
     greedy: dict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -135,7 +136,9 @@ def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]
     counts = []
     for p, group in enumerate(rewards.verdicts):
         if name == "reward":
-            scores = [float(r) for r, ok in zip(rewards.total[p], rewards.valid[p], strict=True) if ok]
+            scores = [
+                float(r) for r, ok in zip(rewards.total[p], rewards.valid[p], strict=True) if ok
+            ]
         else:
             verdicts = (v[name] for v in group if name in v)
             scores = [v.score for v in verdicts if v.applies and v.score is not None]
@@ -145,9 +148,7 @@ def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]
 
 def _pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= samples]
-    return {
-        str(k): float(np.mean([pass_at_k(n, c, k) for n, c in passes if n >= k])) for k in ks
-    }
+    return {str(k): float(np.mean([pass_at_k(n, c, k) for n, c in passes if n >= k])) for k in ks}
 
 
 def _mean(values: Sequence[tuple[str, float]]) -> float:

@@ -14,8 +14,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Reward, its components, lengths, modes and shares, over the batch and per source.
 
-    Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`, `source/<name>/<verifier>`,
-    `rollout/length`, `rollout/truncated`, `rollout/masked`, `rollout/direct`, and what the algorithm adds.
+    Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
+    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`, `rollout/direct`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -44,7 +44,11 @@ def plain_words(history: Mapping[str, float]) -> list[str]:
     lines = []
     if history.get("rollout/uniform_share", 0.0) >= 0.8:
         mean = history.get("reward/mean", 0.0)
-        why = "too easy (or the reward too coarse)" if mean > 0.5 else "too hard (or the reward too strict)"
+        why = (
+            "too easy (or the reward too coarse)"
+            if mean > 0.5
+            else "too hard (or the reward too strict)"
+        )
         share = 100 * history["rollout/uniform_share"]
         lines.append(f"{share:.0f} % of groups have one reward for all: the data is {why}")
     if history.get("rollout/groups_short", 0.0) > 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
+import json
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ from typing import Any
 
 import vlmrl
 from vlmrl.config import Config
+from vlmrl.errors import UserError
 from vlmrl.files import truncate_lines, write_json, write_lines
 from vlmrl.rows import Row, rows, to_json
 from vlmrl.schema import StepReport
@@ -113,6 +115,19 @@ def write_benchmark(
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
     """Write summary.json."""
     return write_json(folder / "summary.json", to_json(summary))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run.
+
+    Raises:
+        UserError: summary.json is missing.
+    """
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: was the folder copied whole?")
+    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return summary
 
 
 def rewind(folder: Path, step: int) -> None:

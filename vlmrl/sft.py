@@ -58,7 +58,12 @@ class Stage:
 
 
 def step(
-    policy: Policy, batch: PromptBatch, config: SftConfig, stage: Stage, micro_tokens: int, seed: int
+    policy: Policy,
+    batch: PromptBatch,
+    config: SftConfig,
+    stage: Stage,
+    micro_tokens: int,
+    seed: int,
 ) -> dict[str, float]:
     """One update on the demonstrations of a batch of prompts; returns its metrics."""
     torch.manual_seed(seed_of(seed, 1, stage.step))
@@ -81,20 +86,19 @@ def check(
     stage: Stage, config: SftConfig, metric_now: Callable[[], float]
 ) -> tuple[Stage, float | None]:
     """After a step: evaluate when it is time, and note the stop. Returns the metric if it was measured."""
-    due = (
+    if stage.stopped_at is not None:
+        return stage, None
+    metric = None
+    if (
         config.stop_at is not None
-        and stage.stopped_at is None
         and stage.step >= config.check_from
         and stage.step % config.check_every == 0
-    )
-    if not due:
-        # The cap ends an unfinished cold start with the same decay as a reached metric.
-        if stage.stopped_at is None and stage.step >= config.max_steps - config.decay_steps:
-            return replace(stage, stopped_at=stage.step), None
-        return stage, None
-    assert config.stop_at is not None
-    metric = metric_now()
-    return (replace(stage, stopped_at=stage.step) if metric >= config.stop_at else stage), metric
+    ):
+        metric = metric_now()
+    reached = metric is not None and config.stop_at is not None and metric >= config.stop_at
+    # The cap ends an unfinished cold start with the same decay as a reached metric.
+    capped = stage.step >= config.max_steps - config.decay_steps
+    return (replace(stage, stopped_at=stage.step) if reached or capped else stage), metric
 
 
 def demonstrations(

@@ -96,7 +96,7 @@ class Trainer:
                 phase="rl",
                 step=self.done,
                 loader=self.loader.state,
-                extra={"evaluations": self.evaluations},
+                extra={"evaluations": self.evaluations, "seconds": self.clock.state},
                 version=self.policy.version,
             )
             checkpoint.save(self.config.folder, self.policy, state, self.config.run.keep, self.best)
@@ -153,7 +153,9 @@ class Trainer:
     ) -> StepReport:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
         seconds = {f"time/{phase}": s for phase, s in self.clock.lap().items()}
-        return StepReport(self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages)
+        return StepReport(
+            self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
+        )
 
     def _seed(self, purpose: int) -> int:
         return seed_of(self.config.run.seed, 10 + purpose, self.done, self.extra_draws)

@@ -102,14 +102,18 @@ def open_target(
     Raises:
         UserError: no such card, file or split.
     """
+    name, split = target(text)
+    return open_source(SourceConfig(card=name, options=dict(options or {}), split=split), root)
+
+
+def target(text: str, otherwise: str = "train") -> tuple[str, str]:
+    """Card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
     head, bracket, cut = text.partition("[")  # a cut may hold a colon
     name, colon, split = head.rpartition(":")
     outside = name.endswith(".py") or ("." in name and not _is_data(name) and ":" not in name)
     if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
-        name, split = text, file_split(Path(text)) if _is_data(text) else "train"
-        bracket = cut = ""
-    config = SourceConfig(card=name, options=dict(options or {}), split=split + bracket + cut)
-    return open_source(config, root)
+        return text, file_split(Path(text)) if _is_data(text) else otherwise
+    return name, split + bracket + cut
 
 
 class View(Sequence[Mapping[str, Any]]):
