@@ -49,6 +49,7 @@ wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty e
 
 docs: $(READY)  ## pages that are written from the code
 	$(BIN)/vlmrl config schema > docs/config.schema.json
+	$(BIN)/python docs/verifier_pages.py
 
 clean:  ## remove what was built; keeps .venv and runs/
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -96,7 +96,7 @@ class Judge(Verifier):
     and is called from several threads. `budget` bounds the requests of one process; `cache` is a
     file that keeps replies over runs, memory when empty.
 
-    Used by: HumanOmniV2 (scale 0 to 5; `part: context` and `part: think` for its other two judges),
+    Used by: HumanOmniV2 (scale 0 to 5, and `part: context`, `part: think` for its two other ones),
     VTool-R1 (YES/NO: scale 0 to 1), VLM-R1 llm, Rubric anchors (weights and vetoes).
 
     Refuses: a bare number, prose around the JSON, a missing or unknown criterion, NaN, a bool.

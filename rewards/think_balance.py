@@ -17,7 +17,9 @@ class ThinkBalance(GroupVerifier):
     where d > direct a direct one gets (1 - d) / (1 - direct), where d < direct a thinking one gets
     d / direct. A completion without an answer gets 0 and is not counted. The part `direct` is d.
 
-    Used by: ours; TON (arXiv 2505.16854) leaves the balance to exploration and reports the share.
+    Used by: vlmrl.
+
+    Source: ours; TON (arXiv 2505.16854) leaves the balance to exploration and reports the share.
 
     Example:
     >>> from vlmrl.verifier import judge_group
