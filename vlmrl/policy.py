@@ -9,13 +9,13 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import safetensors.torch
 import torch
 
 from vlmrl import batching, shared_attention
-from vlmrl.algorithms.base import Algorithm, LossInputs
+from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import Sharing, completion_logprobs, disagreement
@@ -156,7 +156,7 @@ class Policy:
         self.sharing = Sharing(config.shared_forward, config.shared_threshold, self._can_share)
 
     def update(
-        self, batches: Sequence[TrainBatch], algorithm: Algorithm, lr: float, progress: float
+        self, batches: Sequence[TrainBatch], objective: Objective, lr: float, progress: float
     ) -> dict[str, float]:
         """One optimizer step per batch; returns metrics averaged over the loss tokens.
 
@@ -167,7 +167,7 @@ class Policy:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         for batch in batches:
-            _add(sums, self._fitting(batch, lambda b: self._gradient(b, algorithm, progress)))
+            _add(sums, self._fitting(batch, lambda b: self._gradient(b, objective, progress)))
             norm = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm).item()
             norms.append(norm)
             tokens += batch.num_tokens
@@ -211,23 +211,23 @@ class Policy:
                 torch.cuda.empty_cache()
 
     def _gradient(
-        self, batch: TrainBatch, algorithm: Algorithm, progress: float
+        self, batch: TrainBatch, objective: Objective, progress: float
     ) -> dict[str, float]:
         """Fill the gradients from all micro-batches of one update; sums over its loss tokens."""
         sums: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         for micro in batch.micro:
-            _add(sums, self._backward(micro, batch, algorithm, progress))
+            _add(sums, self._backward(micro, batch, objective, progress))
         return sums
 
     def _backward(
-        self, micro: MicroBatch, batch: TrainBatch, algorithm: Algorithm, progress: float
+        self, micro: MicroBatch, batch: TrainBatch, objective: Objective, progress: float
     ) -> dict[str, float]:
         new, entropy = self.logprobs(micro)
         mask = micro.mask.to(self.device)
         sampling = micro.sampling_logprobs.to(self.device)
         old = micro.old_logprobs if micro.old_logprobs is not None else new.detach()
-        out = algorithm.loss(
+        out = objective.loss(
             LossInputs(
                 new=new,
                 old=old,
@@ -242,7 +242,7 @@ class Policy:
                 progress=progress,
             )
         )
-        out.loss.backward()  # type: ignore[no-untyped-call]
+        out.loss.backward()
         gap = (sampling - old).abs()[mask]
         sums = {key: float(value) for key, value in out.metrics.items()}
         sums["loss/total"] = out.loss.item()
@@ -311,8 +311,11 @@ def adamw(
 def _filled(
     batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
 ) -> TrainBatch:
-    micro = tuple(dataclasses.replace(m, **{name: compute(m)}) for m in batch.micro)
-    return dataclasses.replace(batch, micro=micro)
+    def fill(micro: MicroBatch) -> MicroBatch:
+        change: dict[str, Any] = {name: compute(micro)}
+        return dataclasses.replace(micro, **change)
+
+    return dataclasses.replace(batch, micro=tuple(map(fill, batch.micro)))
 
 
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
@@ -371,7 +374,7 @@ def _merged(model: Any) -> dict[str, torch.Tensor]:
     from peft.tuners.lora import LoraLayer
 
     deltas = {
-        name: module.get_delta_weight("default")
+        name: cast(Any, module).get_delta_weight("default")
         for name, module in model.named_modules()
         if isinstance(module, LoraLayer)
     }

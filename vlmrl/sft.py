@@ -27,9 +27,6 @@ from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
 class Imitation:
     """The loss of the cold start: mean negative log-likelihood of the demonstrations' tokens."""
 
-    kl: float = 0.0
-    refill: int = 0
-
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Share of -mean log p; the weights are the samples' own."""
         weighted = inputs.new * inputs.mask * inputs.weights[:, None]

@@ -49,7 +49,14 @@ class LossOutput:
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
-class Algorithm(Protocol):
+class Objective(Protocol):
+    """What the policy asks of whatever it is trained with, the cold start included."""
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """The loss of one micro-batch."""
+
+
+class Algorithm(Objective, Protocol):
     """What the trainer asks of an algorithm."""
 
     kl: float
