@@ -392,6 +392,12 @@ class MicroBatch:
     """The trainer's own log-probs before the update; None means on-policy (use detached new ones)."""
     ref_logprobs: torch.Tensor | None = None
 
+    @property
+    def lengths(self) -> torch.Tensor:
+        """[B]: tokens up to the last one that carries loss; what comes after cannot matter."""
+        steps = self.mask.new_ones(self.mask.shape).cumsum(1)
+        return (steps * self.mask).amax(1)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
