@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -26,7 +25,7 @@ from typing import Any
 import vlmrl
 from vlmrl.config import Config
 from vlmrl.errors import UserError
-from vlmrl.files import truncate_lines, write_json, write_lines
+from vlmrl.files import read_json, truncate_lines, write_json, write_lines
 from vlmrl.rows import Row, rows, to_json
 from vlmrl.schema import StepReport
 
@@ -126,8 +125,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError(f"{path} is missing: was the folder copied whole?")
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return summary
+    return read_json(path)
 
 
 def rewind(folder: Path, step: int) -> None:
