@@ -74,7 +74,7 @@ class BoxIou(AnswerVerifier):
             raise ValueError(f"box_iou needs one true box, found {len(truth.boxes)}: use detection")
         right = truth.boxes[0]
         if self.official:
-            return self._official(completion, right)
+            return self._official(answer, completion.frame, right)
         found, note = extract.boxes(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
@@ -110,10 +110,9 @@ class BoxIou(AnswerVerifier):
             value = geometry.ciou_matrix(a, b, frame.width or 1, frame.height or 1)
         return max(0.0, (float(value[0, 0]) + 1) / 2)
 
-    def _official(self, completion: Completion, right: Box) -> Verdict:
+    def _official(self, answer: str, frame: Frame, right: Box) -> Verdict:
         assert self.official is not None
-        stated = official.graded_text(completion)
-        found = official.refcoco_box(stated, completion.frame, self.official)
+        found = official.refcoco_box(answer, frame, self.official)
         if found is None:
             return Verdict(0.0, note="no box found by the official rule")
         overlap = official.raw_iou(found, right.xyxy)

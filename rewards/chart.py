@@ -47,9 +47,8 @@ class Chart(AnswerVerifier):
         """Compare with every accepted answer."""
         assert truth.text is not None
         if self.official:
-            stated = official.graded_text(completion).strip()
-            right = any(official.relaxed(stated, wanted, self.tolerance) for wanted in truth.text)
-            return Verdict(float(right), answer=stated, note=f"official rule of {self.official}")
+            right = any(official.relaxed(answer, wanted, self.tolerance) for wanted in truth.text)
+            return Verdict(float(right), answer=answer, note=f"official rule of {self.official}")
         return Verdict(float(any(self._meets(answer, t) for t in truth.text)), answer=answer)
 
     def _meets(self, answer: str, wanted: str) -> bool:

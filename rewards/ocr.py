@@ -44,9 +44,8 @@ class Ocr(AnswerVerifier):
         """Compare with every accepted text; the best counts."""
         assert truth.text is not None
         if self.official:
-            stated = official.graded_text(completion)
-            score = official.anls(stated, truth.text, self.official, self.cut)
-            return Verdict(score, answer=stated, note=f"official rule of {self.official}")
+            score = official.anls(answer, truth.text, self.official, self.cut)
+            return Verdict(score, answer=answer, note=f"official rule of {self.official}")
         found = self._form(answer)
         score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)
         return Verdict(score, answer=answer)

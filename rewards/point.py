@@ -58,7 +58,7 @@ class Point(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match the points in the answer with the true places."""
         if self.official:
-            return self._official(truth, completion)
+            return self._official(answer, truth, completion)
         num_right = len(truth.boxes or truth.masks or truth.points or ())
         if not num_right:
             raise ValueError("no true place: declare the truth none if there is nothing to find")
@@ -84,10 +84,9 @@ class Point(AnswerVerifier):
             return [math.exp(-((d / self.sigma) ** 2) / 2) for d in away]
         return [float(d <= self.radius) for d in away]
 
-    def _official(self, truth: Truth, completion: Completion) -> Verdict:
+    def _official(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         assert self.official is not None
         if not truth.boxes or len(truth.boxes) != 1:
             raise ValueError("the official ScreenSpot rule needs one true box")
-        stated = official.graded_text(completion)
-        hit = official.screenspot_hit(stated, truth.boxes[0], completion.frame, self.official)
+        hit = official.screenspot_hit(answer, truth.boxes[0], completion.frame, self.official)
         return Verdict(float(hit), note=f"official rule of {self.official}")

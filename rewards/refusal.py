@@ -8,6 +8,9 @@ from vlmrl import text
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.verifier import Verifier
 
+MAX_CHARS = 1000
+"""Longer than any phrase of declining."""
+
 
 @dataclass(frozen=True)
 class Refusal(Verifier):
@@ -41,7 +44,7 @@ class Refusal(Verifier):
         """Compare declining with whether there is an answer."""
         if completion.answer is None:
             return Verdict(0.0, note="no answer")
-        declines = _plain(completion.answer) in map(_plain, self.phrases)
+        declines = _plain(completion.answer[:MAX_CHARS]) in map(_plain, self.phrases)
         if sample.truth.none:
             return Verdict(float(declines), answer=completion.answer)
         if declines:

@@ -9,7 +9,7 @@ from vlmrl import extract
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.verifier import Verifier
 
-MAX_WORDS = 100_000
+MAX_WORDS = 10_000
 """Words that are looked at; a longer text scores by its first ones."""
 
 

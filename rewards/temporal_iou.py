@@ -69,7 +69,7 @@ class TemporalIou(AnswerVerifier):
 
     def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
         if self.official:
-            span = official.charades_span(official.graded_text(completion))
+            span = official.charades_span(answer)
             return ([span], "official rule") if span else ([], "no span found by the official rule")
         if self.where == "glue":
             start, end = completion.parsed.spans.get("glue", (0, 0))

@@ -11,9 +11,6 @@ from vlmrl import text as words
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.verifier import AnswerVerifier
 
-MAX_CHARS = 32_768
-"""Longest answer that is compared."""
-
 
 @dataclass(frozen=True)
 class Text(AnswerVerifier):
@@ -26,7 +23,7 @@ class Text(AnswerVerifier):
     Published sets: Video-R1, Visionary-R1 free-form: `measure: rouge`; BLEUBERI, MT-R1-Zero:
     `measure: bleu`; Visual-ARFT search: `measure: token_f1`.
 
-    Refuses: an empty answer, over 32,768 characters. Additional words lower every measure.
+    Refuses: an empty answer. Additional words lower every measure.
 
     Source: ROUGE: Lin 2004; BLEU: Papineni et al. 2002, smoothed as sacrebleu's "exp"; SQuAD, arXiv
     1606.05250.
@@ -45,8 +42,6 @@ class Text(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""
         assert truth.text is not None
-        if len(answer) > MAX_CHARS:
-            return Verdict(0.0, note=f"answer longer than {MAX_CHARS} characters")
         cut = words.squad_tokens if self.measure == "token_f1" else ngrams.tokens
         found, rights = cut(answer), [cut(accepted) for accepted in truth.text]
         if self.measure == "bleu":

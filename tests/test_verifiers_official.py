@@ -149,7 +149,7 @@ def test_recall_at_an_iou_counts_from_it_on():
         plugins.build("verifier", "temporal_iou", VLMEVAL)
 
 
-def test_the_official_rule_looks_at_the_answer_and_else_at_the_whole_text():
+def test_the_official_rule_never_looks_at_the_thought():
     said = "<think>[0, 0, 1, 1]</think><answer>[0.25, 0.25, 0.75, 0.75]</answer>"
     verifier = plugins.build("verifier", "box_iou", LMMS)
     assert judge(verifier, said, DOOR, "think_answer", FRAME).score == 1

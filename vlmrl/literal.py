@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 MAX_CHARS = 32_768
 """Longest answer that is read as structure."""
+MAX_TOLERANT = 16_384
+"""Longest answer in which structure other than JSON is read: that takes longer."""
 
 MAX_DEPTH = 16
 SAFE_BRACKETS = 200
@@ -86,6 +88,8 @@ def _value_at(text: str, start: int, shallow: bool) -> tuple[Any, int]:
             return _JSON.raw_decode(text, start)
         except ValueError:  # JSONDecodeError, a refused constant, an integer of over 4300 digits
             pass
+    if len(text) > MAX_TOLERANT:
+        raise _Unreadable(start)
     return _sequence(text, start + 1, text[start], 1)
 
 

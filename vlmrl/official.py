@@ -10,13 +10,10 @@ import re
 from typing import Literal
 
 from vlmrl import text
-from vlmrl.schema import Box, Completion, Frame, Span
+from vlmrl.schema import Box, Frame, Span
 
 Harness = Literal["lmms_eval", "vlmevalkit"]
 Numbers = tuple[float, float, float, float]
-
-MAX_CHARS = 32_768
-"""What of a text a rule looks at; the harnesses know no limit."""
 
 ROUNDING = 1e-12
 """Unit square: the harness compares whole pixels, which have no rounding."""
@@ -29,11 +26,6 @@ _VLMEVAL_BOX = re.compile(
 )
 _CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)", re.ASCII)
 _DASHED = re.compile(r"(\d+\.*\d*)\s*-\s*(\d+\.*\d*)", re.ASCII)
-
-
-def graded_text(completion: Completion) -> str:
-    """What a harness would look at: the answer, or the whole text where there is none."""
-    return (completion.answer or completion.text)[:MAX_CHARS]
 
 
 def refcoco_box(answer: str, frame: Frame, harness: Harness) -> Numbers | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl import answers, extract
+from vlmrl import answers, extract, literal
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
 
 Scope = Literal["item", "group", "batch"]
@@ -52,8 +52,9 @@ class Verifier:
 class AnswerVerifier(Verifier):
     """Base of verifiers that judge the answer span: a subclass defines `grade`.
 
-    No answer scores 0. Where the truth is declared "none", an explicit nothing (`[]`, `none`)
-    scores 1 and everything else 0; `grade` is not asked.
+    No answer scores 0, and so does one of over `literal.MAX_CHARS` characters. Where the truth is
+    declared "none", an explicit nothing (`[]`, `none`) scores 1 and everything else 0; `grade` is
+    not asked.
     """
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
@@ -63,6 +64,8 @@ class AnswerVerifier(Verifier):
         answer = completion.answer
         if not answer:
             return Verdict(0.0, note="no answer")
+        if len(answer) > literal.MAX_CHARS:
+            return Verdict(0.0, note=f"answer longer than {literal.MAX_CHARS} characters")
         if sample.truth.none:
             nothing = extract.says_nothing(answer)
             return Verdict(
