@@ -59,11 +59,12 @@ def refusal(kind: str, name: str, options: dict[str, Any] | None = None) -> str:
 
 
 def outcome(kind: str, name: str, options: dict[str, Any]) -> Any:
-    """The plugin, or why it cannot be built (some need an option that has no default)."""
+    """The options of the built plugin, or why it cannot be built (some have no default)."""
     try:
-        return plugins.build(kind, name, options)
+        built = plugins.build(kind, name, options)
     except UserError as error:
         return str(error)
+    return {key: getattr(built, key) for key in plugins.options_of(type(built))}
 
 
 # ----------------------------------------------------------------------------------------- names
