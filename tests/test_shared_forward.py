@@ -78,6 +78,23 @@ def with_live_adapter(made):
     return made
 
 
+def rollouts_of(made):
+    engine = Hf()
+    engine.start(made)
+    return engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
+
+
+def packed(rollouts, updates=1, micro_tokens=10**6, sharing=False):
+    return pack(
+        rollouts,
+        advantages(rollouts),
+        updates=updates,
+        micro_tokens=micro_tokens,
+        max_tokens=6,
+        sharing=sharing,
+    )
+
+
 # ------------------------------------------------------------------------------ equal to the plain
 
 
@@ -211,6 +228,19 @@ def test_it_is_used_from_a_ratio_of_tokens_on():
     assert saving(rows_of(micro, torch.tensor([2]))) == 1
 
 
+def test_the_token_budget_of_the_shared_forward_counts_a_prompt_once_and_no_padding():
+    made = policy()
+    rollouts = rollouts_of(made)
+    prompts = [len(p.encoded.ids) for p in rollouts.batch.prompts]
+    completions = [len(c.token_ids) for group in rollouts.completions for c in group]
+    budget = sum(prompts) + sum(completions)
+    for micro_tokens, expected in ((budget, 1), (budget - 1, 2)):
+        (batch,) = packed(rollouts, micro_tokens=micro_tokens, sharing=True)
+        assert len(batch.micro) == expected
+    (batch,) = packed(rollouts, micro_tokens=budget)
+    assert len(batch.micro) > 2
+
+
 def test_it_cannot_be_switched_on_where_the_attention_has_no_shared_form():
     made = policy(attention="eager")
     settings = OptimizerConfig(shared_forward="on")
@@ -240,10 +270,7 @@ def test_updates_old_and_reference_logprobs_are_the_same_with_it_and_without(tmp
         descent = torch.optim.SGD(made.trainable)
         made.use_optimizer(descent, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
         made.keep_reference(tmp_path / setting)
-        engine = Hf()
-        engine.start(made)
-        rollouts = engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
-        batches = pack(rollouts, advantages(rollouts), updates=2, micro_tokens=200, max_tokens=6)
+        batches = packed(rollouts_of(made), updates=2, micro_tokens=200)
         for _ in range(2):
             filled = made.with_old(made.with_reference(batches))
             metrics = made.update(filled, Grpo(kl=0.1), lr=0.1, progress=0.0)
@@ -277,30 +304,24 @@ def layout_of(groups):
     return Layout.of(prompts, group, lengths), tokens
 
 
-@settings(max_examples=40)
-@given(GROUPS)
-def test_a_token_sees_its_prompt_and_what_stands_before_it_in_its_completion(groups):
-    layout, tokens = layout_of(groups)
-    places = torch.arange(layout.length)
-    for function in (causal_mask_function, sliding_window_causal_mask_function(3)):
-        found = layout.packed(function)(0, 0, places[:, None], places[None])
-        expected = [
+def whole_mask(tokens, window):
+    """[L, L]: which tokens a token of the packed row may see, said plainly."""
+    return torch.tensor(
+        [
             [
-                group == other
-                and part in (-1, mine)
-                and bool(function(0, 0, torch.tensor(here), torch.tensor(there)))
+                group == other and part in (-1, mine) and here - window < there <= here
                 for other, part, there in tokens
             ]
             for group, mine, here in tokens
         ]
-        assert found.tolist() == expected
+    )
 
 
 @settings(max_examples=40)
-@given(GROUPS, st.sampled_from([1, 3]), st.booleans(), st.integers(0, 2**16))
+@given(GROUPS, st.sampled_from([1, 3]), st.sampled_from([1, 3, 99]), st.integers(0, 2**16))
 def test_the_cascade_equals_attention_under_the_whole_mask(groups, queries_per_key, window, seed):
-    layout, _ = layout_of(groups)
-    function = sliding_window_causal_mask_function(3) if window else causal_mask_function
+    layout, tokens = layout_of(groups)
+    function = causal_mask_function if window == 99 else sliding_window_causal_mask_function(window)
     generator = torch.Generator().manual_seed(seed)
 
     def draw(heads):
@@ -309,9 +330,8 @@ def test_the_cascade_equals_attention_under_the_whole_mask(groups, queries_per_k
 
     inputs = draw(2 * queries_per_key), draw(2), draw(2)
     out = Cascade.apply(*inputs, SharedMask.of(layout, function), 0.3)
-    places = torch.arange(layout.length)
     q, k, v = (x.transpose(0, 1)[None] for x in inputs)
-    seen = layout.packed(function)(0, 0, places[:, None], places[None])
+    seen = whole_mask(tokens, window)
     whole = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=seen, scale=0.3, enable_gqa=True
     )
@@ -415,10 +435,7 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing_else(caplog
     gradients, batches = [], None
     for algorithm in (Grpo(), Hungry()):
         made = policy()
-        engine = Hf()
-        engine.start(made)
-        rollouts = engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
-        batches = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6)
+        batches = packed(rollouts_of(made))
         made.update(batches, algorithm, lr=0.0, progress=0.0)
         gradients.append(torch.cat([p.grad.flatten() for p in made.trainable]))
     assert (gradients[1] - gradients[0]).abs().max() < 1e-6
@@ -431,8 +448,5 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing_else(caplog
 def test_out_of_memory_with_a_single_completion_is_the_users_to_solve():
     made = policy()
     with pytest.raises(UserError, match="out of memory"):
-        engine = Hf()
-        engine.start(made)
-        rollouts = engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
-        batches = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6)
+        batches = packed(rollouts_of(made))
         made.update(batches, Hungry(most=0), lr=0.0, progress=0.0)

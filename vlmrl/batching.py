@@ -30,6 +30,21 @@ class _Row:
         return len(self.prompt.encoded.ids), len(self.completion.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """How many tokens a forward may compute, and how they are counted."""
+
+    tokens: int
+    sharing: bool
+
+    def cost(self, rows: Sequence[_Row]) -> int:
+        """Tokens that one forward of these rows computes."""
+        prompts, completions = zip(*(row.lengths for row in rows), strict=True)
+        if self.sharing:
+            return sum({row.position: row.lengths[0] for row in rows}.values()) + sum(completions)
+        return len(rows) * (max(prompts) + max(completions))
+
+
 def pack(
     rollouts: Rollouts,
     advantages: Advantages,
@@ -37,6 +52,7 @@ def pack(
     updates: int,
     micro_tokens: int,
     max_tokens: int,
+    sharing: bool = False,
 ) -> list[TrainBatch]:
     """One TrainBatch per optimizer update, each with its own denominators.
 
@@ -45,7 +61,8 @@ def pack(
     left out of the list, so the list is empty when nothing is kept.
 
     `micro_tokens` bounds a micro-batch's rows * (longest prompt + longest completion): prompt
-    copies and padding count. A group that exceeds it by itself is cut between completions; a
+    copies and padding count. With `sharing`, for the shared forward, it bounds what that computes:
+    every prompt once, no padding. A group that exceeds it by itself is cut between completions; a
     completion never is. `max_tokens` is the configured limit of a completion, for the loss.
     """
     groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
@@ -54,7 +71,7 @@ def pack(
         start, stop = (len(groups) * n // updates for n in (number, number + 1))
         kept = [group for group in groups[start:stop] if group]
         if kept:
-            batches.append(_batch(kept, micro_tokens, max_tokens))
+            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens))
     return batches
 
 
@@ -106,43 +123,38 @@ def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
     return rows
 
 
-def _batch(groups: list[list[_Row]], micro_tokens: int, max_tokens: int) -> TrainBatch:
+def _batch(groups: list[list[_Row]], budget: _Budget, max_tokens: int) -> TrainBatch:
     rows = [row for group in groups for row in group]
     return TrainBatch(
-        micro=tuple(_micro(cut) for cut in _cuts(groups, micro_tokens)),
+        micro=tuple(_micro(cut) for cut in _cuts(groups, budget)),
         num_tokens=sum(len(row.completion.token_ids) for row in rows),
         num_rollouts=len(rows),
         max_tokens=max_tokens,
     )
 
 
-def _cuts(groups: list[list[_Row]], micro_tokens: int) -> Iterator[list[_Row]]:
+def _cuts(groups: list[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
     # Neighbours of like length waste the least padding; the longest come first, so that a lack of
     # memory shows at once.
-    pieces = [piece for group in groups for piece in _pieces(group, micro_tokens)]
-    pieces.sort(key=lambda piece: _cost(piece) / len(piece), reverse=True)
-    yield from _fill(pieces, micro_tokens)
+    pieces = [piece for group in groups for piece in _pieces(group, budget)]
+    pieces.sort(key=lambda piece: budget.cost(piece) / len(piece), reverse=True)
+    yield from _fill(pieces, budget)
 
 
-def _pieces(group: list[_Row], micro_tokens: int) -> list[list[_Row]]:
-    if _cost(group) <= micro_tokens:
+def _pieces(group: list[_Row], budget: _Budget) -> list[list[_Row]]:
+    if budget.cost(group) <= budget.tokens:
         return [group]
-    return list(_fill([[row] for row in group], micro_tokens))
+    return list(_fill([[row] for row in group], budget))
 
 
-def _fill(pieces: Sequence[list[_Row]], micro_tokens: int) -> Iterator[list[_Row]]:
+def _fill(pieces: Sequence[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
     current: list[_Row] = []
     for piece in pieces:
-        if current and _cost(current + piece) > micro_tokens:
+        if current and budget.cost(current + piece) > budget.tokens:
             yield current
             current = []
         current = current + piece
     yield current
-
-
-def _cost(rows: Sequence[_Row]) -> int:
-    prompts, completions = zip(*(row.lengths for row in rows), strict=True)
-    return len(rows) * (max(prompts) + max(completions))
 
 
 def _micro(rows: list[_Row]) -> MicroBatch:

@@ -14,23 +14,22 @@ n rows, S queries and T keys.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vlmrl import torchvision_shim  # noqa: F401  before transformers
-
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+from vlmrl import torchvision_shim  # noqa: F401  before transformers
 from vlmrl.shared_layout import Block, Layout, MaskFunction
 
-PREFIX = "shared_"
-BASES = ("sdpa", "flex_attention")
-"""transformers' attentions that have a shared form; the others take the plain forward."""
+BASE = "sdpa"
+"""The one attention of transformers that has a shared form; models with another take the plain forward."""
+NAME = "shared_sdpa"
 
 
 def install(model: Any) -> bool:
@@ -39,10 +38,11 @@ def install(model: Any) -> bool:
     Outside `sharing` nothing changes: the attention that was configured runs.
     """
     config = model.config.get_text_config()
-    base = config._attn_implementation.removeprefix(PREFIX)
-    if base not in BASES or getattr(config, "attention_dropout", None):
+    if config._attn_implementation not in (BASE, NAME) or getattr(
+        config, "attention_dropout", None
+    ):
         return False
-    config._attn_implementation = PREFIX + base
+    config._attn_implementation = NAME
     return True
 
 
@@ -255,50 +255,39 @@ def _folded(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 _LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 
-def _mask(base: str) -> Callable[..., Any]:
-    """A mask maker for `AttentionMaskInterface`, over transformers' own."""
-    plain = ALL_MASK_ATTENTION_FUNCTIONS[base]
-
-    def make(*, mask_function: MaskFunction, **settings: Any) -> Any:
-        layout = _LAYOUT.get()
-        if layout is None:
-            return plain(mask_function=mask_function, **settings)
-        if base == "sdpa":
-            return SharedMask.of(layout, mask_function)
-        return plain(mask_function=layout.packed(mask_function), **settings)
-
-    return make
+def _mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
+    """For `AttentionMaskInterface`: inside `sharing` a `SharedMask`, else transformers' own."""
+    layout = _LAYOUT.get()
+    if layout is None:
+        return sdpa_mask(mask_function=mask_function, **settings)
+    return SharedMask.of(layout, mask_function)
 
 
-def _attention(base: str) -> Callable[..., Any]:
-    """An attention for `AttentionInterface`: shared for a `SharedMask`, else transformers' own."""
-    plain = ALL_ATTENTION_FUNCTIONS[base]
-
-    def attention(
-        module: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: Any,
-        scaling: float | None = None,
-        **settings: Any,
-    ) -> tuple[torch.Tensor, Any]:
-        if not isinstance(attention_mask, SharedMask):
-            return plain(module, query, key, value, attention_mask, scaling=scaling, **settings)
-        if odd := [name for name in _UNSUPPORTED if settings.get(name)]:
-            raise ValueError(f"the shared forward does not know attention with {odd[0]}")
-        inputs = [x[0].transpose(0, 1) for x in (query, key, value)]
-        device = query.device.type
-        if torch.is_autocast_enabled(device):
-            inputs = [x.to(torch.get_autocast_dtype(device)) for x in inputs]
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return Cascade.apply(*inputs, attention_mask, scale)[None], None
-
-    return attention
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    **settings: Any,
+) -> tuple[torch.Tensor, Any]:
+    """For `AttentionInterface`: shared for a `SharedMask`, else transformers' own."""
+    if not isinstance(attention_mask, SharedMask):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **settings
+        )
+    if odd := [name for name in _UNSUPPORTED if settings.get(name)]:
+        raise ValueError(f"the shared forward does not know attention with {odd[0]}")
+    inputs = [x[0].transpose(0, 1) for x in (query, key, value)]
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        inputs = [x.to(torch.get_autocast_dtype(device)) for x in inputs]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return Cascade.apply(*inputs, attention_mask, scale)[None], None
 
 
 _UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")
 
-for _base in BASES:
-    AttentionInterface.register(PREFIX + _base, _attention(_base))
-    AttentionMaskInterface.register(PREFIX + _base, _mask(_base))
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, _mask)

@@ -108,30 +108,6 @@ class Layout:
         steps = torch.arange(self.completions.index.shape[-1], device=self.source.device)
         return (self.prompt_end[:, None] + steps).clamp(max=self.length - 1)
 
-    def packed(self, function: MaskFunction) -> MaskFunction:
-        """`function`, a mask for a prompt with one completion, as a mask for the packed row.
-
-        Example: `layout.packed(causal_mask_function)(0, 0, q, k)` with q [L, 1] and k [1, L].
-        """
-        groups, per_group = self.completions.index.shape[:2]
-        numbers = torch.arange(groups * per_group, device=self.source.device)
-        owner = numbers // per_group
-        prompts, completions = self.prompts.index, self.completions.index
-        group = self.put(_spread(numbers[:groups], prompts), _spread(owner, completions))
-        part = self.put(_spread(numbers[:groups] * 0 - 1, prompts), _spread(numbers, completions))
-        logical = self.put(prompts.flatten(), self.continued().repeat(1, per_group).flatten())
-
-        def packed(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            together = (group[q] == group[k]) & ((part[k] < 0) | (part[q] == part[k]))
-            return together & function(batch, head, logical[q], logical[k])
-
-        return packed
-
 
 def _before(counts: torch.Tensor) -> torch.Tensor:
     return counts.cumsum(0) - counts
-
-
-def _spread(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """A value per stretch, for every place of its stretch."""
-    return values[:, None].expand(-1, index.shape[-1]).flatten()
