@@ -65,6 +65,10 @@ class VllmOptions:
         """`max_model_len`, or the model's own limit if that is lower."""
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
 
+    def dtype_name(self, policy: Policy) -> str:
+        """Name of torch's dtype in which the engine computes."""
+        return policy.config.dtype if self.dtype == "auto" else self.dtype
+
     def arguments(self, policy: Policy, folder: str) -> dict[str, Any]:
         """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
         kv_cache = self.kv_cache_gib
@@ -72,7 +76,7 @@ class VllmOptions:
             kv_cache = 1.0
         given = {
             "model": folder,
-            "dtype": policy.config.dtype if self.dtype == "auto" else self.dtype,
+            "dtype": self.dtype_name(policy),
             "max_model_len": self.length_limit(policy),
             "max_num_seqs": self.max_num_seqs,
             "limit_mm_per_prompt": {"image": self.max_images, "video": 0},

@@ -32,6 +32,10 @@ class Answer:
     """The prompt after media expansion, as the engine saw it."""
     group: tuple[Written, ...]
 
+    def repeated(self, n: int) -> Answer:
+        """The answer to a greedy request, which vLLM writes once, as `n` equal completions."""
+        return Answer(self.prompt_ids, self.group * n)
+
 
 def sampling_fields(policy: Policy, sampling: Sampling, prompt: int) -> dict[str, Any]:
     """Fields of vLLM's SamplingParams for prompt number `prompt` of a batch.
@@ -76,8 +80,12 @@ def refuse_many_images(batch: PromptBatch, limit: int) -> None:
             )
 
 
-def check(prompt: Prompt, answer: Answer, policy: Policy, sampling: Sampling, version: int) -> None:
-    """Raise unless the answer is whole, of this prompt, and by the weights of `version`.
+def check(
+    prompt: Prompt, answer: Answer, policy: Policy, sampling: Sampling, versions: tuple[int, int]
+) -> None:
+    """Raise unless the answer is whole, of this prompt, and by weights of these versions.
+
+    `versions` are the first and the last that it may be by: equal unless weights change in flight.
 
     Raises:
         UserError: the engine saw other prompt tokens than the trainer; asking again cannot help.
@@ -90,8 +98,9 @@ def check(prompt: Prompt, answer: Answer, policy: Policy, sampling: Sampling, ve
     banned, stops = set(policy.banned.tolist()), set(policy.stop_ids)
     for written in answer.group:
         problem = _problem(written, vocabulary, banned, stops, sampling.max_tokens)
-        if problem is None and any(v != version for v, _ in written.versions):
-            problem = f"it is by weights {written.versions}, not by version {version}"
+        first, last = versions
+        if problem is None and not all(first <= v <= last for v, _ in written.versions):
+            problem = f"it is by weights {written.versions}, not by version {first} (to {last})"
         if problem is not None:
             raise EngineFault(f"sample {prompt.sample.id!r}, a completion: {problem}")
 

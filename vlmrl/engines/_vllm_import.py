@@ -5,6 +5,7 @@ Every process of ours that touches vLLM comes through here: the trainer, the ser
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from types import ModuleType
@@ -14,6 +15,8 @@ import torch
 from vlmrl import torchvision_shim  # noqa: F401  before vLLM imports transformers
 from vlmrl.errors import UserError
 
+MISSING = "the vllm engines need vLLM: pip install 'vlmrl[vllm]'; on a CPU, make venv-vllm"
+
 _SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -22,6 +25,13 @@ _SETTINGS = {
     # Else vLLM pins this process, the trainer with it, to some of the cores.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
+
+
+def require_vllm() -> None:
+    """Raise UserError unless vLLM is installed; imports nothing."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise UserError(MISSING)
 
 
 def import_vllm() -> ModuleType:
@@ -36,9 +46,7 @@ def import_vllm() -> ModuleType:
         import vllm
         from vllm.model_executor.models import registry
     except ImportError as error:
-        raise UserError(
-            f"the vllm engines need vLLM: pip install 'vlmrl[vllm]', or make venv-vllm ({error})"
-        ) from error
+        raise UserError(f"{MISSING} ({error})") from error
     # Warns of layers that have nothing to load; `_model.finish_update` knows them from real ones.
     _quiet("vllm.model_executor.model_loader.reload.layerwise")
     _quiet("vllm.triton_utils.dispatcher")  # warns when a second engine is started

@@ -187,9 +187,11 @@ class Vllm(VllmOptions):
         self._wake()
         self._set_temperature(sampling.temperature)
         outputs = self._outputs(batch.prompts, sampling)
-        answers = [_answer(output, sampling) for output in outputs]
+        answers = [_answer(output) for output in outputs]
+        if sampling.greedy:
+            answers = [answer.repeated(sampling.n) for answer in answers]
         for prompt, answer in zip(batch.prompts, answers, strict=True):
-            check(prompt, answer, self._policy, sampling, self._version)
+            check(prompt, answer, self._policy, sampling, (self._version, self._version))
         return completions(self._policy, batch.prompts, [a.group for a in answers])
 
     def _set_temperature(self, temperature: float) -> None:
@@ -241,7 +243,7 @@ class Vllm(VllmOptions):
         return outputs
 
 
-def _answer(output: Any, sampling: Sampling) -> Answer:
+def _answer(output: Any) -> Answer:
     group = tuple(
         Written(
             tuple(c.token_ids),
@@ -251,4 +253,4 @@ def _answer(output: Any, sampling: Sampling) -> Answer:
         )
         for c in output.outputs
     )
-    return Answer(tuple(output.prompt_token_ids), group * sampling.n if sampling.greedy else group)
+    return Answer(tuple(output.prompt_token_ids), group)

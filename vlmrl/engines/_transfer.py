@@ -1,0 +1,202 @@
+"""How weights get from the trainer to a server: by a file in shared memory, by gloo, nccl or ipc.
+
+Each is a vLLM weight transfer back-end; its other half is in `_worker.py` (file, gloo) or in vLLM
+(nccl and ipc, for trainers with CUDA).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import safetensors.torch
+import torch
+
+from vlmrl.engines import _gloo
+from vlmrl.engines._server import Server
+from vlmrl.errors import UserError
+
+Name = Literal["file", "gloo", "nccl", "ipc"]
+
+
+class Transfer(Protocol):
+    """One way for weights; holds the last ones, so that a server started anew gets the same."""
+
+    backend: str
+    """Its name in vLLM's weight transfer config."""
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take the weights to send from now on; the tensors may change afterwards."""
+
+    def open(self, server: Server) -> None:
+        """Get a newly started server ready to receive."""
+
+    def send(self, server: Server) -> None:
+        """Give a server the weights (start, update, finish)."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+def transfer(name: Name, folder: Path, address: str, timeout: float) -> Transfer:
+    """The transfer of this name; `folder` is for file, `address`, where servers find us, for others.
+
+    Raises:
+        UserError: nccl or ipc without CUDA.
+    """
+    if name == "file":
+        return FileTransfer(folder)
+    if name == "gloo":
+        return GlooTransfer(address, timeout)
+    if not torch.cuda.is_available():
+        raise UserError(f"engine option transfer: {name!r} needs CUDA; use 'file' or 'gloo'")
+    return CudaTransfer(name, address)
+
+
+class FileTransfer:
+    """A safetensors file that both sides can read; trainer and servers share the machine."""
+
+    backend = "vlmrl"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / f"weights-{self._number}.safetensors"
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write them to a new file; a server may still read the old one, whose name goes."""
+        old = self._file
+        self._number += 1
+        safetensors.torch.save_file(_copies(weights), self._file)
+        old.unlink(missing_ok=True)
+
+    def open(self, server: Server) -> None:
+        """Nothing but vLLM's formality."""
+        server.init_weight_transfer_engine({})
+
+    def send(self, server: Server) -> None:
+        """Name the file to the server."""
+        server.start_weight_update()
+        server.update_weights({"path": str(self._file)})
+        server.finish_weight_update()
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.unlink(missing_ok=True)
+
+
+class GlooTransfer:
+    """Broadcast over the network: servers may be elsewhere, nothing touches a disk."""
+
+    backend = "vlmrl"
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self._address, self._timeout = address, timeout
+        self._weights: dict[str, torch.Tensor] = {}
+        self._groups: dict[Server, tuple[Any, Any]] = {}
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy them to the CPU."""
+        self._weights = _copies(weights)
+
+    def open(self, server: Server) -> None:
+        """Meet the server's workers."""
+        world = 1 + _world_size(server, self._timeout)
+        store, port = _gloo.listen(self._address, world, self._timeout)
+        meeting = {"address": self._address, "port": port}
+        meeting |= {"world_size": world, "timeout": self._timeout}
+        with ThreadPoolExecutor(1) as pool:
+            joined = pool.submit(server.init_weight_transfer_engine, meeting)
+            group = _gloo.group(store, 0, world, self._timeout, self._address)
+            joined.result()
+        self._groups[server] = store, group
+
+    def send(self, server: Server) -> None:
+        """Broadcast one tensor after the other while the server receives them."""
+        tensors = self._weights.values()
+        listed = {
+            "names": list(self._weights),
+            "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
+            "shapes": [list(t.shape) for t in tensors],
+        }
+        server.start_weight_update()
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit(server.update_weights, listed)
+            for tensor in tensors:
+                _gloo.broadcast(self._groups[server][1], tensor)
+            received.result()
+        server.finish_weight_update()
+
+    def close(self) -> None:
+        """Leave all groups."""
+        self._groups, self._weights = {}, {}
+
+
+class CudaTransfer:
+    """vLLM's own back-ends between GPUs; sends the live weights, without a copy."""
+
+    def __init__(self, name: Literal["nccl", "ipc"], address: str) -> None:
+        self.backend: str = name
+        self._address = address
+        self._weights: Mapping[str, torch.Tensor] = {}
+        self._senders: dict[Server, Any] = {}
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Keep the tensors themselves."""
+        self._weights = weights
+
+    def open(self, server: Server) -> None:
+        """Let vLLM's trainer side meet the server's workers."""
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+        if self.backend == "ipc":
+            info: Any = IPCTrainerInitInfo(rank=0)
+        else:
+            with socket.create_server((self._address, 0)) as listener:
+                port = listener.getsockname()[1]
+            world = 1 + _world_size(server, 60.0)
+            info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
+        self._senders[server] = WeightTransferTrainerFactory.trainer_init(
+            info, client=server, source=_source(self)
+        )
+
+    def send(self, server: Server) -> None:
+        """Let vLLM do all of it."""
+        self._senders[server].send_weights()
+
+    def close(self) -> None:
+        """Leave all groups."""
+        for sender in self._senders.values():
+            sender.shutdown()
+        self._senders, self._weights = {}, {}
+
+
+def _source(cuda: CudaTransfer) -> Any:
+    from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+
+    class Held(WeightSource):
+        """What the transfer holds at the time."""
+
+        def metadata(self) -> list[Any]:
+            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in cuda._weights.items()]
+
+        def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+            return iter(cuda._weights.items())
+
+    return Held()
+
+
+def _world_size(server: Server, timeout: float) -> int:
+    return int(server.call("GET", "/get_world_size", None, timeout, "sync")["world_size"])
+
+
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous copies on the CPU; tied weights become two, which safetensors wants."""
+    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in weights.items()}

@@ -1,0 +1,120 @@
+"""A vLLM server that takes weights from a trainer: `python -m vlmrl.engines.serve --model FOLDER`.
+
+Engine `vllm_server` starts it as a child, or connects to ones that were started by hand. All
+arguments are vLLM's own. It listens on this machine only, unless `--host` says otherwise; whoever
+has the token in VLMRL_SERVER_TOKEN may do everything with it, others may ask whether it lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import torch
+
+from vlmrl.engines._vllm_import import import_vllm
+from vlmrl.errors import UserError
+
+TOKEN = "VLMRL_SERVER_TOKEN"
+PARENT = "VLMRL_SERVER_PARENT"
+FOLDER = "VLMRL_SERVER_FOLDER"
+"""Environment variables: the secret; of a child server the process without which it must not live,
+and the folder that goes with that process."""
+
+REQUIRED = (
+    *("--host", "127.0.0.1"),
+    *("--middleware", "vlmrl.engines.serve.TokenGuard"),
+    *("--worker-extension-cls", "vlmrl.engines._worker.Worker"),
+    *("--weight-transfer-config", '{"backend": "vlmrl"}'),
+    *("--logprobs-mode", "raw_logprobs"),
+    *("--generation-config", "vllm"),
+    "--enable-scale-out",
+    "--disable-uvicorn-access-log",
+)
+"""Arguments that the trainer relies on; what is given on the command line comes after them."""
+
+OPEN_PATHS = ("/health",)
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class TokenGuard:
+    """ASGI middleware: 401 for every request without the token, but for a look at `/health`.
+
+    vLLM's own guard leaves the routes open that change weights.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._digest = _digest(os.environ[TOKEN].encode())
+
+    async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
+        """Serve or refuse one request."""
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._knows(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b"no valid token"})
+
+    def _knows(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(_digest(given.removeprefix(b"Bearer ")), self._digest)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT, or until the trainer that started this is gone."""
+    if not os.environ.get(TOKEN):
+        raise SystemExit(f"set {TOKEN} to a secret: who knows it can change the weights served")
+    os.environ.setdefault("VLLM_SERVER_DEV_MODE", "1")  # the routes that pause, resume and call
+    os.environ.setdefault("VLLM_HOST_IP", "127.0.0.1")  # for what the server's own parts open
+    if torch.version.cuda is None:
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process less
+    # Spawned workers import this module, and with it the shim and the watch; forked ones would not.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    sys.argv[1:1] = REQUIRED
+    from vllm.entrypoints.launchers.api_server import entry
+
+    entry.main()
+
+
+def _die_with(parent: int, folder: str | None = None) -> None:
+    """Kill this process when its parent is gone, and remove the folder that the parent left.
+
+    A thread does it, since the main one may be stuck.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    if __name__ == "__mp_main__":  # a worker of the server; multiprocessing knows no parent yet
+        _die_with(os.getppid())
+    elif PARENT in os.environ:
+        _die_with(int(os.environ[PARENT]), os.environ[FOLDER])
+    try:
+        import_vllm()
+    except UserError as error:
+        raise SystemExit(str(error)) from error
+
+if __name__ == "__main__":
+    main()

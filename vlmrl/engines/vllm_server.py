@@ -1,0 +1,296 @@
+"""Rollouts by vLLM in processes of their own: one or several servers, here or elsewhere.
+
+Servers are started as children (`serve.py`) on this machine's loopback, or found at `urls`. Prompts
+are dealt to whichever server is free; what a dead, hung or wrong server had is asked for again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from vlmrl.engines import serve
+from vlmrl.engines._completions import completions
+from vlmrl.engines._job import Job, ask
+from vlmrl.engines._options import VllmOptions, scratch, weight_bytes
+from vlmrl.engines._requests import (
+    EngineFault,
+    check,
+    refuse_long,
+    refuse_many_images,
+    sampling_fields,
+)
+from vlmrl.engines._server import Server, command_line
+from vlmrl.engines._transfer import Name, transfer
+from vlmrl.engines._vllm_import import require_vllm
+from vlmrl.engines.base import Sampling
+from vlmrl.errors import UserError
+from vlmrl.schema import PromptBatch, Rollouts
+
+if TYPE_CHECKING:
+    from vlmrl.policy import Policy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class VllmServer(VllmOptions):
+    """Engine `vllm_server`.
+
+    `servers`: how many to start. `devices`: what each of them sees (CUDA_VISIBLE_DEVICES), one
+    entry a server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
+    servers that run already (`python -m vlmrl.engines.serve`), instead of starting any; their token
+    is read from VLMRL_SERVER_TOKEN. `transfer`: how weights get there; file needs servers on this
+    machine. `address`: by which servers reach this machine (gloo, nccl). `start_timeout`,
+    `sync_timeout`: seconds until a server must be ready, and for each part of a weight update;
+    `timeout` is for the completions of one batch. More options: see `VllmOptions`.
+    """
+
+    servers: int = 1
+    devices: list[str] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+    transfer: Name = "file"
+    address: str = "127.0.0.1"
+    start_timeout: float = 600.0
+    sync_timeout: float = 300.0
+    exact: ClassVar[bool] = False
+    _policy: Any = field(default=None, init=False, repr=False)
+    _servers: list[Server] = field(default_factory=list, init=False, repr=False)
+    _transfer: Any = field(default=None, init=False, repr=False)
+    _folder: Any = field(default=None, init=False, repr=False)
+    _version: int = field(default=-1, init=False, repr=False)
+    _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.urls and (self.devices or self.servers != 1):
+            raise ValueError("give either urls, or servers or devices to start")
+        if self.devices and self.servers not in (1, len(self.devices)):
+            raise ValueError(f"servers is {self.servers}, but devices has {len(self.devices)}")
+        if self.servers < 1:
+            raise ValueError(f"servers must be at least 1 (found {self.servers})")
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"urls: {url!r} must start with http:// or https://")
+
+    def start(self, policy: Policy) -> None:
+        """Start the servers, or find them, and give them the policy's weights.
+
+        Raises:
+            UserError: vLLM is not installed, a server does not start or serves another model.
+        """
+        if self.lora == "adapter":
+            raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
+        if self.urls:
+            token = os.environ.get(serve.TOKEN, "")
+            if not token:
+                raise UserError(f"engine option urls: set {serve.TOKEN} to the servers' token")
+        else:
+            require_vllm()
+            token = secrets.token_urlsafe(32)
+        atexit.register(self.close)
+        self._folder = scratch(2 * weight_bytes(policy))
+        folder = Path(self._folder.name)
+        self._transfer = transfer(self.transfer, folder, self.address, self.sync_timeout)
+        places = self.urls or ["not started"] * (len(self.devices) or self.servers)
+        self._servers = [Server(url, token, self.sync_timeout) for url in places]
+        self.sync(policy)
+
+    def sync(self, policy: Policy) -> None:
+        """Give all servers the policy's weights; what they are writing meanwhile is paused.
+
+        Raises:
+            UserError: a server cannot be brought to take them.
+        """
+        with self._lock:
+            self._policy = policy
+            dtype = getattr(torch, self.dtype_name(policy))
+            named = policy.family.export_names(policy.weights())
+            self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
+            self._version = policy.version
+            self._each(self._update, [s for s in self._servers if s.ready])
+            self._bring_up()
+
+    def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+        """Groups of `sampling.n` completions, in the prompts' order.
+
+        The draw depends on `sampling.seed` and each prompt's place in the batch, not on the server.
+
+        Raises:
+            UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
+                or it was lost more than `restarts` times.
+        """
+        assert self._servers, "engine.start was not called"
+        refuse_long(batch, sampling, self.length_limit(self._policy))
+        refuse_many_images(batch, self.max_images)
+        job = Job(batch.prompts, sampling, self._version)
+        while job.open:
+            self._bring_up()
+            self._round(job)
+            if job.error is not None:
+                raise job.error
+        groups = [job.answers[number].group for number in range(len(batch))]
+        made = completions(self._policy, batch.prompts, groups)
+        return Rollouts(batch, tuple(made), version=job.version)
+
+    def close(self) -> None:
+        """End all servers that were started here, and remove the files."""
+        atexit.unregister(self.close)
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.stop()
+        if self._transfer is not None:
+            self._transfer.close()
+            self._transfer = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+        self._policy = None
+
+    # -------------------------------------------------------------------------------------- servers
+
+    def _bring_up(self) -> None:
+        """Until every server runs and holds the last weights; `restarts` tries after the first."""
+        with self._lock:
+            for _ in range(self.restarts + 1):
+                down = [server for server in self._servers if not server.ready]
+                if not down:
+                    return
+                faults = self._launch(down)
+            if faults:
+                raise UserError(f"gave up after {self.restarts + 1} tries: {faults[0]}")
+
+    def _launch(self, down: Sequence[Server]) -> list[EngineFault]:
+        if self.urls:
+            return self._each(self._begin, down)
+        policy: Policy = self._policy
+        folder = Path(self._folder.name)
+        with scratch(weight_bytes(policy)) as model:
+            policy.save(model)
+            given = self.arguments(policy, model)
+            given["weight_transfer_config"] = {"backend": self._transfer.backend}
+            for server in down:
+                own, environment = self._place(server)
+                server.launch(command_line({**given, **own}), environment, folder)
+            return self._each(self._begin, down)
+
+    def _place(self, server: Server) -> tuple[dict[str, Any], dict[str, str]]:
+        """More arguments and environment of one server: the devices that it is to use."""
+        environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if self.transfer == "ipc" else {}
+        if not self.devices:
+            return {}, environment
+        devices = self.devices[self._servers.index(server)]
+        environment["CUDA_VISIBLE_DEVICES"] = devices
+        return {"tensor_parallel_size": len(devices.split(","))}, environment
+
+    def _begin(self, server: Server) -> None:
+        """From launched, or from anywhere with a server elsewhere, to ready."""
+        server.wait_until_healthy(self.start_timeout)
+        _same_model(server, self._policy, self.length_limit(self._policy), self._transfer.backend)
+        server.temperature = float("nan")  # unknown; `_round` sets it
+        self._transfer.open(server)
+        self._update(server)
+
+    def _update(self, server: Server) -> None:
+        server.ready = False
+        server.pause()
+        self._transfer.send(server)
+        server.resume(self._version)
+        server.ready = True
+
+    def _each(self, do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
+        """Do something with several servers at once; what went wrong, and is logged."""
+
+        def one(server: Server) -> EngineFault | None:
+            try:
+                do(server)
+            except EngineFault as fault:
+                log.warning("%s", fault)
+                return fault
+            return None
+
+        if not servers:
+            return []
+        with ThreadPoolExecutor(len(servers)) as pool:
+            return [fault for fault in pool.map(one, servers) if fault is not None]
+
+    # ----------------------------------------------------------------------------------- generation
+
+    def _round(self, job: Job) -> None:
+        """Ask the servers that are ready until nothing waits, or none is ready any more."""
+        job.deadline = time.monotonic() + self.timeout
+        servers = [server for server in self._servers if server.ready]
+        self._each(lambda server: _set_temperature(server, job.sampling.temperature), servers)
+        # Enough to keep a server's batch full while it prepares the next media.
+        width = max(1, min(len(job.prompts), 2 * self.max_num_seqs // job.sampling.n, 64))
+        with ThreadPoolExecutor(width * len(servers)) as pool:
+            try:
+                list(pool.map(lambda server: self._work(server, job), servers * width))
+            except BaseException:
+                job.fail(UserError("interrupted"))
+                self._abort()
+                raise
+
+    def _work(self, server: Server, job: Job) -> None:
+        while server.ready and (number := job.take()) is not None:
+            prompt = job.prompts[number]
+            fields = sampling_fields(self._policy, job.sampling, number)
+            try:
+                answer = ask(server, prompt, fields, job.deadline)
+                if job.sampling.greedy:
+                    answer = answer.repeated(job.sampling.n)
+                versions = (job.version, self._version)
+                check(prompt, answer, self._policy, job.sampling, versions)
+                job.answers[number] = answer
+            except EngineFault as fault:
+                server.ready = False
+                log.warning("asked for again: %s", fault)
+                job.lost(number, fault, self.restarts)
+            except UserError as error:
+                job.fail(error)
+                self._abort()
+
+    def _abort(self) -> None:
+        """Let all servers drop what they write; whoever waits for it gets it unfinished."""
+        servers = [server for server in self._servers if server.ready]
+        everything: dict[str, list[str]] = {"request_ids": []}
+        self._each(lambda s: s.post("/abort_requests", everything, 10.0, "abort"), servers)
+
+
+def _set_temperature(server: Server, temperature: float) -> None:
+    if server.temperature != temperature:
+        server.ready = False
+        server.rpc("set_temperature", temperature, stage="generation")
+        server.temperature, server.ready = temperature, True
+
+
+def _same_model(server: Server, policy: Policy, length: int, backend: str) -> None:
+    """Raise UserError unless the server can stand in for the policy's model."""
+    config = policy.base.config
+    text = config.get_text_config()
+    found = server.rpc("describe", stage="start")
+    wanted = {
+        "model_type": config.model_type,
+        "hidden_size": text.hidden_size,
+        "num_hidden_layers": text.num_hidden_layers,
+        "vocab_size": text.vocab_size,
+        "logprobs_mode": "raw_logprobs",
+        "transfer": backend,
+    }
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise UserError(f"{server} has {name} {found[name]!r}, the trainer needs {value!r}")
+    if found["max_model_len"] < length:
+        raise UserError(
+            f"{server} has max_model_len {found['max_model_len']}, less than the engine's {length}"
+        )
