@@ -195,11 +195,15 @@ def _in_the_thought(case: Honest) -> list[str]:
 
 
 def _two_answers(case: Honest) -> list[str]:
+    if not answers.template(case.sample.template).tags:
+        return []  # without tags there is one answer: the whole text
     right, wrong = f"<answer>{case.right}</answer>", f"<answer>{case.wrong}</answer>"
     return [f"<think>so</think>{right}{wrong}", f"<think>so</think>{right}<answer></answer>{wrong}"]
 
 
 def _broken_tags(case: Honest) -> list[str]:
+    if not answers.template(case.sample.template).tags:
+        return []
     wrong, right = case.wrong, case.right
     return [
         f"<think>so</think><answer><answer>{wrong}</answer></answer>",

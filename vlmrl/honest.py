@@ -39,7 +39,7 @@ class Honest:
     everything: str = ""
 
 
-def lay_out(template_name: str, answer: str, thought: str = "I looked at the picture.") -> str:
+def lay_out(template_name: str, answer: str, thought: str = "I see it.") -> str:
     """A completion in the layout of a template; its other tags hold the thought too.
 
     Raises:

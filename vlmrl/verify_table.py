@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich import box
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +13,11 @@ from rich.text import Text
 from vlmrl.verify import Finding, Report
 
 MAX_ROWS = 40
+WIDTHS = {
+    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 25,
+}  # fmt: skip
+"""Columns of a fixed width; the others share what is left, by SHARES."""
+SHARES = {"problem": 1, "text": 1, "completion": 3, "note": 1}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
@@ -23,28 +29,35 @@ def tables(report: Report) -> Iterator[RenderableType]:
 
 
 def _rows(report: Report) -> Table:
-    table = Table(title=f"{escape(report.verifier)}: scored rows", title_justify="left")
-    for column in ("sample", "", "score", "note", "completion"):
-        table.add_column(column, overflow="fold")
+    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
     for row in report.rows[:MAX_ROWS]:
-        table.add_row(row.sample, row.what, _number(row.score), escape(row.note), escape(row.text))
+        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
     if len(report.rows) > MAX_ROWS:
         table.caption = f"and {len(report.rows) - MAX_ROWS} more"
     return table
 
 
 def _findings(report: Report) -> Table:
-    table = Table(title="what went wrong", title_justify="left")
-    for column in ("attack", "problem", "times", "paid", "wrong", "right", "sample", "completion"):
-        table.add_column(column, overflow="fold")
+    table = _table(
+        "what went wrong", "attack", "times", "paid", "wrong", "right", "problem", "text"
+    )
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
         alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
     for (attack, _), found in alike.items():
         worst = max(found, key=_paid)
         scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
-        problem, text = escape(worst.problem), escape(worst.text)
-        table.add_row(attack, problem, str(len(found)), *scores, worst.sample, text)
+        table.add_row(attack, str(len(found)), *scores, escape(worst.problem), escape(worst.text))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """One line a row: long texts end in an ellipsis (`--out` writes them whole)."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, expand=True)
+    for column in columns:
+        width = WIDTHS.get(column)
+        share = None if width else SHARES[column]
+        table.add_column(column, width=width, ratio=share, no_wrap=True, overflow="ellipsis")
     return table
 
 
