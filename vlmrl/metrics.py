@@ -15,7 +15,8 @@ def rollout_metrics(
     """Reward, its components, lengths, modes and shares, over the batch and per source.
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
-    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`, `rollout/direct`, and what the algorithm adds.
+    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`,
+    `rollout/direct`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
