@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from vlmrl import torchvision_shim  # noqa: F401  before transformers
+
+# isort: split
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from vlmrl import torchvision_shim  # noqa: F401  before transformers
 from vlmrl.shared_layout import Block, Layout, MaskFunction
 
 BASE = "sdpa"
