@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.utils import logging
 
 from vlmrl import answers, checkpoint, plugins, runfolder, sft
 from vlmrl.checkpoint import Progress
+from vlmrl.checks import Checks
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
@@ -87,6 +89,10 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     tracker = Tracker(config, config.folder, config.run.steps, done)
     stack.enter_context(tracker)
     batches = _batches(config, held_out, policy, config.evaluation, quarantine)
+    shown = picture_prompts(config, held_out or train_sources, policy, quarantine)
+    checks = Checks(
+        config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
+    )
     return Trainer(
         config=config,
         policy=policy,
@@ -96,6 +102,7 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
         algorithm=algorithm,
         tracker=tracker,
         held_out=batches if held_out else None,
+        checks=checks,
     )
 
 
@@ -256,6 +263,20 @@ def _loader(
         workers=config.data.workers,
         prefetch_mb=config.data.prefetch_mb,
     )
+
+
+def picture_prompts(
+    config: Config, sources: Sequence[Source], policy: Policy, quarantine: Quarantine
+) -> list[Prompt]:
+    """The prompts that `vlmrl.checks` asks again and again: the first of each source with pictures."""
+    prompts: list[Prompt] = []
+    for number, source in enumerate(sources, start=1):
+        wanted = config.checks.canary_prompts * number // len(sources) - len(prompts)
+        first = replace(source, rows=source.rows[: 4 * config.checks.canary_prompts])
+        batches = _batches(config, [first], policy, None, quarantine)()
+        shown = (p for batch in batches for p in batch.prompts if p.images)
+        prompts += itertools.islice(shown, wanted)
+    return prompts
 
 
 def _instruct(config: Config) -> dict[str, bool]:

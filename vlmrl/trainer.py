@@ -11,6 +11,7 @@ import torch
 from vlmrl import checkpoint, metrics, runfolder
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.batching import pack
+from vlmrl.checks import Checks
 from vlmrl.clock import Clock, seed_of
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
@@ -37,6 +38,8 @@ class Trainer:
     tracker: Tracker
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
+    checks: Checks | None = None
+    """None: the run asks nothing of itself."""
     clock: Clock = field(default_factory=Clock)
     done: int = 0
     """Finished steps."""
@@ -46,6 +49,7 @@ class Trainer:
 
     def step(self) -> StepReport:
         """One GRPO step."""
+        checked = self._checked()
         torch.manual_seed(self._seed(0))
         with self.clock("data"):
             prompts = self.loader.next()
@@ -59,7 +63,7 @@ class Trainer:
         with self.clock("sync"):
             self.engine.sync(self.policy)
         self.done += 1
-        return self._report({**refilled, **update}, rollouts, rewards, advantages)
+        return self._report({**checked, **refilled, **update}, rollouts, rewards, advantages)
 
     def run(self, interrupt: Interrupt) -> bool:
         """Steps until the configured number, with evaluations and checkpoints; False if interrupted."""
@@ -102,6 +106,13 @@ class Trainer:
             checkpoint.save(self.config.folder, self.policy, state, self.config.run.keep, self.best)
 
     # --------------------------------------------------------------------------------- step parts
+
+    def _checked(self) -> dict[str, float]:
+        """Before anything of the step is drawn: a check leaves no trace in it."""
+        if self.checks is None:
+            return {}
+        with self.clock("check"):
+            return self.checks(self.done, self.progress)
 
     def _rolled_out(self, prompts: PromptBatch) -> tuple[Rollouts, Rewards]:
         draw = self.config.rollout

@@ -6,8 +6,10 @@ Nothing here imports torch.
 """
 
 from vlmrl.config.reading import load, parse, schema
+from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections import (
     BuildConfig,
+    ChecksConfig,
     Config,
     ControlConfig,
     DataConfig,
@@ -15,12 +17,10 @@ from vlmrl.config.sections import (
     LoraConfig,
     ModelConfig,
     OptimizerConfig,
-    PluginRef,
     RewardConfig,
     RolloutConfig,
     RunConfig,
     ScoringConfig,
-    Section,
     SftConfig,
     SourceConfig,
     TrackingConfig,
@@ -28,6 +28,7 @@ from vlmrl.config.sections import (
 
 __all__ = [
     "BuildConfig",
+    "ChecksConfig",
     "Config",
     "ControlConfig",
     "DataConfig",

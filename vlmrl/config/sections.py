@@ -6,58 +6,12 @@ A docstring under a field is its documentation; editors show it through the JSON
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
+from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.plugins import nearest
-
-
-class Section(BaseModel):
-    """A part of the config; unknown keys are refused."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if (
-            isinstance(value, bool)
-            and cls.model_fields[str(info.field_name)].annotation is not bool
-        ):
-            raise ValueError(f"{str(value).lower()} is no value for this key")
-        return value
-
-
-class Named(Section):
-    """A section that a bare string may stand for: the string is its field `short`."""
-
-    short: ClassVar[str] = "name"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_string(cls, value: Any) -> Any:
-        return {cls.short: value} if isinstance(value, str) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(core)]}
-
-
-class PluginRef(Named):
-    """A plugin by name with its options."""
-
-    name: str
-    options: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunConfig(Section):
@@ -283,10 +237,31 @@ class OptimizerConfig(Section):
     """Passes over each batch of rollouts."""
     micro_tokens: int = Field(16384, ge=1)
     """Tokens per forward, prompt copies and padding included; whole groups go together."""
-    shared_forward: Literal["auto", "on", "off"] = "auto"
-    """Compute the prompt of a group once. `auto`: where it pays and the model family allows it."""
+    shared_forward: Literal["auto", "on", "low_memory", "off"] = "auto"
+    """Compute the prompt of a group once. `auto`: where it pays and the model family allows it.
+    `low_memory`: in the update, its completions one at a time."""
     shared_threshold: float = Field(1.3, ge=1)
     """For `auto`: it pays from this ratio G(P + C) / (P + GC) of tokens on."""
+
+
+class ChecksConfig(Section):
+    """What a run asks of itself now and then: is the engine the trainer's twin, does the model look?"""
+
+    parity_every: int = Field(50, ge=0)
+    """Compare the engine's log-probs with the trainer's at the start, after the first update and
+    every N steps; 0: never."""
+    parity_tolerance: float | None = Field(None, gt=0)
+    """Largest mean difference in nats; a larger one stops the run. Absent: by `model.dtype`."""
+    parity_exact: bool = False
+    """Also compare engines that are exact by construction (`hf`)."""
+    canary_every: int = Field(50, ge=0)
+    """Blank and swap the pictures of a few prompts at the start and every N steps; 0: never."""
+    canary_prompts: int = Field(8, ge=2)
+    canary_floor: float | None = Field(0.01, ge=0)
+    """Warn when a change of pictures costs the model's own answers less than this many nats a
+    token; absent: never."""
+    canary_stop: bool = False
+    """Stop the run instead of warning."""
 
 
 class TrackingConfig(Section):
@@ -321,6 +296,7 @@ class Config(Section):
     algorithm: PluginRef = PluginRef(name="grpo")
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig | None = EvaluationConfig()
+    checks: ChecksConfig = ChecksConfig()
     tracking: TrackingConfig = TrackingConfig()
     control: ControlConfig = ControlConfig()
 

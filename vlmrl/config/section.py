@@ -1,0 +1,47 @@
+"""What every part of the config is made of."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+
+class Section(BaseModel):
+    """A part of the config; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
+            raise ValueError(f"{str(value).lower()} is no value for this key")
+        return value
+
+
+class Named(Section):
+    """A section that a bare string may stand for: the string is its field `short`."""
+
+    short: ClassVar[str] = "name"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {cls.short: value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+class PluginRef(Named):
+    """A plugin by name with its options."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
