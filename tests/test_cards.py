@@ -220,7 +220,7 @@ def test_check_reports_every_row_as_training_would_see_it(
     assert (broken["id"], broken["ok"]) == ("row 2", False)
     assert empty["id"] == "r4"
     out = folder / "report.jsonl"
-    assert check_and_print(source, out) == 3
+    assert check_and_print([source], out) == 3
     assert [json.loads(line)["ok"] for line in out.read_text().splitlines()] == [
         True, False, False, False,
     ]  # fmt: skip

@@ -191,6 +191,12 @@ def test_the_reading_order_of_the_readme_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("name", ["vlmrl.assemble", "vlmrl.policy", "vlmrl.engines.hf"])
+def test_a_module_imports_first_and_alone(name: str) -> None:
+    # Beside a CPU torch, transformers imports only after our torchvision shim, whoever comes first.
+    subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd=ROOT)
+
+
 # --------------------------------------------------------------------------------- shipped configs
 
 

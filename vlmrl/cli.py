@@ -229,13 +229,13 @@ def check(
 ) -> None:
     """Load and decode every row as training would; exit code 1 if any is bad.
 
+    - `vlmrl data check my.yaml` checks all sources of a config
     - `vlmrl data check my.jsonl --out report.jsonl`
     - `vlmrl data check shapes:val -o task=counting`
     """
     from vlmrl.data.check import check_and_print
-    from vlmrl.data.source import open_target
 
-    source = open_target(data, tree.pairs(option or ()), root)
+    sources = _sources(data, option, root)
     make = None
     if model:
         from vlmrl.assemble import prompt_maker
@@ -244,7 +244,16 @@ def check(
 
         settings = configs.ModelConfig(path=model)
         make = prompt_maker(Policy(*load_model(settings), settings), {})
-    raise typer.Exit(1 if check_and_print(source, out, make) else 0)
+    raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
+
+
+def _sources(data: str, option: list[str] | None, root: str | None) -> list[Any]:
+    """The sources of a config file, or the one that `CARD_OR_FILE[:split]` means."""
+    from vlmrl.data.source import open_config, open_target
+
+    if data.endswith((".yaml", ".yml")):
+        return open_config(configs.load(data))
+    return [open_target(data, tree.pairs(option or ()), root)]
 
 
 @data_app.command()
@@ -259,9 +268,8 @@ def explain(
     - `vlmrl data explain my.jsonl --row 7`
     """
     from vlmrl.data.check import explain
-    from vlmrl.data.source import open_target
 
-    print(explain(open_target(data, tree.pairs(option or ()), root), row))
+    print(explain(_sources(data, option, root)[0], row))
 
 
 @data_app.command("list")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -47,15 +47,21 @@ def _media(medium: Media, image: Image.Image) -> dict[str, Any]:
     return {"kind": medium.kind, "width": image.width, "height": image.height, **unknown}
 
 
-def check_and_print(source: Source, out: Path | None = None, make: Make | None = None) -> int:
-    """Check a source, print bad rows and a summary, write the lines to `out`; how many are bad.
+def check_and_print(
+    sources: Sequence[Source], out: Path | None = None, make: Make | None = None
+) -> int:
+    """Check sources, print bad rows and a summary of each, write the lines to `out`; how many are bad.
 
     Raises:
         UserError: `out` cannot be written.
     """
-    lines = list(check(source, make))
+    found = [(source, list(check(source, make))) for source in sources]
     if out is not None:
-        write_lines(out, lines)
+        write_lines(out, [line for _, lines in found for line in lines])
+    return sum(_print(source, lines) for source, lines in found)
+
+
+def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
     bad = [line for line in lines if not line["ok"]]
     for line in bad[:SHOWN]:
         print(f"bad  {line['id']}: {line['reason']}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.config import SourceConfig
+from vlmrl.config import Config, SourceConfig
 from vlmrl.data.card import WHERE, Card
 from vlmrl.data.media import Access
 from vlmrl.data.readers import file_split
@@ -104,6 +104,15 @@ def open_target(
     """
     name, split = target(text)
     return open_source(SourceConfig(card=name, options=dict(options or {}), split=split), root)
+
+
+def open_config(settings: Config) -> list[Source]:
+    """Every training source of a config, and its held-out sources (split `test` if it names none)."""
+    data, plan = settings.data, settings.evaluation
+    held_out: list[SourceConfig] = []
+    if plan is not None:
+        held_out = plan.sources or [s.model_copy(update={"split": "test"}) for s in data.train]
+    return [open_source(s, data.root, data.allow_urls) for s in [*data.train, *held_out]]
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:
