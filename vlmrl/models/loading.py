@@ -38,6 +38,7 @@ def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -
         UserError: no such folder, a file missing or broken in it, a model type that no family
             serves, weights that do not fill the model, an impossible pixel budget or attention.
     """
+    transformers.utils.logging.disable_progress_bar()  # ours tell more
     if config.build is not None:
         family = plugins.build("family", config.build.family)
         model, processor = family.build(config.build, corpus, seed)
