@@ -99,7 +99,13 @@ def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, st
     [
         ["model.lora={rank: 2}", "algorithm=dapo"],
         ["algorithm.options.kl=0.1", "optimizer.updates=2", "optimizer.epochs=2"],
-        ["data.workers=1", "algorithm=rloo"],
+        [
+            "data.workers=1",
+            "algorithm=rloo",
+            "checks.canary_every=2",
+            "checks.parity_exact=true",
+            "checks.parity_every=3",
+        ],
     ],
 )
 def test_resume_is_exact_with_adapters_references_updates_and_workers(tmp_path, monkeypatch, more):
