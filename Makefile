@@ -42,7 +42,7 @@ test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engine, in an environme
 	$(VENV)-vllm/bin/python -m pytest tests/test_engine_vllm.py
 
 nightly: $(READY)  ## the tests with many examples and long runs
-	$(BIN)/python -m pytest --nightly
+	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly
 
 wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
 	.ci/wheel-smoke $(BIN)/python
