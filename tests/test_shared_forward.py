@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -143,6 +144,69 @@ def test_bfloat16_is_as_far_from_float32_as_the_plain_forward():
     with torch.autocast("cpu", torch.bfloat16):
         errors = [(numbers(low, micro, s)[0] - expected).abs().mean() for s in (False, True)]
     assert 0 < errors[1] < 1.5 * errors[0]
+
+
+# ------------------------------------------------------------------------------------- low memory
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"freeze": ["vision"]}, {"lora": LoraConfig(rank=4)}, {"dtype": "bfloat16"}],
+    ids=str,
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_low_memory_gives_the_same_gradient_and_metrics(family, training):
+    gradients, metrics = [], []
+    for setting in ("off", "low_memory"):
+        torch.manual_seed(0)
+        made = with_live_adapter(policy(family, **training))
+        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
+        batch = packed(rollouts_of(made))[0]
+        batch = dataclasses.replace(batch, micro=(micro_batch(made),))
+        metrics.append(made.update([batch], Grpo(), lr=0.0, progress=0.0))
+        gradients.append(torch.cat([p.grad.flatten() for p in made.trainable]))
+    allowed = GRADIENT if made.config.dtype == "float32" else 0.05
+    assert (gradients[1] - gradients[0]).norm() < allowed * gradients[0].norm()
+    for key in ("loss/total", "rollout/entropy"):
+        assert metrics[1][key] == pytest.approx(metrics[0][key], rel=allowed, abs=1e-5)
+
+
+def most_kept(made, batch):
+    """The most bytes that autograd keeps for a backward at one time, weights not counted."""
+    weights = {p.untyped_storage().data_ptr() for p in made.base.parameters()}
+    users, most = Counter(), 0
+    sizes = {}
+
+    class Kept:
+        def __init__(self, tensor):
+            nonlocal most
+            self.tensor, self.storage = tensor, tensor.untyped_storage().data_ptr()
+            sizes[self.storage] = tensor.untyped_storage().nbytes()
+            users[self.storage] += self.storage not in weights
+            most = max(most, sum(sizes[storage] for storage in +users))
+
+        def __del__(self):
+            users[self.storage] -= 1
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        made.update([batch], Grpo(), lr=0.0, progress=0.0)
+    return most
+
+
+def test_low_memory_keeps_less_for_the_backward_than_the_plain_forward_of_one_completion():
+    kept = {}
+    for setting in ("off", "low_memory"):
+        made = policy()
+        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward=setting))
+        (batch,) = packed(rollouts_of(made), micro_tokens=1 if setting == "off" else 10**6)
+        kept[setting] = most_kept(made, batch)
+    assert kept["low_memory"] <= kept["off"]
+
+
+def test_low_memory_is_refused_where_checkpointing_would_drop_the_cache():
+    made = policy(gradient_checkpointing=True)
+    with pytest.raises(UserError, match="gradient_checkpointing"):
+        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward="low_memory"))
 
 
 # --------------------------------------------- what is wrong is noticed, by the tests and by the run

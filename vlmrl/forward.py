@@ -48,9 +48,16 @@ def completion_logprobs(
         hidden = shared_hidden(model, family, micro)
     else:
         hidden = _plain_hidden(model, family, micro, pad_id)
+    return scored_logprobs(hidden, family.head(model), micro, temperature)
+
+
+def scored_logprobs(
+    hidden: torch.Tensor, head: torch.nn.Module, micro: MicroBatch, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `completion_logprobs`, from the hidden states [N, H] that predict the scored tokens."""
     device = hidden.device
     targets = micro.token_ids[micro.mask].to(device)
-    logprob, entropy = head_logprobs(hidden, family.head(model), targets, temperature)
+    logprob, entropy = head_logprobs(hidden, head, targets, temperature)
     out = torch.zeros(micro.mask.shape, dtype=torch.float32, device=device)
     index = micro.mask.to(device).nonzero(as_tuple=True)
     return out.index_put(index, logprob), out.index_put(index, entropy)
@@ -63,8 +70,8 @@ def completion_logprobs(
 class Sharing:
     """Which micro-batches take the shared forward."""
 
-    setting: Literal["auto", "on", "off"]
-    """`auto`: where it pays. `on`: always. `off`: never."""
+    setting: Literal["auto", "on", "low_memory", "off"]
+    """`auto`: where it pays. `on`: always. `low_memory`: see there. `off`: never."""
     threshold: float
     """It pays when the plain forward has at least this many times the tokens."""
     possible: bool
@@ -74,7 +81,7 @@ class Sharing:
 
     def pays(self, micro: MicroBatch) -> bool:
         """Whether the setting and the arithmetic speak for the shared forward."""
-        if self.setting == "off" or not self.possible or self.verified is False:
+        if self.setting in ("off", "low_memory") or not self.possible or self.verified is False:
             return False
         return self.setting == "on" or saving(micro) >= self.threshold
 

@@ -9,12 +9,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
 
-from vlmrl import batching, shared_attention
+from vlmrl import batching, low_memory, shared_attention, tuning
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
@@ -51,8 +51,8 @@ class Policy:
         if self.pad_id is None:
             self.pad_id = self.stop_ids[0]
         self.base = model.to(self.device)
-        self.adapter = _with_lora(self.base, family, config) if config.lora else None
-        _freeze(self.base, family, config)
+        self.adapter = tuning.with_lora(self.base, family, config) if config.lora else None
+        tuning.freeze(self.base, family, config)
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._reference: Any = None
         self._can_share = family.shared and shared_attention.install(self.base)
@@ -102,6 +102,13 @@ class Policy:
                 model, self.family, micro, self.temperature, self.pad_id, shared
             )
 
+    def _one_by_one(
+        self, model: Any, micro: MicroBatch
+    ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
+        return low_memory.one_by_one(
+            model, self.family, micro, self.temperature, autocast=self._autocast
+        )
+
     # ------------------------------------------------------------------------- reference and old
 
     def keep_reference(self, file: Path) -> None:
@@ -131,27 +138,42 @@ class Policy:
         return [self._fitting(b, lambda b: _filled(b, "old_logprobs", fill)) for b in batches]
 
     def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        shared = self.shares(micro)
         with self.generating():
-            return self.logprobs(micro)[0]
+            return self._constant(self.base, micro, shared)
 
     def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
         shared = self.shares(micro)  # with the adapter on: without it there is no gradient to check
         if self.adapter is not None:
             with self.adapter.disable_adapter(), self.generating():
-                return self._forward(self.base, micro, shared)[0]
+                return self._constant(self.base, micro, shared)
         assert self._reference is not None, "keep_reference was not called"
         with torch.no_grad():
-            return self._forward(self._reference, micro, shared)[0]
+            return self._constant(self._reference, micro, shared)
+
+    def _constant(self, model: Any, micro: MicroBatch, shared: bool) -> torch.Tensor:
+        """Log-probs [B, T] without gradient."""
+        if self.sharing.setting != "low_memory":
+            return self._forward(model, micro, shared)[0]
+        out = torch.zeros(micro.mask.shape, device=self.device)
+        for row, _, logprobs, _ in self._one_by_one(model, micro):
+            out[row] = logprobs[0]
+        return out
 
     # ------------------------------------------------------------------------------------ update
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
         """Train with this optimizer from now on."""
         self.optimizer, self.clip_norm = optimizer, config.clip_norm
-        if config.shared_forward == "on" and not self._can_share:
+        if config.shared_forward in ("on", "low_memory") and not self._can_share:
             raise UserError(
-                "optimizer.shared_forward: on, but this model family or its attention "
-                f"({self.base.config.get_text_config()._attn_implementation}) cannot; use auto"
+                f"optimizer.shared_forward: {config.shared_forward}, but this model family or its "
+                f"attention ({self.base.config.get_text_config()._attn_implementation}) cannot; "
+                "use auto"
+            )
+        if config.shared_forward == "low_memory" and self.config.gradient_checkpointing:
+            raise UserError(
+                "optimizer.shared_forward: low_memory does not go with model.gradient_checkpointing"
             )
         self.sharing = Sharing(config.shared_forward, config.shared_threshold, self._can_share)
 
@@ -223,7 +245,28 @@ class Policy:
     def _backward(
         self, micro: MicroBatch, batch: TrainBatch, objective: Objective, progress: float
     ) -> dict[str, float]:
-        new, entropy = self.logprobs(micro)
+        sums: dict[str, float] = {}
+        if self.sharing.setting == "low_memory":
+            for _, part, new, entropy in self._one_by_one(self.base, micro):
+                _add(sums, self._loss(part, new, entropy, batch, objective, progress))
+            shared = True
+        else:
+            shared = self.shares(micro)
+            new, entropy = self._forward(self.base, micro, shared)
+            _add(sums, self._loss(micro, new, entropy, batch, objective, progress))
+        sums["update/shared"] = float(micro.mask.sum()) * shared
+        return sums
+
+    def _loss(
+        self,
+        micro: MicroBatch,
+        new: torch.Tensor,
+        entropy: torch.Tensor,
+        batch: TrainBatch,
+        objective: Objective,
+        progress: float,
+    ) -> dict[str, float]:
+        """The loss and its backward; sums over the loss tokens."""
         mask = micro.mask.to(self.device)
         sampling = micro.sampling_logprobs.to(self.device)
         old = micro.old_logprobs if micro.old_logprobs is not None else new.detach()
@@ -249,7 +292,6 @@ class Policy:
         sums["rollout/entropy"] = entropy[mask].sum().item()
         # How far the engine's log-probs are from the trainer's: 0 for an exact engine.
         sums["rollout/logprob_gap"] = gap.sum().item()
-        sums["update/shared"] = float(mask.sum()) * self.shares(micro)
         return sums
 
     # ----------------------------------------------------------------------------------- weights
@@ -258,7 +300,7 @@ class Policy:
         """All weights under the HF model's own names, adapters merged in; live tensors, no copies."""
         if self.adapter is None:
             return {name: p.detach() for name, p in self.base.state_dict().items()}
-        return _merged(self.base)
+        return tuning.merged(self.base)
 
     def save(self, folder: str) -> None:
         """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor."""
@@ -321,69 +363,3 @@ def _filled(
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
     for key, value in more.items():
         sums[key] = sums.get(key, 0.0) + value
-
-
-def _tower_of(name: str, family: Family) -> str:
-    plain = name.replace(".base_layer", "")
-    for tower, prefixes in family.towers.items():
-        if plain.startswith(prefixes):
-            return tower
-    raise UserError(f"parameter {name!r} belongs to no tower of {type(family).__name__}")
-
-
-def _freeze(model: Any, family: Family, config: ModelConfig) -> None:
-    for name, parameter in model.named_parameters():
-        if config.lora is None:
-            parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
-        if config.dtype == "bfloat16":
-            low = torch.float32 if parameter.requires_grad else torch.bfloat16
-            parameter.data = parameter.data.to(low)
-    if not any(p.requires_grad for p in model.parameters()):
-        raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
-
-
-def _with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
-    import peft
-
-    assert config.lora is not None
-    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    targets = [
-        name
-        for tower in config.lora.towers
-        for name in linear
-        if _tower_of(name + ".weight", family) == tower
-        and name.rpartition(".")[2] in family.lora_targets.get(tower, ())
-    ]
-    if not targets:
-        raise UserError(
-            f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
-        )
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=config.lora.rank,
-            lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
-            lora_dropout=config.lora.dropout,
-            target_modules=targets,
-        ),
-    )
-
-
-def _merged(model: Any) -> dict[str, torch.Tensor]:
-    """The state dict an adapter-less model of the same function would have."""
-    from peft.tuners.lora import LoraLayer
-
-    deltas = {
-        name: cast(Any, module).get_delta_weight("default")
-        for name, module in model.named_modules()
-        if isinstance(module, LoraLayer)
-    }
-    out = {}
-    for name, value in model.state_dict().items():
-        if ".lora_" in name:
-            continue
-        layer, _, leaf = name.partition(".base_layer.")
-        if leaf == "weight" and layer in deltas:
-            value = (value.float() + deltas[layer].float()).to(value.dtype)
-        out[name.replace(".base_layer.", ".")] = value.detach()
-    return out

@@ -14,6 +14,7 @@ n rows, S queries and T keys.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,8 +31,11 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from vlmrl.shared_layout import Block, Layout, MaskFunction
 
+KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+"""Of every layer, [1, K, P, D] each."""
+
 BASE = "sdpa"
-"""The one attention of transformers that has a shared form; models with another take the plain forward."""
+"""The one attention of transformers that has a shared form; with another, the plain forward runs."""
 NAME = "shared_sdpa"
 
 
@@ -41,22 +45,25 @@ def install(model: Any) -> bool:
     Outside `sharing` nothing changes: the attention that was configured runs.
     """
     config = model.config.get_text_config()
-    if config._attn_implementation not in (BASE, NAME) or getattr(
-        config, "attention_dropout", None
-    ):
-        return False
-    config._attn_implementation = NAME
-    return True
+    able = config._attn_implementation in (BASE, NAME)
+    if able and not getattr(config, "attention_dropout", None):
+        config._attn_implementation = NAME
+        return True
+    return False
 
 
 @contextlib.contextmanager
-def sharing(layout: Layout) -> Iterator[None]:
-    """Inside, the language model reads its one row of tokens as `layout` says."""
-    token = _LAYOUT.set(layout)
+def sharing(layout: Layout, prompt: KeysValues | None = None) -> Iterator[None]:
+    """Inside, the language model reads its one row of tokens as `layout` says.
+
+    With `prompt`, the keys and values of the layout's only prompt, the row leaves the prompt out
+    and holds its only completion.
+    """
+    token = _CURRENT.set((layout, prompt))
     try:
         yield
     finally:
-        _LAYOUT.reset(token)
+        _CURRENT.reset(token)
 
 
 # ------------------------------------------------------------------------------------- the masks
@@ -78,6 +85,8 @@ class SharedMask:
     """[N * G, 1, C, C]: completions on themselves."""
     blind: torch.Tensor | None = None
     """[N, 1, G * C]: tokens that see nothing of their prompt, as with sliding windows."""
+    prompt_kv: KeysValues | None = None
+    """The row leaves the prompt out; these are its keys and values."""
 
     @classmethod
     def of(cls, layout: Layout, function: MaskFunction) -> SharedMask:
@@ -127,19 +136,14 @@ class Cascade(torch.autograd.Function):
         layout = mask.layout
         groups, per_group = layout.completions.index.shape[:2]
         q, k, v = (_heads(layout.prompts.take(x), groups) for x in (query, key, value))
-        out, lse = attend(q, k, v, scale, mask.prompt is None, mask.prompt)
+        out, prompt_lse = attend(q, k, v, scale, mask.prompt is None, mask.prompt)
         q, *own = (layout.completions.take(x) for x in (query, key, value))
-        across, seen = attend(_heads(q, groups), k, v, scale, False, mask.across)
-        if mask.blind is not None:
-            seen = seen.masked_fill(mask.blind, -torch.inf)
+        across = _across(_heads(q, groups), k, v, mask, scale)
         q, k, v = (_heads(x, groups * per_group) for x in (q, *own))
-        alone, kept = attend(q, k, v, scale, mask.own is None, mask.own)
-
-        seen, kept = _flat(seen), _flat(kept)
-        alone, across = (_flat(x).to(kept.dtype) for x in (alone, across))
-        merged = torch.lerp(alone, across, (seen - kept).sigmoid()[..., None]).to(out.dtype)
+        alone = attend(q, k, v, scale, mask.own is None, mask.own)
+        merged, lse = _merged(*map(_flat, across), *map(_flat, alone))
         packed = layout.put(_flat(out), merged)
-        ctx.save_for_backward(query, key, value, packed, lse, torch.logaddexp(seen, kept))
+        ctx.save_for_backward(query, key, value, packed, prompt_lse, lse)
         ctx.mask, ctx.scale = mask, scale
         return packed
 
@@ -174,6 +178,57 @@ class Cascade(torch.autograd.Function):
             None,
             None,
         )
+
+
+class Behind(torch.autograd.Function):
+    """Attention of one completion behind a prompt whose keys and values are given, as `Cascade`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        prompt_key: torch.Tensor,
+        prompt_value: torch.Tensor,
+        mask: SharedMask,
+        scale: float,
+    ) -> torch.Tensor:
+        """[1, H, C, D] of query [1, H, C, D], key and value [1, K, C, D], the prompt's [1, K, P, D]."""
+        across = _across(query, prompt_key, prompt_value, mask, scale)
+        alone = attend(query, key, value, scale, mask.own is None, mask.own)
+        out, lse = _merged(*across, *alone)
+        ctx.save_for_backward(query, key, value, prompt_key, prompt_value, out, lse)
+        ctx.mask, ctx.scale = mask, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of query, key and value, and of the prompt's key and value."""
+        q, k, v, prompt_k, prompt_v, out, lse = ctx.saved_tensors
+        mask, scale = ctx.mask, ctx.scale
+        how = scale, False, mask.across
+        dq_across, *dprompt = attend_backward(grads[0], q, prompt_k, prompt_v, out, lse, *how)
+        how = scale, mask.own is None, mask.own
+        dq, dk, dv = attend_backward(grads[0], q, k, v, out, lse, *how)
+        return (dq + dq_across, dk, dv, *dprompt, None, None)
+
+
+def _across(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: SharedMask, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Completions on their prompt."""
+    out, lse = attend(q, k, v, scale, False, mask.across)
+    return out, lse if mask.blind is None else lse.masked_fill(mask.blind, -torch.inf)
+
+
+def _merged(
+    out1: torch.Tensor, lse1: torch.Tensor, out2: torch.Tensor, lse2: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over two sets of keys from that over each; lse1 may be -inf, lse2 not."""
+    weight = (lse1 - lse2).sigmoid()[..., None]
+    out = torch.lerp(out2.to(lse2.dtype), out1.to(lse1.dtype), weight).to(out1.dtype)
+    return out, torch.logaddexp(lse1, lse2)
 
 
 def _heads(x: torch.Tensor, rows: int) -> torch.Tensor:
@@ -255,15 +310,16 @@ def _folded(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 # --------------------------------------------------------------------------- inside transformers
 
-_LAYOUT: ContextVar[Layout | None] = ContextVar("layout", default=None)
+_CURRENT: ContextVar[tuple[Layout, KeysValues | None] | None] = ContextVar("row", default=None)
 
 
 def _mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
     """For `AttentionMaskInterface`: inside `sharing` a `SharedMask`, else transformers' own."""
-    layout = _LAYOUT.get()
-    if layout is None:
+    current = _CURRENT.get()
+    if current is None:
         return sdpa_mask(mask_function=mask_function, **settings)
-    return SharedMask.of(layout, mask_function)
+    layout, prompt = current
+    return dataclasses.replace(SharedMask.of(layout, mask_function), prompt_kv=prompt)
 
 
 def _attention(
@@ -282,12 +338,17 @@ def _attention(
         )
     if odd := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise ValueError(f"the shared forward does not know attention with {odd[0]}")
-    inputs = [x[0].transpose(0, 1) for x in (query, key, value)]
-    device = query.device.type
-    if torch.is_autocast_enabled(device):
-        inputs = [x.to(torch.get_autocast_dtype(device)) for x in inputs]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return Cascade.apply(*inputs, attention_mask, scale)[None], None
+    inputs = [query, key, value]
+    if attention_mask.prompt_kv is not None:
+        inputs += attention_mask.prompt_kv[module.layer_idx]
+    if torch.is_autocast_enabled(query.device.type):
+        dtype = torch.get_autocast_dtype(query.device.type)
+        inputs = [x.to(dtype) for x in inputs]
+    if attention_mask.prompt_kv is not None:
+        return Behind.apply(*inputs, attention_mask, scale).transpose(1, 2), None
+    row = (x[0].transpose(0, 1) for x in inputs)
+    return Cascade.apply(*row, attention_mask, scale)[None], None
 
 
 _UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")

@@ -1,0 +1,87 @@
+"""Which weights train: frozen towers, LoRA adapters and their way back into the weights."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from vlmrl.config import ModelConfig
+from vlmrl.errors import UserError
+from vlmrl.models.base import Family
+
+
+def freeze(model: Any, family: Family, config: ModelConfig) -> None:
+    """Freeze the config's towers, in place; with bfloat16 lower the weights that are frozen.
+
+    Raises:
+        UserError: nothing is left to train.
+    """
+    for name, parameter in model.named_parameters():
+        if config.lora is None:
+            parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
+        if config.dtype == "bfloat16":
+            low = torch.float32 if parameter.requires_grad else torch.bfloat16
+            parameter.data = parameter.data.to(low)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
+
+
+def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
+    """The peft model around `model`, with adapters on the linear layers of the config's towers.
+
+    Raises:
+        UserError: these towers have no layer that takes an adapter.
+    """
+    import peft
+
+    assert config.lora is not None
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    targets = [
+        name
+        for tower in config.lora.towers
+        for name in linear
+        if _tower_of(name + ".weight", family) == tower
+        and name.rpartition(".")[2] in family.lora_targets.get(tower, ())
+    ]
+    if not targets:
+        raise UserError(
+            f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
+        )
+    return peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
+            lora_dropout=config.lora.dropout,
+            target_modules=targets,
+        ),
+    )
+
+
+def merged(model: Any) -> dict[str, torch.Tensor]:
+    """The state dict an adapter-less model of the same function would have."""
+    from peft.tuners.lora import LoraLayer
+
+    deltas = {
+        name: cast(Any, module).get_delta_weight("default")
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    out = {}
+    for name, value in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        layer, _, leaf = name.partition(".base_layer.")
+        if leaf == "weight" and layer in deltas:
+            value = (value.float() + deltas[layer].float()).to(value.dtype)
+        out[name.replace(".base_layer.", ".")] = value.detach()
+    return out
+
+
+def _tower_of(name: str, family: Family) -> str:
+    plain = name.replace(".base_layer", "")
+    for tower, prefixes in family.towers.items():
+        if plain.startswith(prefixes):
+            return tower
+    raise UserError(f"parameter {name!r} belongs to no tower of {type(family).__name__}")
