@@ -67,14 +67,14 @@ def train(config: Config) -> dict[str, Any]:
 
 def _trainer(config: Config, start: Path | None, progress: Progress, stack: ExitStack) -> Trainer:
     """All parts of a run; what must be closed is on the stack."""
-    train_sources = [_open(config, source) for source in config.data.train]
-    held_out = _held_out_sources(config)
-    scorer = Scorer(_rewards(config), config.scoring)
+    train_sources = [opened(config, source) for source in config.data.train]
+    held_out = held_out_sources(config)
+    scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
-    loaded = _load(config, start, train_sources)
+    loaded = load(config, start, train_sources)
     if start is None:
         runfolder.move_aside(config.folder)
     runfolder.write_config(config.folder, config)
@@ -112,7 +112,7 @@ def _cold_start(
     if config.sft is None or progress.phase == "rl":
         return True
     settings = config.sft
-    sources = [_open(config, s) for s in settings.sources or config.data.train]
+    sources = [opened(config, s) for s in settings.sources or config.data.train]
     optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=settings.weight_decay)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
@@ -170,7 +170,7 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
         s.model_copy(update={"split": "val"}) for s in config.data.train
     ]
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
-    sources = [_open(config, s) for s in limited] if settings.stop_at is not None else []
+    sources = [opened(config, s) for s in limited] if settings.stop_at is not None else []
     plan = EvaluationConfig(bootstrap=100)
     batches = _batches(config, sources, trainer.policy, plan, trainer.loader.quarantine)
 
@@ -185,7 +185,7 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
 # ------------------------------------------------------------------------------------------ parts
 
 
-def _load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loaded:
+def load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loaded:
     """The model to train, in float32 (`Policy` lowers what need not be); from the checkpoint at resume.
 
     With LoRA the base model is loaded again and the checkpoint's adapter is put on it later.
@@ -202,14 +202,21 @@ def _load(config: Config, start: Path | None, sources: Sequence[Source]) -> Load
 
 def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
     extra = config.sft.sources if config.sft else []
-    return [s.card for s in sources] + [_open(config, s).card for s in extra]
+    return [s.card for s in sources] + [opened(config, s).card for s in extra]
 
 
-def _open(config: Config, source: SourceConfig) -> Source:
+def opened(config: Config, source: SourceConfig) -> Source:
     return open_source(source, config.data.root, config.data.allow_urls)
 
 
-def _held_out_sources(config: Config) -> list[Source]:
+def all_sources(config: Config) -> list[Source]:
+    """Every source that a run opens: to train, to evaluate, for the cold start."""
+    train = [opened(config, source) for source in config.data.train]
+    cold = [opened(config, source) for source in config.sft.sources] if config.sft else []
+    return [*train, *held_out_sources(config), *cold]
+
+
+def held_out_sources(config: Config) -> list[Source]:
     if config.evaluation is None:
         return []
     chosen = config.evaluation.sources or [
@@ -218,10 +225,10 @@ def _held_out_sources(config: Config) -> list[Source]:
     limit = config.evaluation.limit
     if limit is not None:
         chosen = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
-    return [_open(config, s) for s in chosen]
+    return [opened(config, s) for s in chosen]
 
 
-def _rewards(config: Config) -> dict[str, Any]:
+def rewards_by_source(config: Config) -> dict[str, Any]:
     """Verifiers by source name, over training, validation and held-out sources."""
     sources = list(config.data.train)
     sources += config.evaluation.sources if config.evaluation else []
@@ -252,7 +259,7 @@ def _loader(
 ) -> Loader:
     return Loader(
         sources,
-        prompt_maker(policy, _instruct(config)),
+        prompt_maker(policy, instructed(config)),
         size,
         seed=config.run.seed,
         quarantine=quarantine,
@@ -277,7 +284,7 @@ def picture_prompts(
     return prompts
 
 
-def _instruct(config: Config) -> dict[str, bool]:
+def instructed(config: Config) -> dict[str, bool]:
     sources = list(config.data.train)
     sources += config.evaluation.sources if config.evaluation else []
     sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
@@ -292,7 +299,7 @@ def _batches(
     quarantine: Quarantine,
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Fresh batches of held-out prompts, each time it is called."""
-    make = prompt_maker(policy, _instruct(config))
+    make = prompt_maker(policy, instructed(config))
     size = plan.batch if plan else 1
     return lambda: eval_batches(
         sources,

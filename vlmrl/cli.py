@@ -209,6 +209,25 @@ def verify(
 
 
 @app.command()
+def doctor(config: ConfigName, overrides: Overrides = None) -> None:
+    """Examine a config before running it: data, processor, verifiers, model, engine, memory.
+
+    Sends a real batch through everything and prints a verdict per check; exit code 1 if one fails.
+    Writes nothing.
+
+    - `vlmrl doctor quickstart`
+    - `vlmrl doctor my.yaml engine=vllm`
+    """
+    from vlmrl.doctor import examine
+
+    failed = False
+    for finding in examine(config, overrides or ()):
+        print(finding, flush=True)
+        failed |= finding.verdict == "FAIL"
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
     """Write the report of a run: one offline HTML file with curves and a gallery, and PNG plots.
 

@@ -1,0 +1,57 @@
+"""`vlmrl doctor`: a real batch through data, processor, engine and trainer, one verdict a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from transformers.utils import logging
+
+from vlmrl import assemble
+from vlmrl.config import load
+from vlmrl.doctor import data, model
+from vlmrl.doctor.bench import Finding, build
+from vlmrl.errors import UserError
+from vlmrl.validate import validate
+
+CHECKS = {
+    "rows": data.rows,
+    "lengths": data.lengths,
+    "processor": data.processor,
+    "verifiers": data.verifiers,
+    "pictures": model.pictures,
+    "coordinates": model.coordinates,
+    "memory": model.memory,
+    "parity": model.first_parity,
+    "step": model.step,
+    "sync": model.second_parity,
+}
+"""In this order: `step` and `sync` change the weights."""
+
+
+def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
+    """The findings on a config, each as soon as it is known; nothing is written to the run folder.
+
+    A check that fails does not keep the others from being made, unless they need what it lacks.
+    """
+    logging.disable_progress_bar()
+    try:
+        config = load(name, overrides)
+        validate(config)
+        yield Finding("ok", "config", f"{name}: every key, name and option is known")
+        opened = assemble.all_sources(config)
+        yield from data.sources(opened)
+    except UserError as error:
+        yield Finding("FAIL", "config", str(error))
+        return
+    with ExitStack() as stack:
+        try:
+            bench = build(config, stack)
+        except UserError as error:
+            yield Finding("FAIL", "start", str(error))
+            return
+        for label, check in CHECKS.items():
+            try:
+                yield from check(bench)
+            except UserError as error:
+                yield Finding("FAIL", label, str(error))

@@ -1,0 +1,107 @@
+"""What the doctor's checks look at: the parts of a run, built but not running, and some prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl import assemble, plugins
+from vlmrl.algorithms.base import Algorithm
+from vlmrl.config import Config
+from vlmrl.data.decode import decode
+from vlmrl.data.source import Source
+from vlmrl.engines.base import Engine
+from vlmrl.errors import UserError
+from vlmrl.policy import Policy
+from vlmrl.schema import Prompt
+from vlmrl.scoring import Scorer
+
+ROWS = 50
+"""Rows whose prompts are made, over all training sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict of one check: what was seen, and what to do where it is not ok."""
+
+    verdict: Literal["ok", "warn", "FAIL"]
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.verdict:4}  {self.check:11}  {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The parts of a run, and prompts of its training data."""
+
+    config: Config
+    policy: Policy
+    engine: Engine
+    scorer: Scorer
+    algorithm: Algorithm
+    prompts: Sequence[Prompt]
+    """Of rows spread over the training sources, in turn; at least one."""
+    bad: Sequence[str]
+    """Why other such rows have none."""
+
+    @property
+    def shown(self) -> list[Prompt]:
+        """The first prompts with pictures, as many as the canary takes."""
+        with_pictures = [prompt for prompt in self.prompts if prompt.images]
+        return with_pictures[: self.config.checks.canary_prompts]
+
+
+def build(config: Config, stack: ExitStack) -> Bench:
+    """The parts of a run; what must be closed is on the stack.
+
+    Raises:
+        UserError: a part cannot be built, or no row can be used.
+    """
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    torch.manual_seed(config.run.seed)
+    sources = [assemble.opened(config, source) for source in config.data.train]
+    scorer = Scorer(assemble.rewards_by_source(config), config.scoring)
+    stack.callback(scorer.close)
+    engine = plugins.build("engine", config.engine.name, config.engine.options)
+    stack.callback(engine.close)
+    algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
+    loaded = assemble.load(config, None, sources)
+    policy = Policy(*loaded, config.model, config.rollout.temperature)
+    prompts, bad = _prompts(config, sources, policy)
+    if not prompts:
+        raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
+    engine.start(policy)
+    engine.sync(policy)
+    return Bench(config, policy, engine, scorer, algorithm, prompts, bad)
+
+
+def _prompts(
+    config: Config, sources: Sequence[Source], policy: Policy
+) -> tuple[list[Prompt], list[str]]:
+    make = assemble.prompt_maker(policy, assemble.instructed(config))
+    prompts, bad = [], []
+    for source, row in _spread(sources):
+        try:
+            sample = source.sample(row)
+            prompts.append(make(sample, decode(sample, source.access)))
+        except UserError as error:
+            bad.append(str(error))
+    return prompts, bad
+
+
+def _spread(sources: Sequence[Source]) -> list[tuple[Source, int]]:
+    """About ROWS rows at even distances, the sources in turn."""
+    places = []
+    for number, source in enumerate(sources):
+        count = min(max(1, ROWS // len(sources)), len(source.rows))
+        for turn in range(count):
+            places.append((turn, number, len(source.rows) * turn // count))
+    return [(sources[number], row) for _, number, row in sorted(places)]

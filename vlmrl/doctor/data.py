@@ -1,0 +1,194 @@
+"""Checks of data, processor and verifiers: all that can be wrong before the model says a word."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from vlmrl import answers
+from vlmrl.components import resolve
+from vlmrl.config import RewardConfig
+from vlmrl.data.decode import decode
+from vlmrl.data.source import Source
+from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.honest import honest, lay_out
+from vlmrl.policy import Policy
+from vlmrl.schema import Completion, Encoded, Prompt
+from vlmrl.scoring import Scorer
+from vlmrl.verifier import FunctionVerifier
+
+TRUTHS = 8
+"""Rows of each source whose truth is scored."""
+ENOUGH, NEARLY = 0.9, 0.99
+"""Shares of a verifier's range. A right answer that states a confidence of 0.9 may get just that."""
+PIXELS = 1e-5
+
+
+def sources(opened: Sequence[Source]) -> Iterator[Finding]:
+    """Every source opens and its first row loads.
+
+    Raises:
+        UserError: one does not; the message names it.
+    """
+    for source in opened:
+        sample = source.sample(0)
+        sizes = [f"{i.width}x{i.height}" for i in decode(sample, source.access)]
+        seen = f"first row: {' '.join(sizes) or 'no picture'}"
+        yield Finding(
+            "ok", "source", f"{source.name} {source.split}: {len(source.rows)} rows, {seen}"
+        )
+
+
+def rows(bench: Bench) -> Iterator[Finding]:
+    """The share of bad rows among those looked at."""
+    count = len(bench.prompts) + len(bench.bad)
+    limit = bench.config.data.quarantine_limit
+    text = f"{len(bench.bad)} of {count} training rows looked at are bad"
+    if not bench.bad:
+        yield Finding("ok", "rows", text)
+        return
+    text += f"; see `vlmrl data check`; the first: {bench.bad[0]}"
+    yield Finding("FAIL" if len(bench.bad) / count > limit else "warn", "rows", text)
+
+
+def lengths(bench: Bench) -> Iterator[Finding]:
+    """Prompt tokens, media expanded, against the limit."""
+    found = sorted(len(prompt.encoded.ids) for prompt in bench.prompts)
+    limit = bench.config.data.max_prompt_tokens
+    long = sum(length > limit for length in found)
+    text = (
+        f"prompts of {found[0]} to {found[-1]} tokens, median {statistics.median(found):g}, over "
+        f"{len(found)} rows; data.max_prompt_tokens is {limit}"
+    )
+    if not long:
+        yield Finding("ok", "lengths", text)
+        return
+    advice = f"{long} are dropped: raise the limit, or lower model.max_pixels"
+    yield Finding("FAIL" if long == len(found) else "warn", "lengths", f"{text}; {advice}")
+
+
+def processor(bench: Bench) -> Iterator[Finding]:
+    """Ids and pixels are those of the HF processor, and every placeholder gets a feature."""
+    looked = _one_of_each_source(bench)
+    wrong = [f"sample {p.sample.id!r}: {problem}" for p in looked for problem in _unlike(bench, p)]
+    for problem in wrong:
+        yield Finding("FAIL", "processor", problem)
+    if not wrong:
+        pictures = sum(len(prompt.images) for prompt in looked)
+        yield Finding(
+            "ok",
+            "processor",
+            f"ids and pixels of {len(looked)} prompts are the HF processor's; {pictures} pictures "
+            "have as many placeholders as features",
+        )
+
+
+def verifiers(bench: Bench) -> Iterator[Finding]:
+    """The truth itself, written as an answer, gets the full score of every verifier that applies."""
+    groups: dict[str, list[Prompt]] = defaultdict(list)
+    for prompt in bench.prompts:
+        groups[prompt.sample.source].append(prompt)
+    # A verifier may well fail on an answer of another kind; only the best-suited kind counts.
+    lenient = bench.config.scoring.model_copy(update={"fault_limit": 1.0})
+    with Scorer(bench.scorer.rewards, lenient) as scorer:
+        for source, prompts in groups.items():
+            yield from _truths(bench, scorer, source, prompts[:TRUTHS])
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def _one_of_each_source(bench: Bench) -> list[Prompt]:
+    """The first prompt with pictures, or at all, of each source."""
+    first: dict[str, Prompt] = {}
+    for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.images):
+        first.setdefault(prompt.sample.source, prompt)
+    return list(first.values())
+
+
+def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
+    """Where our prompt is not what the HF processor makes of it, or not what the model takes."""
+    policy, ours = bench.policy, prompt.encoded
+    images = list(prompt.images) or None
+    theirs = policy.processor(text=[prompt.text], images=images, return_tensors="pt")
+    if (ids := tuple(theirs["input_ids"][0].tolist())) != ours.ids:
+        yield (
+            f"{len(ours.ids)} ids are not the HF processor's {len(ids)}: a changed processor or "
+            "another version of transformers"
+        )
+    for name in ours.tensors.keys() & theirs.keys():
+        mine, other = ours.tensors[name].float(), theirs[name].float()
+        if mine.shape != other.shape:
+            yield f"{name} has shape {tuple(mine.shape)}, the HF processor's {tuple(other.shape)}"
+        elif (gap := (mine - other).abs().max().item()) > PIXELS:
+            yield f"{name} differs from the HF processor's by {gap:.2g}"
+    wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
+    places = len(ours.ids) - len(ours.compact_ids) + len(prompt.images)
+    if wanted != places:
+        yield f"{places} placeholders for pictures of {wanted} tokens"
+    try:
+        _forward(policy, ours)
+    except ValueError as error:  # the family counts features and placeholders
+        yield str(error)
+
+
+def _forward(policy: Policy, encoded: Encoded) -> None:
+    family, device = policy.family, policy.device
+    ids, positions = torch.tensor([encoded.ids], device=device), encoded.position_ids.to(device)
+    with policy.generating():
+        features = family.spread(family.tower_features(policy.base, [encoded]), [encoded], [0])
+        family.decode(policy.base, ids, None, positions[:, None], features)
+
+
+def _truths(
+    bench: Bench, scorer: Scorer, source: str, prompts: Sequence[Prompt]
+) -> Iterator[Finding]:
+    best: dict[str, list[float]] = defaultdict(list)
+    faults: dict[str, str] = {}
+    for prompt in prompts:
+        kinds = [
+            _completion(bench, prompt, case.right) for case in honest(prompt.sample, prompt.frame)
+        ]
+        (group,) = scorer.judge([kinds], [prompt.sample], whole=False)
+        for reward in scorer.rewards[source]:
+            verdicts = [judged.verdicts[reward.label] for judged in group]
+            given = [v.score for v in verdicts if v.applies and v.score is not None]
+            wrong = [v.fault for v in verdicts if v.fault is not None]
+            if given:
+                best[reward.label].append(max(given))
+            elif wrong:
+                faults[reward.label] = f"sample {prompt.sample.id!r}: {wrong[0]}"
+    for reward in scorer.rewards[source]:
+        name = f"{source}/{reward.label}"
+        if reward.label in faults:
+            problem = f"{name} fails on the truth: {faults[reward.label]}"
+            yield Finding("FAIL", "verifier", problem)
+        else:
+            yield _judged(name, reward, best[reward.label], len(prompts))
+
+
+def _completion(bench: Bench, prompt: Prompt, answer: str) -> Completion:
+    text = lay_out(prompt.sample.template, answer)
+    ids = tuple(bench.policy.tokenizer(text)["input_ids"])
+    return answers.completion(text, prompt.sample.template, prompt.frame, token_ids=ids)
+
+
+def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> Finding:
+    verifier = resolve(reward).verifier
+    if verifier.scope != "item":
+        return Finding("ok", "verifier", f"{name} compares completions: one truth says nothing")
+    if not scores:
+        return Finding("warn", "verifier", f"{name} applies to none of {rows} rows looked at")
+    least = (min(scores) - verifier.low) / (verifier.high - verifier.low)
+    text = f"{name} gives the truth of {len(scores)} rows {min(scores):.3g} to {max(scores):.3g}"
+    if least >= NEARLY:
+        return Finding("ok", "verifier", text)
+    about_truth = bool(verifier.needs) or isinstance(verifier, FunctionVerifier)
+    text += f", {verifier.high:g} is the most"
+    if least >= ENOUGH or not about_truth:
+        return Finding("warn", "verifier", text)
+    advice = f"mend the truth or the options; `vlmrl verify {reward.verifier}` shows more"
+    return Finding("FAIL", "verifier", f"{text}: {advice}")

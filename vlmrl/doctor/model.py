@@ -1,0 +1,195 @@
+"""Checks of model, engine and trainer: does it look, does it fit, do weights reach the engine?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from vlmrl import extract, geometry
+from vlmrl.batching import pack
+from vlmrl.canary import reliance
+from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.probe import Parity, parity, probe_prompts, tolerance
+from vlmrl.forecast import TIGHT, forecast
+from vlmrl.policy import adamw
+from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
+
+BATCH = 4
+"""Prompts of the training step."""
+BLIND = 1e-5
+"""A model whose log-probs move less than this with the pictures (nats) does not get them at all."""
+NUDGE = 0.05
+"""Size of the change of weights that must reach the engine, relative to their own deviation."""
+CLEAR = 0.1
+"""How much better (IoU) another space must fit before it is worth a warning."""
+
+
+def pictures(bench: Bench) -> Iterator[Finding]:
+    """The model's answers depend on the pictures."""
+    if not bench.shown:
+        yield Finding("ok", "pictures", "no prompt shows a picture")
+        return
+    limit = bench.config.rollout.max_tokens
+    found = reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
+    drops = ", ".join(f"{k.removeprefix('canary/')} {v:.3g}" for k, v in found.metrics().items())
+    floor = bench.config.checks.canary_floor
+    complaint = found.complaint(BLIND) or (found.complaint(floor) if floor is not None else None)
+    if complaint is None:
+        yield Finding("ok", "pictures", f"the model looks: {drops}")
+    else:
+        yield Finding("FAIL" if found.complaint(BLIND) else "warn", "pictures", complaint)
+
+
+def coordinates(bench: Bench) -> Iterator[Finding]:
+    """The space that the boxes of greedy answers seem to be in; scoring never uses this."""
+    asked = [p for p in bench.prompts if p.sample.truth.boxes and p.images]
+    if not asked:
+        yield Finding("ok", "coordinates", "no truth has boxes in a picture")
+        return
+    greedy = Sampling(n=1, max_tokens=bench.config.rollout.max_tokens, greedy=True)
+    rollouts = bench.engine.generate(PromptBatch(tuple(asked)), greedy)
+    own = bench.policy.family.space
+    pairs = [(p, c) for p, (c,) in zip(asked, rollouts.completions, strict=True) if c.answer]
+    fits = {space: _fit(pairs, space) for space in (own, *get_args(Space))}
+    if not fits[own]:
+        text = f"none of {len(asked)} greedy answers has a box: nothing can be said"
+        yield Finding("ok", "coordinates", f"{text} (the family writes {own})")
+        return
+    means = {space: sum(fit) / len(fit) for space, fit in fits.items() if fit}
+    best = max(means, key=lambda space: means[space])
+    seen = ", ".join(f"{space} {mean:.2f}" for space, mean in means.items())
+    text = f"mean IoU of {len(fits[own])} answers read as {seen}; they are read as {own}"
+    if means[best] < means[own] + CLEAR:
+        yield Finding("ok", "coordinates", text)
+    else:
+        yield Finding(
+            "warn", "coordinates", f"{text}, but seem to be {best}: cold-start or prompt it"
+        )
+
+
+def memory(bench: Bench) -> Iterator[Finding]:
+    """The forecast of a step's peak against the device."""
+    seen = forecast(
+        bench.config, bench.policy, bench.engine, bench.prompts, bool(bench.algorithm.kl)
+    )
+    device = bench.policy.device.type
+    if seen.share <= TIGHT:
+        yield Finding("ok", "memory", f"{device}: a step needs about {seen}")
+    else:
+        text = f"{device}: a step needs about {seen}; {seen.advice()}"
+        yield Finding("FAIL" if seen.share > 1 else "warn", "memory", text)
+
+
+def first_parity(bench: Bench) -> Iterator[Finding]:
+    """The engine computes what the trainer computes."""
+    found = _parity(bench)
+    found.require(_allowed(bench), "before any update")
+    yield Finding("ok", "parity", f"before any update: {_numbers(found)}")
+
+
+def step(bench: Bench) -> Iterator[Finding]:
+    """One real batch is generated, scored and trained on; advantages alternate in sign."""
+    config, policy = bench.config, bench.policy
+    draw = config.rollout
+    sampling = Sampling(draw.group_size, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k)
+    rollouts = bench.engine.generate(PromptBatch(tuple(bench.prompts[:BATCH])), sampling)
+    rewards = bench.scorer.score(rollouts)
+    policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
+    update = _update(bench, rollouts)
+    drawn = f"{len(rollouts.completions)} prompts x {draw.group_size} completions"
+    scored = f"mean reward {rewards.total[rewards.valid].mean():.3g}" if rewards.valid.any() else ""
+    norm = update["update/grad_norm"]
+    text = f"{drawn}, {scored or 'all masked'}, gradient norm {norm:.3g}"
+    if update["update/skipped"] or not norm:
+        yield Finding("FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32")
+    elif not scored:
+        yield Finding("FAIL", "step", f"{text}: no completion has a reward")
+    else:
+        yield Finding("ok", "step", text)
+
+
+def second_parity(bench: Bench) -> Iterator[Finding]:
+    """Changed weights reach the engine."""
+    allowed = _allowed(bench)
+    _nudge(bench.policy.trainable)
+    stale = _parity(bench)
+    bench.engine.sync(bench.policy)
+    found = _parity(bench)
+    found.require(allowed, "after a change of all trained weights")
+    text = f"after a change of all trained weights: {_numbers(found)}"
+    if bench.engine.exact:
+        yield Finding("ok", "sync", f"{text}; the engine shares the trainer's weights")
+    elif stale.mean_abs > 10 * allowed:
+        yield Finding("ok", "sync", f"{text}; before the sync {stale.mean_abs:.2g}")
+    else:
+        small = f"the change itself moved log-probs by {stale.mean_abs:.2g} only"
+        yield Finding("warn", "sync", f"{text}; {small}: this proves little")
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def _parity(bench: Bench) -> Parity:
+    prompts = (*probe_prompts(bench.policy), *bench.shown[:2])
+    return parity(bench.engine, bench.policy, prompts)
+
+
+def _allowed(bench: Bench) -> float:
+    return bench.config.checks.parity_tolerance or tolerance(bench.policy)
+
+
+def _numbers(found: Parity) -> str:
+    return (
+        f"engine and trainer differ by {found.mean_abs:.2g} nats on average, {found.max_abs:.2g} at "
+        f"most, over {found.tokens} tokens"
+    )
+
+
+def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
+    config, policy = bench.config, bench.policy
+    shape = rollouts.shape
+    signs = torch.ones(shape)
+    signs[:, 1::2] = -1
+    advantages = Advantages(signs, torch.ones(shape, dtype=torch.bool), torch.ones(shape))
+    batches = pack(
+        rollouts,
+        advantages,
+        updates=1,
+        micro_tokens=config.optimizer.micro_tokens,
+        max_tokens=config.rollout.max_tokens,
+    )
+    if bench.algorithm.kl:
+        with tempfile.TemporaryDirectory() as folder:
+            policy.keep_reference(Path(folder) / "reference.safetensors")
+        batches = policy.with_reference(batches)
+    return policy.update(batches, bench.algorithm, config.optimizer.lr, 0.0)
+
+
+@torch.no_grad()
+def _nudge(weights: Sequence[torch.nn.Parameter]) -> None:
+    for number, weight in enumerate(weights):
+        generator = torch.Generator(weight.device).manual_seed(number)
+        noise = torch.randn(weight.shape, generator=generator, device=weight.device)
+        spread = weight.float().std(correction=0)
+        # Weights that are all alike (norms, fresh adapters) have no deviation of their own.
+        weight.add_((noise * (NUDGE * spread + 1e-3)).to(weight.dtype))
+
+
+def _fit(pairs: Sequence[tuple[Prompt, Completion]], space: Space) -> list[float]:
+    """Per answer with boxes the mean over its true boxes of the best IoU, read in this space."""
+    fits = []
+    for prompt, completion in pairs:
+        found, _ = extract.boxes(completion.answer or "", replace(prompt.frame, space=space))
+        if found or extract.boxes(completion.answer or "", prompt.frame)[0]:
+            fits.append(_overlap(prompt.sample.truth.boxes or (), found))
+    return fits
+
+
+def _overlap(true: Sequence[Box], found: Sequence[Box]) -> float:
+    return sum(max((geometry.iou(t, f) for f in found), default=0.0) for t in true) / len(true)
