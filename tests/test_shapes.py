@@ -28,7 +28,7 @@ def drawn_box(sample: Sample) -> tuple[float, ...]:
     """The box of the pixels that are not background, unit square."""
     pixels = np.asarray(load_image(sample.media[0])).astype(int)
     size = len(pixels)
-    gradient = np.linspace(150, 40, size).round()
+    gradient = np.linspace(220, 10, size).round()
     shade = collections.Counter(pixels[:, :, 1].ravel()).most_common(1)[0][0]
     different = (
         (pixels[:, :, 0] != gradient[None, :])
