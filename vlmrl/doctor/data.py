@@ -14,6 +14,7 @@ from vlmrl.config import RewardConfig
 from vlmrl.data.decode import decode
 from vlmrl.data.source import Source
 from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.errors import UserError
 from vlmrl.honest import honest, lay_out
 from vlmrl.policy import Policy
 from vlmrl.schema import Completion, Encoded, Prompt
@@ -28,18 +29,16 @@ PIXELS = 1e-5
 
 
 def sources(opened: Sequence[Source]) -> Iterator[Finding]:
-    """Every source opens and its first row loads.
-
-    Raises:
-        UserError: one does not; the message names it.
-    """
+    """The first row of every source loads."""
     for source in opened:
-        sample = source.sample(0)
-        sizes = [f"{i.width}x{i.height}" for i in decode(sample, source.access)]
-        seen = f"first row: {' '.join(sizes) or 'no picture'}"
-        yield Finding(
-            "ok", "source", f"{source.name} {source.split}: {len(source.rows)} rows, {seen}"
-        )
+        text = f"{source.name} {source.split}: {len(source.rows)} rows, "
+        try:
+            sample = source.sample(0)
+            sizes = [f"{i.width}x{i.height}" for i in decode(sample, source.access)]
+        except UserError as error:
+            yield Finding("warn", "source", f"{text}the first is bad: {error}")
+        else:
+            yield Finding("ok", "source", f"{text}first row: {' '.join(sizes) or 'no picture'}")
 
 
 def rows(bench: Bench) -> Iterator[Finding]:

@@ -182,14 +182,18 @@ def _nudge(weights: Sequence[torch.nn.Parameter]) -> None:
 
 
 def _fit(pairs: Sequence[tuple[Prompt, Completion]], space: Space) -> list[float]:
-    """Per answer with boxes the mean over its true boxes of the best IoU, read in this space."""
+    """Per answer that has boxes in any space: how well they fit the truth, read in this one."""
     fits = []
     for prompt, completion in pairs:
-        found, _ = extract.boxes(completion.answer or "", replace(prompt.frame, space=space))
-        if found or extract.boxes(completion.answer or "", prompt.frame)[0]:
-            fits.append(_overlap(prompt.sample.truth.boxes or (), found))
+        found = {
+            each: extract.boxes(completion.answer or "", replace(prompt.frame, space=each))[0]
+            for each in get_args(Space)
+        }
+        if any(found.values()):
+            fits.append(_overlap(prompt.sample.truth.boxes or (), found[space]))
     return fits
 
 
 def _overlap(true: Sequence[Box], found: Sequence[Box]) -> float:
+    """Mean over the true boxes of the best IoU."""
     return sum(max((geometry.iou(t, f) for f in found), default=0.0) for t in true) / len(true)

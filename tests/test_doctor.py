@@ -1,0 +1,220 @@
+"""`vlmrl doctor`: what a sound config passes, and which line each kind of trouble fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import small
+import torch
+from PIL import Image
+
+from vlmrl import cli, doctor, forecast, plugins
+from vlmrl.doctor import bench, model
+from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
+from vlmrl.forecast import Forecast, activations, kept
+from vlmrl.schema import Completion
+
+TINY = ["run.threads=1", "evaluation.limit=8", "checks.canary_prompts=4"]
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    monkeypatch.setattr(bench, "ROWS", 8)
+
+
+def findings(*overrides: str, config: str = "quickstart") -> dict[str, list[tuple[str, str]]]:
+    """Check -> (verdict, text) of its findings."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for finding in doctor.examine(config, [*TINY, *overrides]):
+        found.setdefault(finding.check, []).append((finding.verdict, finding.text))
+    return found
+
+
+def failed(found: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
+    return {
+        check: text
+        for check, lines in found.items()
+        for verdict, text in lines
+        if verdict == "FAIL"
+    }
+
+
+# -------------------------------------------------------------------------------- a sound config
+
+
+def test_the_quickstart_passes_every_check_with_exit_code_0(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "doctor", "quickstart", *TINY])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines} == {"ok"}
+    assert {line.split()[1] for line in lines} == {
+        *("config", "source", "rows", "lengths", "processor", "verifier", "pictures"),
+        *("coordinates", "memory", "parity", "step", "sync"),
+    }
+    assert not list(tmp_path.iterdir())
+
+
+def test_adapters_references_and_other_families_pass_too():
+    more = ["model.lora={rank: 2}", "algorithm.options.kl=0.1", "model.build.family=qwen3_vl"]
+    assert not failed(findings(*more))
+    assert not failed(findings("algorithm.options.kl=0.1", "model.build.family=qwen2_vl"))
+
+
+# -------------------------------------------------------------------------------------- troubles
+
+
+def test_a_verifier_that_cannot_score_its_truth_fails_with_exit_code_1(tmp_path, monkeypatch):
+    stingy = tmp_path / "stingy.py"
+    stingy.write_text("def score(answer, truth):\n    return 0.5 if '[' in answer else 0.0\n")
+    found = findings(f"rewards=[{stingy}:score]", "evaluation.metric=reward", "sft=null")
+    assert "score gives the truth of 8 rows 0.5 to 0.5, 1 is the most" in failed(found)["verifier"]
+    monkeypatch.setattr(
+        doctor, "examine", lambda *_: [bench.Finding("FAIL", "verifier", "no")], raising=True
+    )
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "doctor", "quickstart"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+
+
+def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("def score(answer, truth):\n    return 1 / truth.number\n")
+    found = findings(f"rewards=[{broken}:score]", "evaluation.metric=reward", "sft=null")
+    assert "fails on the truth" in failed(found)["verifier"]
+    assert "TypeError" in failed(found)["verifier"]
+
+
+def test_a_blind_model_is_flagged(monkeypatch):
+    load = doctor.bench.assemble.load
+
+    def blind(*arguments):
+        loaded = load(*arguments)
+        with torch.no_grad():
+            for name, weight in loaded.model.named_parameters():
+                if name.startswith(loaded.family.towers["projector"]):
+                    weight.zero_()
+        return loaded
+
+    monkeypatch.setattr(doctor.bench.assemble, "load", blind)
+    assert "the model hardly looks" in failed(findings())["pictures"]
+
+
+class Stuck(Hf):
+    """An engine that keeps the weights it was started with."""
+
+    exact = False  # type: ignore[misc]
+
+    def start(self, policy):
+        self.first = small.policy()
+        self.first.base.load_state_dict(policy.base.state_dict())
+        self._policy = self.first
+
+    def sync(self, policy):
+        self._policy = self.first
+
+
+def test_an_engine_that_weights_do_not_reach_fails_after_the_change_only(monkeypatch):
+    build = plugins.build
+    monkeypatch.setattr(
+        bench.plugins, "build", lambda k, *a: Stuck() if k == "engine" else build(k, *a)
+    )
+    # The stuck engine holds a model of this size.
+    text = ", ".join(f"{key}: {value}" for key, value in small.TEXT.items())
+    corpus = small.CORPUS
+    monkeypatch.setattr(type(plugins.build("card", "shapes")), "corpus", lambda _: corpus)
+    more = ["model.build.vocab_size=320", f"model.build.text={{{text}}}"]
+    wrong = failed(findings(*more))
+    assert set(wrong) == {"sync"}
+    assert "after a change of all trained weights" in wrong["sync"]
+
+
+def test_bad_rows_too_long_prompts_and_wrong_configs_are_said(tmp_path):
+    Image.new("RGB", (84, 56), "red").save(tmp_path / "a.png")
+    rows = [
+        {
+            "id": str(i),
+            "images": ["a.png" if i % 4 else "gone.png"],
+            "question": "Which?",
+            "answer": "red",
+        }
+        for i in range(1, 9)
+    ]
+    data = tmp_path / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = [f"data.train=[{data}]", "sft=null", "evaluation=null", "rewards=[exact]"]
+    found = findings(*own, "data.max_prompt_tokens=5")
+    assert "2 of 8 training rows looked at are bad" in failed(found)["rows"]
+    assert "6 are dropped" in failed(found)["lengths"]
+    assert "gone.png" in failed(found)["rows"]
+    assert "model.lora.rnk" in failed(findings("model.lora={rnk: 3}"))["config"]
+    assert "no such" in failed(findings(f"data.train=[{tmp_path}/b.jsonl]"))["config"].lower()
+
+
+# ---------------------------------------------------------------------------------- coordinates
+
+
+def answer(text: str, prompt) -> Completion:
+    from vlmrl import answers
+
+    return answers.completion(f"<answer>{text}</answer>", "answer_only", prompt.frame)
+
+
+def test_the_space_of_answers_is_told_by_their_fit():
+    prompt = small.prompt(small.loaded("qwen2_5_vl"), 1)  # 84 x 84 pixels, truth [.1, .1, .5, .5]
+    thousands = [(prompt, answer('{"bbox_2d": [100, 100, 500, 500]}', prompt))]
+    assert model._fit(thousands, "norm1000") == pytest.approx([1.0])
+    assert model._fit(thousands, "pixel") == [0.0]  # nothing in the picture, yet an answer
+    pixels = [(prompt, answer('{"bbox_2d": [8.4, 8.4, 42, 42]}', prompt))]
+    assert model._fit(pixels, "pixel") == pytest.approx([1.0])
+    assert model._fit([(prompt, answer("no idea", prompt))], "pixel") == []
+
+
+# --------------------------------------------------------------------------------------- memory
+
+
+def test_activations_drawn_out_from_two_small_batches_are_those_of_a_large_one():
+    policy = small.policy()
+    prompts = [small.prompt(policy, 0) for _ in range(12)]
+    large = forecast._micro(prompts, 8)
+    measured = kept(policy, large)
+    tokens = forecast.num_tokens(large)
+    assert activations(policy, prompts[:3], tokens, 8) == pytest.approx(measured, rel=0.05)
+
+
+def test_checkpointing_keeps_less_and_frozen_towers_need_no_gradients():
+    plain, spare = small.policy(), small.policy(gradient_checkpointing=True)
+    micro = forecast._micro([small.prompt(plain, 0)], 8)
+    assert kept(spare, micro) < 0.6 * kept(plain, micro)
+
+
+def test_the_peak_takes_the_larger_of_generation_and_update():
+    parts = dict.fromkeys(forecast.LOWER, 0) | {"weights": 100, "kv cache": 30, "activations": 50}
+    seen = Forecast(parts, capacity=200)
+    assert (seen.peak, seen.share) == (150, 0.75)
+    assert seen.advice().startswith("weights: lower with model.dtype")
+    assert "optimizer.micro_tokens" in seen.advice()
+
+
+def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatch):
+    monkeypatch.setattr(forecast, "_capacity", lambda device: 2**26)
+    found = findings()["memory"][0]
+    assert found[0] == "FAIL"
+    assert "activations: lower with optimizer.micro_tokens" in found[1]
+
+
+def test_a_user_error_of_a_check_is_its_verdict(monkeypatch):
+    def refuses(_):
+        raise UserError("not this one")
+        yield
+
+    monkeypatch.setitem(doctor.CHECKS, "lengths", refuses)
+    found = findings()
+    assert found["lengths"] == [("FAIL", "not this one")]
+    assert found["sync"][0][0] == "ok"
