@@ -14,11 +14,15 @@ import torch
 from PIL import Image
 
 from vlmrl import assemble
+from vlmrl.algorithms.grpo import Grpo
+from vlmrl.batching import pack
 from vlmrl.canary import Reliance, blanks, donors, reliance
 from vlmrl.checks import Checks
 from vlmrl.config import ChecksConfig, RewardConfig, ScoringConfig, load
+from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
+from vlmrl.schema import PromptBatch
 from vlmrl.scoring import Scorer
 
 
@@ -69,9 +73,6 @@ def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
     engine.start(policy)
     with Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig()) as scorer:
         found = reliance(engine, policy, scorer, [prompt], max_tokens=3)
-    from vlmrl.engines.base import Sampling
-    from vlmrl.schema import PromptBatch
-
     (written,) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions[0]
     gray = policy.processor(text=[prompt.text], images=blanks(prompt), return_tensors="pt")
     ids = torch.cat([gray["input_ids"][0], torch.tensor(written.token_ids)])[None]
@@ -149,6 +150,29 @@ def test_an_engine_with_other_weights_stops_the_run_with_numbers_and_causes():
     with pytest.raises(UserError, match=r"parity after 0 steps: .*mean \|Δ log p\| .*Likely: weig"):
         asked(0, 0.0)
     checks(policy, [], engine, canary_every=0, parity_tolerance=10.0)(0, 0.0)
+
+
+@pytest.mark.parametrize("micro_tokens", [10**6, 1])
+def test_every_step_says_how_far_the_engines_log_probs_are_from_the_trainers(micro_tokens):
+    policy, engine = small.policy(), Hf()
+    engine.start(policy)
+    rollouts = engine.generate(small.mixed_batch(policy), Sampling(n=2, max_tokens=5, seed=1))
+    rng, gaps = np.random.default_rng(0), []
+
+    def misreported(completion):
+        gap = rng.normal(0, 0.3, len(completion.logprobs))
+        gaps.extend(gap)
+        return replace(completion, logprobs=tuple(np.array(completion.logprobs) - gap))
+
+    wrong = tuple(tuple(map(misreported, group)) for group in rollouts.completions)
+    rollouts = replace(rollouts, completions=wrong)
+    cut = {"updates": 1, "micro_tokens": micro_tokens, "max_tokens": 5}
+    batches = pack(rollouts, small.advantages(rollouts), **cut)
+    found = policy.update(batches, Grpo(), lr=0.0, progress=0.0)
+    gap = np.array(gaps)
+    assert found["rollout/logprob_gap"] == pytest.approx(np.abs(gap).mean(), rel=1e-4)
+    assert found["rollout/logprob_kl"] == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-4)
+    assert found["rollout/logprob_max_ratio"] == pytest.approx(np.exp(np.abs(gap).max()), rel=1e-4)
 
 
 # ------------------------------------------------------------------------------------ in a run

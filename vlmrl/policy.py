@@ -24,6 +24,8 @@ from vlmrl.schema import MicroBatch, TrainBatch
 
 _T = TypeVar("_T")
 log = logging.getLogger("vlmrl")
+WORST = "rollout/logprob_max_ratio"
+"""The one number of an update that is a largest one, not a mean over tokens."""
 
 
 class Policy:
@@ -198,9 +200,11 @@ class Policy:
             else:
                 skipped += 1
         self.version += 1
-        means = {key: value / max(tokens, 1) for key, value in sums.items() if key != "loss/total"}
+        whole = ("loss/total", WORST)
+        means = {key: value / max(tokens, 1) for key, value in sums.items() if key not in whole}
         return {
             **means,
+            WORST: sums.get(WORST, 1.0),
             "loss/total": sums.get("loss/total", 0.0) / max(len(batches), 1),
             "update/grad_norm": sum(norms) / max(len(norms), 1),
             "update/lr": lr,
@@ -286,12 +290,15 @@ class Policy:
             )
         )
         out.loss.backward()
-        gap = (sampling - old).abs()[mask]
+        gap = (old - sampling)[mask]
         sums = {key: float(value) for key, value in out.metrics.items()}
         sums["loss/total"] = out.loss.item()
         sums["rollout/entropy"] = entropy[mask].sum().item()
         # How far the engine's log-probs are from the trainer's: 0 for an exact engine.
-        sums["rollout/logprob_gap"] = gap.sum().item()
+        sums["rollout/logprob_gap"] = gap.abs().sum().item()
+        # KL(engine || trainer), Schulman's k3: http://joschu.net/blog/kl-approx.html
+        sums["rollout/logprob_kl"] = (gap.exp() - 1 - gap).sum().item()
+        sums[WORST] = gap.abs().max().exp().item()
         return sums
 
     # ----------------------------------------------------------------------------------- weights
@@ -362,4 +369,5 @@ def _filled(
 
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
     for key, value in more.items():
-        sums[key] = sums.get(key, 0.0) + value
+        before = sums.get(key, 0.0)
+        sums[key] = max(before, value) if key == WORST else before + value
