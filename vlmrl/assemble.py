@@ -206,6 +206,7 @@ def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
 
 
 def opened(config: Config, source: SourceConfig) -> Source:
+    """The source of a config, under its rules of where media may lie."""
     return open_source(source, config.data.root, config.data.allow_urls)
 
 
@@ -217,6 +218,7 @@ def all_sources(config: Config) -> list[Source]:
 
 
 def held_out_sources(config: Config) -> list[Source]:
+    """The sources of the evaluation; none if the config has none."""
     if config.evaluation is None:
         return []
     chosen = config.evaluation.sources or [
@@ -285,6 +287,7 @@ def picture_prompts(
 
 
 def instructed(config: Config) -> dict[str, bool]:
+    """By source name, whether the template's instruction is appended to its questions."""
     sources = list(config.data.train)
     sources += config.evaluation.sources if config.evaluation else []
     sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
