@@ -10,10 +10,10 @@ gradient checkpointing. TRL generates with transformers, and its head scores com
 as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
 `optimizer.shared_forward` off and on.
 
-Every way has a process of its own, one thread, one step to warm up. Times are process CPU seconds,
-medians; `spread` is (longest - shortest) / median of a step. `update` is forward, loss, backward,
-clipping and optimizer, `other` the rest of a step: pictures, rewards, advantages, TRL's log line.
-Memory is the peak of the process, imports included.
+Every way has a process of its own with one thread; they take turns, step by step, the first to warm
+up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
+`update` is forward, loss, backward, clipping and optimizer, `other` the rest of a step: pictures,
+rewards, advantages. Memory is the peak of the process, imports included.
 """
 
 from __future__ import annotations
@@ -24,44 +24,17 @@ import importlib.metadata
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+
+from step_ways import PICTURE, WAYS, Case, Step
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Libraries are imported where they are used, so that a way's memory is that of its own ones.
-
 PHASES = ("generate", "update", "other", "step")
 COLUMNS = "| P | C | G | way | generate s | update s | other s | step s | spread | peak MiB |"
-PICTURE = "noise.png"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What a step is made of, and the folder that holds model and data."""
-
-    prompt: int
-    completion: int
-    group: int
-    prompts: int
-    steps: int
-    folder: Path
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a step, a prompt counted once per completion."""
-        return self.prompts * self.group * (self.prompt + self.completion)
-
-
-Step = dict[str, float]
-"""CPU seconds by phase; tokens, reward_std and grad_norm show that the step was a real one."""
 
 
 def main() -> None:
@@ -79,8 +52,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             shape = (prompt, asked.completion, asked.group, asked.prompts)
             case = Case(*shape, 1 + asked.repeats, Path(name))
-            alone(prepare, case)
-            found = {way: alone(measure, way, case) for way in WAYS}
+            found = {way: medians(way, case, steps) for way, steps in measure(case).items()}
         rows = [row(case, way, own, found["trl"]) for way, own in found.items()]
         print(*rows, sep="\n", flush=True)
         lines += rows
@@ -88,10 +60,23 @@ def main() -> None:
         asked.out.write_text("\n".join([heading(), "", *lines, ""]))
 
 
-def alone(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call in a fresh process."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(call, *arguments).result()
+def measure(case: Case) -> dict[str, list[Step]]:
+    """The steps of every way, by turns."""
+    spawn = multiprocessing.get_context("spawn")
+    preparation = spawn.Process(target=prepare, args=(case,))
+    preparation.start()
+    preparation.join()
+    turns = {}
+    for way in WAYS:
+        turns[way], theirs = spawn.Pipe()
+        spawn.Process(target=run, args=(way, case, theirs), daemon=True).start()
+        theirs.close()
+    steps: dict[str, list[Step]] = {way: [] for way in WAYS}
+    for _ in range(case.steps):
+        for way, turn in turns.items():
+            turn.send("go")
+            steps[way].append(turn.recv())
+    return steps
 
 
 def prepare(case: Case) -> None:
@@ -106,175 +91,27 @@ def prepare(case: Case) -> None:
     (case.folder / "train.jsonl").write_text(json.dumps(row))
 
 
-def measure(way: str, case: Case) -> dict[str, float]:
-    """Median seconds by phase, the spread and the peak MiB of one way; its steps are checked."""
+def run(way: str, case: Case, turn: Connection) -> None:
+    """All steps of one way: each waits for its turn and is sent back."""
     import torch
 
     import vlmrl.torchvision_shim  # noqa: F401  (before anything imports torchvision)
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    steps = list(WAYS[way](case))
+    WAYS[way](case, turn)
+
+
+def medians(way: str, case: Case, steps: list[Step]) -> Step:
+    """Median seconds by phase, their spread and the peak; refuses steps that are not what they seem."""
     for step in steps:
         assert step["tokens"] == case.tokens, f"{way}: {step} should have {case.tokens} tokens"
         assert step["reward_std"] > 0, f"{way}: all rewards are equal: {step}"
         assert 0 < step["grad_norm"] < float("inf"), f"{way}: there is no gradient: {step}"
     times = {phase: [step[phase] for step in steps[1:]] for phase in PHASES}
-    medians = {phase: statistics.median(seconds) for phase, seconds in times.items()}
-    spread = (max(times["step"]) - min(times["step"])) / medians["step"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {**medians, "spread": spread, "peak": peak}
-
-
-def reward(completion: Any) -> float:
-    """The share of even token ids: differs among the completions of random weights."""
-    return share_of_even(completion.token_ids)
-
-
-def share_of_even(ids: Sequence[int]) -> float:
-    return sum(i % 2 == 0 for i in ids) / len(ids)
-
-
-def split(step: float, generate: float, update: float) -> Step:
-    other = step - generate - update
-    return {"generate": generate, "update": update, "other": other, "step": step}
-
-
-# ------------------------------------------------------------------------------------------- TRL
-
-
-def trl_steps(case: Case) -> Iterator[Step]:
-    import datasets  # noqa: TID251  (TRL takes nothing else)
-    import transformers
-    import trl.trainer.utils
-
-    # Nothing but the choice of rows that the head scores asks this name.
-    trl.trainer.utils._use_triton = lambda device: True
-    folder = str(case.folder / "model")
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="float32")
-    quiet: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    arguments = trl.GRPOConfig(
-        str(case.folder / "trl"),
-        per_device_train_batch_size=case.prompts * case.group,
-        num_generations=case.group,
-        max_completion_length=case.completion,
-        generation_kwargs={"min_new_tokens": case.completion},
-        max_steps=case.steps,
-        loss_type="grpo",
-        gradient_checkpointing=False,
-        use_cpu=True,
-        bf16=False,
-        logging_steps=1,
-        **quiet,
-    )
-    question = json.loads((case.folder / "train.jsonl").read_text())["question"]
-    row = {"prompt": [{"role": "user", "content": question}], "image": str(case.folder / PICTURE)}
-    data = datasets.Dataset.from_list([row] * case.prompts * case.steps)
-    trainer = trl.GRPOTrainer(
-        model,
-        lambda completion_ids, **_: [share_of_even(ids) for ids in completion_ids],  # type: ignore[arg-type]
-        args=arguments,
-        processing_class=transformers.AutoProcessor.from_pretrained(folder),
-        train_dataset=data.cast_column("image", datasets.Image()),
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    seconds = trl_times(trainer)
-    trainer.train()
-    logs = trainer.state.log_history[: case.steps]
-    for number, (spent, log) in enumerate(zip(seconds, logs, strict=True), 1):
-        shown = {"reward_std": log["reward_std"], "grad_norm": log["grad_norm"]}
-        yield {**spent, "tokens": log["num_tokens"] / number, **shown}
-
-
-def trl_times(trainer: Any) -> list[Step]:
-    """Filled while the trainer runs; its update begins when its batch of completions is ready."""
-    import transformers
-
-    times: list[Step] = []
-    spans: dict[str, tuple[float, float]] = {"step": (0.0, time.process_time())}
-
-    def watch(method: str) -> None:
-        call = getattr(trainer, method)
-
-        def watched(*arguments: Any) -> Any:
-            start = time.process_time()
-            out = call(*arguments)
-            spans[method] = (start, time.process_time())
-            return out
-
-        setattr(trainer, method, watched)
-
-    class Ends(transformers.TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            spans["step"] = (start, end) = (spans["step"][1], time.process_time())
-            generate, ready = spans["_generate_single_turn"], spans["_prepare_inputs"][1]
-            times.append(split(end - start, generate[1] - generate[0], end - ready))
-
-    watch("_generate_single_turn")
-    watch("_prepare_inputs")
-    trainer.add_callback(Ends())
-    return times
-
-
-# ----------------------------------------------------------------------------------------- vlmrl
-
-
-def vlmrl_steps(case: Case, shared_forward: str) -> Iterator[Step]:
-    from vlmrl import assemble, plugins
-    from vlmrl.config import Config
-    from vlmrl.data.loader import Loader
-    from vlmrl.data.source import open_source
-    from vlmrl.models.loading import load_model
-    from vlmrl.policy import Policy, adamw
-    from vlmrl.scoring import Scorer
-    from vlmrl.tracking import Tracker
-    from vlmrl.trainer import Trainer
-
-    rollout = {"prompts": case.prompts, "group_size": case.group, "max_tokens": case.completion}
-    settings = {
-        "model": {"path": str(case.folder / "model")},
-        "data": {"train": [{"card": str(case.folder), "name": "noise"}]},
-        "rollout": rollout,
-        "rewards": [f"{__file__}:reward"],
-        "optimizer": {"micro_tokens": case.tokens, "shared_forward": shared_forward},
-    }
-    config = Config.model_validate(settings)
-    policy = Policy(*load_model(config.model), config.model)
-    policy.stop_ids = ()  # every completion goes on to the limit
-    policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
-    make = assemble.prompt_maker(policy, {"noise": False})
-    with Scorer({"noise": config.rewards}, config.scoring) as scorer:
-        trainer = Trainer(
-            config=config,
-            policy=policy,
-            loader=Loader([open_source(config.data.train[0])], make, case.prompts),
-            engine=plugins.build("engine", "hf"),
-            scorer=scorer,
-            algorithm=plugins.build("algorithm", "grpo"),
-            tracker=Tracker(config, case.folder, case.steps),
-            held_out=None,
-        )
-        trainer.engine.start(policy)
-        yield from (vlmrl_step(trainer) for _ in range(case.steps))
-
-
-def vlmrl_step(trainer: Any) -> Step:
-    before, start = dict(trainer.clock.cpu), time.process_time()
-    report = trainer.step()
-    step = time.process_time() - start
-    spent = {phase: s - before.get(phase, 0.0) for phase, s in trainer.clock.cpu.items()}
-    groups = zip(report.rollouts.batch.prompts, report.rollouts.completions, strict=True)
-    tokens = sum(len(p.encoded.ids) + len(c.token_ids) for p, group in groups for c in group)
-    seconds = split(step, spent["generate"], spent["logprob"] + spent["update"])
-    std, norm = report.metrics["reward/std"], report.metrics["update/grad_norm"]
-    return {**seconds, "tokens": tokens, "reward_std": std, "grad_norm": norm}
-
-
-WAYS: dict[str, Callable[[Case], Iterator[Step]]] = {
-    "trl": trl_steps,
-    "plain": lambda case: vlmrl_steps(case, "off"),
-    "shared": lambda case: vlmrl_steps(case, "on"),
-}
+    found = {phase: statistics.median(seconds) for phase, seconds in times.items()}
+    spread = (max(times["step"]) - min(times["step"])) / found["step"]
+    return {**found, "spread": spread, "peak": steps[-1]["peak"]}
 
 
 def row(case: Case, way: str, own: Step, trl: Step) -> str:
