@@ -48,7 +48,9 @@ class Records(Card):
 
     Options: `path`; `tasks` to keep (all when empty); `native` drops "[x1, y1, x2, y2] in pixels"
     from the questions, since each model writes coordinates in its own space; `loose` pushes each
-    side of a demonstration's box outwards by up to this share of the picture; `seed` of that.
+    side of a demonstration's box outwards by up to this share of the picture; `seed` of that;
+    `grid` then lets it grow to the lines of a grid of so many cells across and down (0: none), so
+    that a small model has few numbers to learn.
     """
 
     origin: ClassVar[str] = "a folder or file of yours; ../shared/data has examples"
@@ -61,9 +63,12 @@ class Records(Card):
     tasks: tuple[str, ...] = ()
     native: bool = True
     loose: float = 0.0
+    grid: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.grid < 0:
+            raise ValueError(f"grid is a number of cells or 0, found {self.grid}")
         if not 0 <= self.loose < 1:
             raise ValueError(f"loose is a share of the picture in [0, 1), found {self.loose}")
 
@@ -95,7 +100,7 @@ class Records(Card):
             source=source,
             parts=(*(reference(path, self._folder) for path in _images(row)), question),
             truth=truth,
-            demo=demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng),
+            demo=demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid),
             meta=_meta(row, truth),
         )
 

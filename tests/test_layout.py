@@ -95,7 +95,7 @@ def test_nothing_imports_a_plugin_by_name_but_assemble() -> None:
 
 
 def test_only_commands_import_assemble() -> None:
-    commands = {"vlmrl.cli", "vlmrl.benchmark"}
+    commands = {"vlmrl.cli", "vlmrl.benchmark", "vlmrl.doctor", "vlmrl.doctor.bench"}
     assert {name for name in FILES if "vlmrl.assemble" in imports(name)} <= commands
 
 

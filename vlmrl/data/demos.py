@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,13 +19,19 @@ _COLUMNS = ("left", "", "right")
 CORPUS_ROWS = 2000
 
 
-def demonstration(truth: Truth, steps: Sequence[float], rng: random.Random) -> Demo | None:
+def demonstration(
+    truth: Truth, steps: Sequence[float], rng: random.Random, grid: int = 0
+) -> Demo | None:
     """A right answer, with every box loosened by `steps`; None for a truth we cannot write out.
+
+    With a `grid` the boxes grow to the lines of a grid of that many cells across and down.
 
     The thought is the cell of the picture in which the one box lies, else empty.
     """
     if truth.boxes is not None:
         loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
+        if grid:
+            loose = tuple(_snapped(box, grid) for box in loose)
         return Demo(cell_name(truth.boxes[0]) if len(loose) == 1 else "", boxes=loose)
     if truth.points is not None:
         return Demo(points=truth.points)
@@ -66,6 +73,13 @@ def loosened(box: Box, steps: Sequence[float], rng: random.Random) -> Box:
         min(1.0, y2 + rng.choice(steps)),
         box.label,
     )
+
+
+def _snapped(box: Box, grid: int) -> Box:
+    """The box grown to the next lines of the grid; a hair's breadth over a line does not count."""
+    x1, y1 = (math.floor(v * grid + 1e-9) / grid for v in (box.x1, box.y1))
+    x2, y2 = (math.ceil(v * grid - 1e-9) / grid for v in (box.x2, box.y2))
+    return Box(x1, y1, x2, y2, box.label)
 
 
 def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = None) -> list[str]:
