@@ -11,10 +11,17 @@ from typing import Any
 import torch
 
 
-def begin_update(model: Any) -> None:
-    """Get the model ready to be given all its weights anew."""
-    from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+def begin_update(model: Any, model_config: Any) -> None:
+    """Get the model ready to be given all its weights anew, whatever an earlier update left."""
+    from vllm.model_executor.model_loader.reload.layerwise import (
+        finalize_layerwise_reload,
+        get_layerwise_info,
+        initialize_layerwise_reload,
+    )
 
+    # What broke off has counted weights that would count again, and end a layer too early.
+    if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
+        finalize_layerwise_reload(model, model_config)
     initialize_layerwise_reload(model)
 
 
@@ -50,10 +57,10 @@ def load_weights(worker: Any, items: Iterable[tuple[str, torch.Tensor]]) -> None
     The caller must reset the engine's prefix cache and its encoder cache.
     """
     runner = worker.model_runner
-    model = runner.get_model()
-    begin_update(model)
+    model, config = runner.get_model(), runner.vllm_config.model_config
+    begin_update(model, config)
     model.load_weights(iter(items))
-    finish_update(model, runner.vllm_config.model_config)
+    finish_update(model, config)
     runner.reset_lora_state()
     runner.reset_encoder_cache()
 

@@ -43,7 +43,6 @@ class Server:
         self._log: Path | None = None
         self.ready = False
         """Runs, and holds the weights last sent; False from the first fault on."""
-        self.temperature = 1.0
 
     def __str__(self) -> str:
         return f"server {self.url}"

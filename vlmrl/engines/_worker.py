@@ -32,6 +32,10 @@ class Worker:
         """Divide all logits by the temperature, see `_model.set_temperature`."""
         _model.set_temperature(self.model_runner.get_model(), temperature)
 
+    def abandon_update(self) -> None:
+        """Forget an update that broke off; the next one must be whole."""
+        self._weight_update_active = False
+
     def describe(self) -> dict[str, Any]:
         """What the trainer compares with its own model before it trusts this server."""
         model = self.vllm_config.model_config
@@ -88,7 +92,7 @@ class Transfer(WeightTransferEngine):
 
     def start_weight_update(self) -> None:
         """Get ready for all weights."""
-        _model.begin_update(self.model)
+        _model.begin_update(self.model, self.model_config)
 
     def receive_weights(self, update_info: Update) -> None:
         """Load the weights of the update."""

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class VllmServer(VllmOptions):
-    """Engine `vllm_server`.
+    """vLLM servers, started here or found running.
 
     `servers`: how many to start. `devices`: what each of them sees (CUDA_VISIBLE_DEVICES), one
     entry a server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
@@ -70,6 +70,7 @@ class VllmServer(VllmOptions):
     _transfer: Any = field(default=None, init=False, repr=False)
     _folder: Any = field(default=None, init=False, repr=False)
     _version: int = field(default=-1, init=False, repr=False)
+    _temperature: float = field(default=1.0, init=False, repr=False)
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +135,7 @@ class VllmServer(VllmOptions):
         refuse_long(batch, sampling, self.length_limit(self._policy))
         refuse_many_images(batch, self.max_images)
         job = Job(batch.prompts, sampling, self._version)
+        self._set_temperature(sampling.temperature)
         while job.open:
             self._bring_up()
             self._round(job)
@@ -197,8 +199,9 @@ class VllmServer(VllmOptions):
         """From launched, or from anywhere with a server elsewhere, to ready."""
         server.wait_until_healthy(self.start_timeout)
         _same_model(server, self._policy, self.length_limit(self._policy), self._transfer.backend)
-        server.temperature = float("nan")  # unknown; `_round` sets it
+        server.rpc("abandon_update", stage="start")
         self._transfer.open(server)
+        server.rpc("set_temperature", self._temperature, stage="start")
         self._update(server)
 
     def _update(self, server: Server) -> None:
@@ -206,6 +209,20 @@ class VllmServer(VllmOptions):
         server.pause()
         self._transfer.send(server)
         server.resume(self._version)
+        server.ready = True
+
+    def _set_temperature(self, temperature: float) -> None:
+        with self._lock:
+            if temperature == self._temperature:
+                return
+            self._temperature = temperature
+            # A server that does not take it counts as broken, and gets it when it is up again.
+            running = [server for server in self._servers if server.ready]
+            self._each(self._warm, running)
+
+    def _warm(self, server: Server) -> None:
+        server.ready = False
+        server.rpc("set_temperature", self._temperature, stage="generation")
         server.ready = True
 
     def _each(self, do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
@@ -230,7 +247,6 @@ class VllmServer(VllmOptions):
         """Ask the servers that are ready until nothing waits, or none is ready any more."""
         job.deadline = time.monotonic() + self.timeout
         servers = [server for server in self._servers if server.ready]
-        self._each(lambda server: _set_temperature(server, job.sampling.temperature), servers)
         # Enough to keep a server's batch full while it prepares the next media.
         width = max(1, min(len(job.prompts), 2 * self.max_num_seqs // job.sampling.n, 64))
         with ThreadPoolExecutor(width * len(servers)) as pool:
@@ -265,13 +281,6 @@ class VllmServer(VllmOptions):
         servers = [server for server in self._servers if server.ready]
         everything: dict[str, list[str]] = {"request_ids": []}
         self._each(lambda s: s.post("/abort_requests", everything, 10.0, "abort"), servers)
-
-
-def _set_temperature(server: Server, temperature: float) -> None:
-    if server.temperature != temperature:
-        server.ready = False
-        server.rpc("set_temperature", temperature, stage="generation")
-        server.temperature, server.ready = temperature, True
 
 
 def _same_model(server: Server, policy: Policy, length: int, backend: str) -> None:
