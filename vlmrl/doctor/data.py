@@ -80,8 +80,8 @@ def processor(bench: Bench) -> Iterator[Finding]:
         yield Finding(
             "ok",
             "processor",
-            f"ids and pixels of {len(looked)} prompts are the HF processor's; {pictures} pictures "
-            "have as many placeholders as features",
+            f"ids and pixels are the HF processor's, every placeholder has its feature (prompts: "
+            f"{len(looked)}, pictures: {pictures})",
         )
 
 
