@@ -79,7 +79,7 @@ class Recipe:
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """The policy's loss per token [B, T], and its metrics per token [B, T] by name."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define policy_loss")
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """The micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated."""
