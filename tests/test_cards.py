@@ -104,6 +104,18 @@ def test_loose_demonstration_of_a_record(folder: Path) -> None:
     assert pushed == {0, 0.05, 0.1}
 
 
+def test_a_demonstration_grows_to_the_lines_of_a_grid(folder: Path) -> None:
+    row = ROW | {"boxes": [[11, 5, 60, 44]], "answer": "[11, 5, 60, 44]"}
+    sample = records(folder, [row], grid=20).sample(0)
+    for found, xyxy in [
+        (sample.truth.boxes, (0.11, 0.1, 0.6, 0.88)),
+        (sample.demo.boxes, (0.1, 0.1, 0.6, 0.9)),
+    ]:
+        assert [box.xyxy for box in found] == [pytest.approx(xyxy)]
+    with pytest.raises(UserError, match="grid is a number of cells or 0, found -1"):
+        records(folder, [ROW], grid=-1)
+
+
 def test_nothing_to_find_is_declared(folder: Path) -> None:
     truth = records(folder, [ROW | {"answer": "[]", "boxes": [], "labels": []}]).sample(0).truth
     assert truth == Truth(boxes=(), none=True)

@@ -1,0 +1,110 @@
+"""The configs on real photos run to their end, every source scored by its own verifiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmrl import assemble
+from vlmrl.config import load
+from vlmrl.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+TINY = [
+    "run.threads=1",
+    "run.steps=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft.max_steps=4",
+    "sft.batch=4",
+    "sft.check_from=2",
+    "sft.check_every=2",
+    "sft.decay_steps=1",
+    "sft.validation_limit=4",
+    "rollout.prompts=8",
+    "rollout.group_size=2",
+    "rollout.max_tokens=8",
+    "evaluation.limit=60",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths in these configs are seen from the folder one runs in."""
+    monkeypatch.chdir(ROOT)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        ("bccd_grounding", {"cells": ["box_iou", "format"]}),
+        (
+            "cards_mixed",
+            {
+                "referring": ["box_iou", "class_name", "format"],
+                "questions": ["count", "class_name", "format"],
+            },
+        ),
+    ],
+)
+def test_a_photo_config_runs_and_scores_every_source(
+    tmp_path: Path, name: str, sources: dict[str, list[str]]
+) -> None:
+    folder = tmp_path / name
+    summary = assemble.train(load(name, [f"run.dir={folder}", *TINY]))
+
+    assert summary["finished"] and summary["steps"] == 2
+    assert summary["dropped"] == {} and summary["faulted"] == {}
+    wanted = {f"{source}/{verifier}" for source in sources for verifier in sources[source]}
+    for when in ("first_evaluation", "last_evaluation"):
+        metrics = summary[when]["metrics"]
+        scored = {key for key in metrics if key.count("/") == 1 and not key.startswith("sampled/")}
+        plain = {f"{source}/{key}" for source in sources for key in ("reward", "answered")}
+        assert scored == wanted | plain
+        assert wanted <= set(summary[when]["intervals"])
+    curves = {key for line in lines(folder / "metrics.jsonl") for key in line}
+    assert {f"source/{key}" for key in wanted} <= curves
+    checked = [
+        line for line in lines(folder / "sft.jsonl") if any("validation/" in k for k in line)
+    ]
+    assert [line["step"] for line in checked] == [2]
+
+
+@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed"])
+def test_photos_that_are_not_there_are_one_clear_line(tmp_path: Path, name: str) -> None:
+    absent = tmp_path / "absent"
+    paths = [f"data.train.{i}.options.path={absent}" for i in range(len(load(name).data.train))]
+    with pytest.raises(UserError) as refused:
+        assemble.train(load(name, [f"run.dir={tmp_path / 'run'}", *paths]))
+    assert str(refused.value) == f"{absent}: no such file or folder"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
+@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed"])
+def test_no_photo_serves_two_purposes(name: str) -> None:
+    """Imitation, its stop, GRPO and evaluation each have pictures of their own."""
+    config = load(name)
+    assert config.sft
+    held_out = [s.model_copy(update={"split": "test"}) for s in config.data.train]
+    purposes = [config.data.train, config.sft.sources, config.sft.validation, held_out]
+    seen: set[str] = set()
+    for sources in purposes:
+        opened = [assemble.open_source(source) for source in sources]
+        pictures = {
+            str(image)
+            for source in opened
+            for row in source.rows
+            for image in row.get("images", [])
+        }
+        assert pictures and not pictures & seen
+        seen |= pictures
