@@ -1,13 +1,17 @@
 """Policy update: the shared forward against the plain one and against the way of today's trainers.
 
-    python benchmarks/update.py [--prompt 64 256 1024] [--completion 16 64 256] [--group 4 8]
-                                [--repeats 3] [--out benchmarks/results/update.md]
+    python benchmarks/update.py [--tables grid memory small] [--repeats 3]
+                                [--prompt 64 256 1024] [--completion 16 64 256] [--group 4 8]
+                                [--out benchmarks/results/update.md]
 
-Forward, loss and backward of one group of a small Qwen2.5-VL (random weights, float32, one thread,
-vision tower trained). Three ways: `trainers` computes prompt and vision tower once per completion
-(TRL and others), `plain` is our plain forward (tower once per prompt), `ours` is what the trainer
-chooses with `optimizer.shared_forward: auto`. Times are process CPU seconds, medians of repeats
-that take turns. The prediction is the ratio of the floating-point operations.
+Forward, loss and backward on one thread, float32, random weights, vision tower trained. Times are
+process CPU seconds, medians of repeats that take turns; saved MiB is the most that autograd keeps
+for the backward at one time. `grid`: one group of a Qwen2.5-VL of width 512 in three ways:
+`trainers` computes prompt and vision tower once per completion (TRL and others), `plain` is our
+plain forward (tower once per prompt), `ours` is what the trainer chooses with
+`optimizer.shared_forward: auto`; the prediction is the ratio of floating-point operations.
+`memory`: the low-memory update against plain forwards of one completion each. `small`: 16 groups of
+8 short completions of the model that the quickstart builds.
 """
 
 from __future__ import annotations
@@ -17,8 +21,11 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -27,6 +34,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vlmrl import low_memory
+from vlmrl.batching import rows_of
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.forward import Sharing
@@ -39,9 +48,15 @@ TEXT |= {"num_hidden_layers": 4, "intermediate_size": 1408}
 VISION = {"depth": 4, "hidden_size": 192, "num_heads": 6, "intermediate_size": 576}
 VISION |= {"fullatt_block_indexes": [3]}
 VOCABULARY = 4096
+CORPUS = ["user assistant ? ? ?"] * 9
 WORDS = 16
+SMALL = 25
+"""Tokens of a prompt of the quickstart."""
 CELL = 28
 """Pixels of a side of what becomes one token."""
+
+
+Ways = dict[str, Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -53,18 +68,9 @@ class Case:
     group: int
 
 
-@dataclass(frozen=True)
-class Result:
-    """Median CPU seconds and MiB saved for the backward, by way; FLOPs, by way."""
-
-    seconds: dict[str, float]
-    saved: dict[str, float]
-    flops: dict[str, float]
-    shared: bool
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", nargs="+", default=["grid", "memory", "small"])
     parser.add_argument("--prompt", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--completion", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--group", type=int, nargs="+", default=[4, 8])
@@ -72,50 +78,128 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    policy = make_policy()
-    lines = [
-        "| P | C | G | chosen | trainers s | plain s | ours s | vs trainers (FLOPs) "
-        "| vs plain (FLOPs) | saved MiB: trainers, plain, ours |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    print(*lines, sep="\n", flush=True)
-    for prompt in asked.prompt:
-        for completion in asked.completion:
-            for group in asked.group:
-                case = Case(prompt, completion, group)
-                lines.append(row(case, measure(policy, case, asked.repeats)))
-                print(lines[-1], flush=True)
+    cases = [Case(p, c, g) for p in asked.prompt for c in asked.completion for g in asked.group]
+    tables = {
+        "grid": lambda: grid_table(cases, asked.repeats),
+        "memory": lambda: memory_table(asked.repeats),
+        "small": lambda: small_table(asked.repeats),
+    }
+    lines: list[str] = []
+    for name in asked.tables:
+        for line in tables[name]():
+            print(line, flush=True)
+            lines.append(line)
+        lines.append("")
     if asked.out:
-        asked.out.write_text("\n".join(lines) + "\n")
+        asked.out.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def grid_table(cases: Sequence[Case], repeats: int) -> Iterator[str]:
+    yield (
+        "| P | C | G | chosen | trainers s | plain s | ours s "
+        "| trainers / ours (FLOPs) | plain / ours (FLOPs) | saved MiB |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    policy = make_policy()
+    for case in cases:
+        group = micro_batch(policy, case)
+        apart = replace(group, prompts=group.prompts * case.group, group=torch.arange(case.group))
+        always, never = (Sharing(s, 1.3, possible=True, verified=True) for s in ("auto", "off"))
+        ways: Ways = {
+            "trainers": partial(update, policy, apart, never),
+            "plain": partial(update, policy, group, never),
+            "ours": partial(update, policy, group, always),
+        }
+        shared = always.pays(group)
+        saved = [f"{most_saved(policy, way):.0f}" for way in ways.values()]
+        seconds = medians(ways, repeats)
+        flops = predicted(policy, case, shared)
+        ratios = [
+            f"**{seconds[way] / seconds['ours']:.2f}x** ({flops[way] / flops['ours']:.2f})"
+            for way in ("trainers", "plain")
+        ]
+        chosen = "shared" if shared else "plain"
+        cells = [case.prompt, case.completion, case.group, chosen]
+        cells += [f"{s:.2f}" for s in seconds.values()]
+        yield "| " + " | ".join(map(str, [*cells, *ratios, ", ".join(saved)])) + " |"
+
+
+def memory_table(repeats: int) -> Iterator[str]:
+    yield (
+        "| P | C | G | plain, 1 at a time: s, MiB "
+        "| shared, whole group: s, MiB | low memory: s, MiB | plain / low memory |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    policy = make_policy()
+    for case in (Case(256, 64, 8), Case(1024, 64, 8), Case(256, 256, 8), Case(256, 256, 16)):
+        group = micro_batch(policy, case)
+        ways: Ways = {
+            "plain": partial(one_by_one, policy, group),
+            "shared": partial(update, policy, group, Sharing("on", 1.3, True, verified=True)),
+            "low": partial(low_memory_update, policy, group),
+        }
+        saved = {name: most_saved(policy, way) for name, way in ways.items()}
+        seconds = medians(ways, repeats)
+        cells = [str(n) for n in (case.prompt, case.completion, case.group)]
+        cells += [f"{seconds[name]:.2f}, {saved[name]:.0f}" for name in ways]
+        yield "| " + " | ".join([*cells, f"**{seconds['plain'] / seconds['low']:.2f}x**"]) + " |"
+
+
+def small_table(repeats: int) -> Iterator[str]:
+    yield (
+        "| quickstart's model, 16 groups of 8 "
+        "| trainers s | plain s | ours s | trainers / ours | plain / ours |"
+    )
+    yield "|---|---|---|---|---|---|"
+    config = ModelConfig(build=BuildConfig())
+    policy = Policy(*load_model(config, CORPUS), config)
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(14, 19, (128,), generator=generator)  # 16 tokens are a good answer
+    shape = (128, int(lengths.max()))
+    micro = MicroBatch(
+        prompts=tuple(image_prompt(policy, SMALL, (3, 3)) for _ in range(16)),
+        group=torch.arange(16).repeat_interleave(8),
+        token_ids=torch.randint(0, 100, shape, generator=generator),
+        mask=torch.arange(shape[1]) < lengths[:, None],
+        sampling_logprobs=torch.zeros(shape),
+        advantages=torch.randn(128, 1, generator=generator),
+        weights=torch.ones(128),
+    )
+    one_each = [micro.prompts[i] for i in micro.group]
+    apart = replace(micro, prompts=tuple(one_each), group=torch.arange(128))
+    always, never = (Sharing(s, 1.3, possible=True, verified=True) for s in ("auto", "off"))
+    seconds = medians(
+        {
+            "trainers": partial(update, policy, apart, never),
+            "plain": partial(update, policy, micro, never),
+            "ours": partial(update, policy, micro, always),
+        },
+        5 * repeats,
+    )
+    cells = [f"P = {SMALL}, C = 14 to 18"] + [f"{s:.3f}" for s in seconds.values()]
+    cells += [f"**{seconds[way] / seconds['ours']:.2f}x**" for way in ("trainers", "plain")]
+    yield "| " + " | ".join(cells) + " |"
 
 
 def make_policy() -> Policy:
     build = BuildConfig(family="qwen2_5_vl", text=TEXT, vision=VISION)
     config = ModelConfig(build=build)
-    loaded = load_model(config, ["user assistant ? ? ?"] * 9, seed=0)
+    loaded = load_model(config, CORPUS)
     loaded.model.resize_token_embeddings(VOCABULARY, mean_resizing=False)
     return Policy(*loaded, config)
 
 
-def measure(policy: Policy, case: Case, repeats: int) -> Result:
-    """Every way once to warm up, then by turns."""
-    group = micro_batch(policy, case)
-    apart = replace(group, prompts=group.prompts * case.group, group=torch.arange(case.group))
-    always, never = (Sharing(s, 1.3, possible=True, verified=True) for s in ("auto", "off"))
-    ways: dict[str, Callable[[], None]] = {
-        "trainers": lambda: update(policy, apart, never),
-        "plain": lambda: update(policy, group, never),
-        "ours": lambda: update(policy, group, always),
-    }
-    saved = {name: saved_mib(policy, way) for name, way in ways.items()}
+def medians(ways: Ways, repeats: int) -> dict[str, float]:
+    """CPU seconds of every way, in turns after one to warm up; nobody always goes first."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats):
-        names = list(ways)[turn % 3 :] + list(ways)[: turn % 3]  # nobody always goes first
-        for name in names:
-            seconds[name].append(cpu_seconds(ways[name]))
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    shared = always.pays(group)
-    return Result(medians, saved, predicted(policy, case, shared), shared)
+    for turn in range(repeats + 1):
+        first = turn % len(ways)
+        for name in [*ways][first:] + [*ways][:first]:
+            gc.collect()
+            start = time.process_time()
+            ways[name]()
+            seconds[name].append(time.process_time() - start)
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
 def update(policy: Policy, micro: MicroBatch, sharing: Sharing) -> None:
@@ -125,6 +209,20 @@ def update(policy: Policy, micro: MicroBatch, sharing: Sharing) -> None:
         parameter.grad = None
     logprobs, _ = policy.logprobs(micro)
     (logprobs * micro.advantages).sum().backward()
+
+
+def one_by_one(policy: Policy, micro: MicroBatch) -> None:
+    """The plain forward with micro-batches of one completion."""
+    policy.sharing = Sharing("off", 1.3, possible=True)
+    for row in range(len(micro.group)):
+        part = rows_of(micro, torch.tensor([row]))
+        (policy.logprobs(part)[0] * part.advantages).sum().backward()
+
+
+def low_memory_update(policy: Policy, micro: MicroBatch) -> None:
+    parts = low_memory.one_by_one(policy.base, policy.family, micro, 1.0, nullcontext)
+    for _, part, logprobs, _ in parts:
+        (logprobs * part.advantages).sum().backward()
 
 
 def micro_batch(policy: Policy, case: Case) -> MicroBatch:
@@ -143,9 +241,9 @@ def micro_batch(policy: Policy, case: Case) -> MicroBatch:
     )
 
 
-def image_prompt(policy: Policy, tokens: int) -> Prompt:
-    """A prompt of exactly so many tokens, almost all of them of one picture."""
-    rows, columns = grid(tokens)
+def image_prompt(policy: Policy, tokens: int, size: tuple[int, int] | None = None) -> Prompt:
+    """A prompt of exactly so many tokens, `size` (rows, columns) or almost all of one picture."""
+    rows, columns = size or grid(tokens)
     pixels = np.random.default_rng(0).integers(0, 255, (CELL * rows, CELL * columns, 3), np.uint8)
 
     def with_words(count: int) -> Prompt:
@@ -163,27 +261,30 @@ def grid(tokens: int) -> tuple[int, int]:
     return (tokens - WORDS) // columns, columns
 
 
-def cpu_seconds(work: Callable[[], None]) -> float:
-    gc.collect()
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def saved_mib(policy: Policy, work: Callable[[], None]) -> float:
-    """Bytes that autograd keeps for the backward, each storage once, weights not counted."""
+def most_saved(policy: Policy, work: Callable[[], None]) -> float:
+    """The most MiB that autograd keeps at one time, each storage once, weights not counted."""
     weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
-    kept: dict[int, int] = {}
+    users: Counter[int] = Counter()
+    now = most = 0
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    class Kept:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            nonlocal now, most
+            self.tensor, storage = tensor, tensor.untyped_storage()
+            self.key = storage.data_ptr()
+            self.size = 0 if self.key in weights else storage.nbytes()
+            users[self.key] += 1
+            now += self.size if users[self.key] == 1 else 0
+            most = max(most, now)
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        def __del__(self) -> None:
+            nonlocal now
+            users[self.key] -= 1
+            now -= self.size if users[self.key] == 0 else 0
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
         work()
-    return sum(kept.values()) / 2**20
+    return most / 2**20
 
 
 def predicted(policy: Policy, case: Case, shared: bool) -> dict[str, float]:
@@ -223,19 +324,6 @@ def predicted(policy: Policy, case: Case, shared: bool) -> dict[str, float]:
 def numbers(module: torch.nn.Module) -> int:
     """How many numbers its weight matrices hold."""
     return sum(p.numel() for p in module.parameters() if p.ndim > 1)
-
-
-def row(case: Case, found: Result) -> str:
-    def ratio(way: str) -> str:
-        measured = found.seconds[way] / found.seconds["ours"]
-        return f"**{measured:.2f}x** ({found.flops[way] / found.flops['ours']:.2f})"
-
-    ways: Sequence[str] = ("trainers", "plain", "ours")
-    cells = [case.prompt, case.completion, case.group, "shared" if found.shared else "plain"]
-    cells += [f"{found.seconds[way]:.2f}" for way in ways]
-    cells += [ratio("trainers"), ratio("plain")]
-    cells += [", ".join(f"{found.saved[way]:.0f}" for way in ways)]
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 if __name__ == "__main__":

@@ -60,4 +60,9 @@ def import_vllm() -> ModuleType:
 
 
 def _quiet(logger: str) -> None:
-    logging.getLogger(logger).setLevel(logging.ERROR)
+    # A filter: the level is set back whenever vLLM configures its logging.
+    logging.getLogger(logger).addFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -269,6 +269,8 @@ class VllmServer(VllmOptions):
                 check(prompt, answer, self._policy, job.sampling, versions)
                 job.answers[number] = answer
             except EngineFault as fault:
+                if job.error is not None:
+                    return  # it was aborted
                 server.ready = False
                 log.warning("asked for again: %s", fault)
                 job.lost(number, fault, self.restarts)
