@@ -163,6 +163,14 @@ def test_the_same_seed_draws_the_same_and_another_seed_does_not(pair):
     assert len({ids for group in draws[0] for ids in group}) == 16
 
 
+def test_more_prompt_tokens_than_one_forward_takes_are_no_trouble(pair):
+    made, engine = pair
+    batch = PromptBatch(tuple(prompt(made, i, text="red " * (450 - i)) for i in range(24)))
+    assert sum(len(p.encoded.ids) for p in batch.prompts) > 2 * 8192
+    rollouts = engine.generate(batch, Sampling(n=2, max_tokens=2, seed=1))
+    assert rollouts.shape == (24, 2)
+
+
 def test_a_media_token_is_never_sampled_even_when_it_is_the_likeliest(fresh):
     made, engine = fresh
     with torch.no_grad():

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vlmrl.policy import Policy
 
 GIB = 2**30
+BATCHED_TOKENS = 8192
+"""Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
 
 
 @dataclass
@@ -71,9 +73,6 @@ class VllmOptions:
 
     def arguments(self, policy: Policy, folder: str) -> dict[str, Any]:
         """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
-        kv_cache = self.kv_cache_gib
-        if kv_cache is None and policy.device.type == "cpu":
-            kv_cache = 1.0
         given = {
             "model": folder,
             "dtype": self.dtype_name(policy),
@@ -88,8 +87,14 @@ class VllmOptions:
             "seed": 0,
             "use_tqdm_on_load": False,
         }
-        if kv_cache is not None:
-            given["kv_cache_memory_bytes"] = int(kv_cache * GIB)
+        if policy.device.type == "cpu":
+            # vLLM dies of a seeded request whose prompt is prefilled in pieces: "CPU Generator does
+            # not use offset".
+            given["enable_chunked_prefill"] = False
+            given["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
+            given["kv_cache_memory_bytes"] = GIB
+        if self.kv_cache_gib is not None:
+            given["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
         if self.block_size is not None:
             given["block_size"] = self.block_size
         if self.lora == "adapter":

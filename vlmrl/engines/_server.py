@@ -55,6 +55,7 @@ class Server:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         own = {serve.TOKEN: self._token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
+        own["TMPDIR"] = str(folder)  # vLLM leaves sockets and meeting points behind
         self._log = folder / f"server-{port}.log"
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(

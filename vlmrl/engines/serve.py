@@ -85,6 +85,8 @@ def main() -> None:
     # Spawned workers import this module, and with it the shim and the watch; forked ones would not.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     sys.argv[1:1] = REQUIRED
+    if torch.version.cuda is None:
+        sys.argv[1:1] = ["--no-enable-chunked-prefill"]  # for the reason given in `_options.py`
     from vllm.entrypoints.launchers.api_server import entry
 
     entry.main()
