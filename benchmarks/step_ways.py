@@ -40,12 +40,12 @@ Step = dict[str, float]
 
 
 def reward(completion: Any) -> float:
-    """The share of even token ids: differs among the completions of random weights."""
-    return share_of_even(completion.token_ids)
+    """A number in [0, 1) that hardly any two completions have in common."""
+    return score(completion.token_ids)
 
 
-def share_of_even(ids: Sequence[int]) -> float:
-    return sum(i % 2 == 0 for i in ids) / len(ids)
+def score(ids: Sequence[int]) -> float:
+    return sum(ids) % 997 / 997
 
 
 def split(step: float, generate: float, update: float) -> Step:
@@ -86,7 +86,7 @@ def trl_steps(case: Case, turn: Connection) -> None:
     data = datasets.Dataset.from_list([row] * case.prompts * case.steps)
     trainer = trl.GRPOTrainer(
         model,
-        lambda completion_ids, **_: [share_of_even(ids) for ids in completion_ids],  # type: ignore[arg-type]
+        lambda completion_ids, **_: [score(ids) for ids in completion_ids],  # type: ignore[arg-type]
         args=arguments,
         processing_class=transformers.AutoProcessor.from_pretrained(folder),
         train_dataset=data.cast_column("image", datasets.Image()),
