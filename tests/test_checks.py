@@ -110,7 +110,7 @@ def test_a_prompt_is_lent_the_next_other_picture_of_its_size_or_one_made_to_fit(
     base = small.prompt(policy, 0)
 
     def showing(colour: str, size: tuple[int, int], copies: int = 1):
-        return replace(base, images=(Image.new("RGB", size, colour),) * copies)
+        return replace(base, media=(Image.new("RGB", size, colour),) * copies)
 
     red, same, blue = (showing(c, (56, 56)) for c in ("red", "red", "blue"))
     wide = showing("green", (84, 56), copies=2)

@@ -337,7 +337,7 @@ def test_a_prompt_of_more_images_than_the_engine_serves_is_named(pair):
 def test_other_pixels_than_the_trainers_are_named(pair):
     made, engine = pair
     asked = prompt(made, 3)
-    other = dataclasses.replace(asked, images=(asked.images[0].resize((140, 140)),))
+    other = dataclasses.replace(asked, media=(asked.images[0].resize((140, 140)),))
     with pytest.raises(UserError, match=r"sample '3': \d+ prompt tokens in the trainer, \d+ in"):
         engine.generate(PromptBatch((prompt(made), other)), Sampling(n=1, max_tokens=4))
 

@@ -102,14 +102,14 @@ def test_image_tokens_and_resized_size_are_those_of_the_processor(name, width, h
         with pytest.raises(UserError, match=f"{width}x{height}"):
             model.family.image_tokens(model.processor, width, height)
         with pytest.raises(UserError, match=f"{width}x{height}"):
-            model.family.frame(model.processor, (width, height))
+            model.family.frame(model.processor, picture)
         return
 
     grid = image_processor(images=[picture], return_tensors="pt")["image_grid_thw"][0].tolist()
 
     tokens = model.family.image_tokens(model.processor, width, height)
     assert tokens == grid[0] * grid[1] * grid[2] // image_processor.merge_size**2
-    frame = model.family.frame(model.processor, (width, height))
+    frame = model.family.frame(model.processor, picture)
     assert (frame.width, frame.height) == (width, height)
     assert frame.resized_height == grid[1] * image_processor.patch_size
     assert frame.resized_width == grid[2] * image_processor.patch_size
@@ -142,7 +142,7 @@ def test_what_a_family_cannot_show_is_a_clear_error():
         make_prompt(clip, [Image.new("RGB", (28, 28))], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-8.*<\|image_pad\|>"):
         make_prompt(forged, [], model.family, model.processor)
-    with pytest.raises(UserError, match=r"row-7.*0 decoded images for 1 media"):
+    with pytest.raises(UserError, match=r"row-7.*0 decoded for 1 media"):
         make_prompt(clip, [], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-9.*900x3 pixels is refused.*200"):
         make_prompt(thin, [Image.new("RGB", (900, 3))], model.family, model.processor)

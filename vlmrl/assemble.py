@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 from vlmrl import answers, checkpoint, plugins, runfolder, sft
 from vlmrl.checkpoint import Progress
 from vlmrl.checks import Checks
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
 from vlmrl.data.loader import Loader, eval_batches
+from vlmrl.data.media import Reading
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_source
+from vlmrl.decoded import Decoded
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
 from vlmrl.models.loading import Loaded, load_model
@@ -207,7 +208,8 @@ def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
 
 def opened(config: Config, source: SourceConfig) -> Source:
     """The source of a config, under its rules of where media may lie."""
-    return open_source(source, config.data.root, config.data.allow_urls)
+    data = config.data
+    return open_source(source, data.root, data.allow_urls, Reading(data.video, data.audio))
 
 
 def all_sources(config: Config) -> list[Source]:
@@ -240,14 +242,14 @@ def rewards_by_source(config: Config) -> dict[str, Any]:
 
 def prompt_maker(
     policy: Policy, instruct: dict[str, bool]
-) -> Callable[[Sample, list[Image.Image]], Prompt]:
-    """What turns a sample and its pictures into a prompt; `instruct` says per source whether to instruct."""
+) -> Callable[[Sample, list[Decoded]], Prompt]:
+    """What turns a sample and its decoded media into a prompt; `instruct`, per source, adds the instruction."""
 
-    def make(sample: Sample, images: list[Image.Image]) -> Prompt:
+    def make(sample: Sample, media: list[Decoded]) -> Prompt:
         text = ""
         if instruct.get(sample.source, True):
             text = answers.instruction(sample.template, sample.truth, policy.family.space)
-        return make_prompt(sample, images, policy.family, policy.processor, text)
+        return make_prompt(sample, media, policy.family, policy.processor, text)
 
     return make
 

@@ -129,7 +129,7 @@ def _content(prompt: Prompt) -> list[bytes]:
 def _shown(policy: Policy, prompt: Prompt, images: Sequence[Image.Image]) -> Prompt:
     """The prompt with these pictures, of the sizes of its own."""
     encoded = policy.family.encode(policy.processor, prompt.text, images)
-    return replace(prompt, encoded=encoded, images=tuple(images))
+    return replace(prompt, encoded=encoded, media=tuple(images))
 
 
 def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:

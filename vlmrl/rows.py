@@ -74,7 +74,7 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "source": sample.source,
         "question": sample.text,
         "prompt": prompt.text,
-        "media": _media(media_folder, sample.media, prompt.images),
+        "media": _media(media_folder, sample.media, prompt.media),
         "frame": to_json(prompt.frame),
         "truth": to_json(sample.truth),
     }
@@ -95,17 +95,17 @@ def _verdict(verdict: Verdict) -> Row:
     return {f.name: to_json(getattr(verdict, f.name)) for f in dataclasses.fields(verdict)}
 
 
-def _media(folder: Path, media: Sequence[Media], images: Sequence[Any]) -> list[Row]:
-    pictures = images if len(images) == len(media) else [None] * len(media)
+def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list[Row]:
+    shown = decoded if len(decoded) == len(media) else [None] * len(media)
     return [
         {
             "kind": medium.kind,
             "name": medium.name,
             "start": medium.start,
             "end": medium.end,
-            "thumbnail": _thumbnail(folder, picture) if isinstance(picture, Image.Image) else None,
+            "thumbnail": _thumbnail(folder, found) if isinstance(found, Image.Image) else None,
         }
-        for medium, picture in zip(media, pictures, strict=True)
+        for medium, found in zip(media, shown, strict=True)
     ]
 
 

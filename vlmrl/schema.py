@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from vlmrl.decoded import Decoded, Picture
+
 if TYPE_CHECKING:
     import torch
 
@@ -229,8 +231,13 @@ class Prompt:
     encoded: Encoded
     frame: Frame
     """Sizes of the first visual medium and the space in which the model writes coordinates."""
-    images: tuple[Any, ...] = ()
-    """Decoded media (PIL images ...) for engines that encode for themselves; in prompt order."""
+    media: tuple[Decoded, ...] = ()
+    """Decoded media for engines that encode for themselves, in prompt order."""
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """The pictures (PIL images) among the media."""
+        return tuple(m for m in self.media if isinstance(m, Picture))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 Nothing here imports torch.
 """
 
+from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.reading import load, parse, schema
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections import (
@@ -27,6 +28,7 @@ from vlmrl.config.sections import (
 )
 
 __all__ = [
+    "AudioConfig",
     "BuildConfig",
     "ChecksConfig",
     "Config",
@@ -45,6 +47,7 @@ __all__ = [
     "SftConfig",
     "SourceConfig",
     "TrackingConfig",
+    "VideoConfig",
     "load",
     "parse",
     "schema",

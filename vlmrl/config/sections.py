@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.plugins import nearest
 
@@ -157,6 +158,10 @@ class DataConfig(Section):
     allow_urls: bool = False
     root: str | None = None
     """Media paths must stay inside this folder; absent: the data file's folder."""
+    video: VideoConfig = VideoConfig()
+    """Which frames are taken of clips."""
+    audio: AudioConfig = AudioConfig()
+    """How recordings are read."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> DataConfig:

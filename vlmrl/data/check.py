@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from PIL import Image
-
 from vlmrl import answers, geometry, plugins
 from vlmrl.data.decode import decode
 from vlmrl.data.loader import Make, row_id
 from vlmrl.data.source import Source
+from vlmrl.decoded import Clip, Decoded, Picture, Recording, described
 from vlmrl.errors import UserError
 from vlmrl.files import write_lines
 from vlmrl.schema import Frame, Media, Sample, Space, Truth
@@ -33,18 +32,25 @@ def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
         try:
             sample = source.sample(index)
             line["id"] = sample.id
-            images = decode(sample, source.access)
-            tokens = len(make(sample, images).encoded.ids) if make else None
+            decoded = decode(sample, source.access, source.reading)
+            tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
             yield {**line, "ok": False, "reason": str(error), "media": [], "tokens": None}
             continue
-        media = [_media(m, image) for m, image in zip(sample.media, images, strict=True)]
+        media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
         yield {**line, "ok": True, "reason": None, "media": media, "tokens": tokens}
 
 
-def _media(medium: Media, image: Image.Image) -> dict[str, Any]:
-    unknown = dict.fromkeys(("frames", "fps", "duration", "rate"))
-    return {"kind": medium.kind, "width": image.width, "height": image.height, **unknown}
+def _media(medium: Media, decoded: Decoded) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    if isinstance(decoded, Picture | Clip):
+        known["width"], known["height"] = decoded.size
+    if isinstance(decoded, Clip):
+        known |= {"frames": len(decoded.frames), "fps": decoded.fps, "duration": decoded.duration}
+    if isinstance(decoded, Recording):
+        known |= {"rate": decoded.rate, "duration": decoded.duration}
+    unknown = dict.fromkeys(("width", "height", "frames", "fps", "duration", "rate"))
+    return {"kind": medium.kind, **unknown, **known}
 
 
 def check_and_print(
@@ -69,10 +75,14 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
         print(f"... and {len(bad) - SHOWN} more bad rows")
     good = len(lines) - len(bad)
     print(f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad")
-    sizes = Counter(f"{m['width']}x{m['height']}" for line in lines for m in line["media"])
+    media = [m for line in lines for m in line["media"]]
+    sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
         common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))
         print(f"pictures: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}")
+    for kind in ("video", "audio"):
+        if seconds := [m["duration"] for m in media if m["kind"] == kind]:
+            print(f"{kind}: {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s")
     if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
         print(f"prompt tokens: {min(tokens)} to {max(tokens)}")
     return len(bad)
@@ -88,19 +98,19 @@ def explain(source: Source, index: int) -> str:
         count = len(source.rows)
         raise UserError(f"{source.name} {source.split} has rows 0 to {count - 1}, not {index}")
     sample = source.sample(index)
-    images = decode(sample, source.access)
+    decoded = decode(sample, source.access, source.reading)
     lines = [f"sample    {sample.id} (source {sample.source}, row {index})"]
-    shown = iter(images)
+    shown = iter(decoded)
     for part in sample.parts:
         if isinstance(part, Media):
-            image = next(shown)
-            lines.append(f"image     {part.name}, {image.width} x {image.height} upright pixels")
+            lines.append(f"{part.kind:<9} {part.name}, {described(next(shown))}")
         else:
             lines.append(f"text      {part}")
     lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
-    width, height = images[0].size if images else (None, None)
+    first = decoded[0] if decoded else None
+    width, height = first.size if isinstance(first, Picture | Clip) else (None, None)
     frames = [Frame(width, height, space) for space in get_args(Space) if space != "resized"]
-    if sample.truth.boxes and images:
+    if sample.truth.boxes and width is not None:
         for box in sample.truth.boxes:
             lines.append(f"box       {box.label or ''}")
             for frame in frames:

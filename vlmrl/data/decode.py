@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as Expired
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pebble import ProcessExpired
-from PIL import Image
 
 from vlmrl.data.image import image_size, load_image
-from vlmrl.data.media import Access
+from vlmrl.data.media import Access, Reading
+from vlmrl.decoded import Decoded, Picture
 from vlmrl.errors import MediaError, UserError
 from vlmrl.pool import DeadlinePool
-from vlmrl.schema import Sample
+from vlmrl.schema import Media, Sample
 
 DEADLINE = 120.0
 """Seconds one sample's media may take in a worker before it counts as bad."""
 
 T = TypeVar("T")
-Decoded = list[Image.Image] | UserError
-"""A sample's pictures in prompt order, or why there are none."""
+Outcome = list[Decoded] | UserError
+"""A sample's media in prompt order, or why there are none."""
 
 
-def decode(sample: Sample, access: Access) -> list[Image.Image]:
-    """The sample's pictures in prompt order, as RGB.
+def decode(sample: Sample, access: Access, reading: Reading | None = None) -> list[Decoded]:
+    """The sample's media in prompt order: RGB pictures, clips, recordings.
 
     A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be the first
     picture's, or every box would be silently wrong (a picture that was scaled, or turned by EXIF).
@@ -35,18 +35,21 @@ def decode(sample: Sample, access: Access) -> list[Image.Image]:
         MediaError: one cannot be read, or has not the stated size; the message names it.
         UserError: a medium of a kind that is not read yet.
     """
-    for medium in sample.media:
-        if medium.kind != "image":
-            raise UserError(f"{medium.name}: {medium.kind} is not supported yet, only images")
-    images = [load_image(medium, access) for medium in sample.media]
-    stated = sample.meta.get("size")
-    if stated is not None and images and images[0].size != tuple(stated):
-        (width, height), real = stated, images[0].size
+    decoded = [_load(medium, access, reading or Reading()) for medium in sample.media]
+    stated, first = sample.meta.get("size"), decoded[0] if decoded else None
+    if stated is not None and isinstance(first, Picture) and first.size != tuple(stated):
+        (width, height), real = stated, first.size
         raise MediaError(
             f"{sample.media[0].name}: the row says {width}x{height} pixels, upright it has "
             f"{real[0]}x{real[1]}"
         )
-    return images
+    return decoded
+
+
+def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
+    if medium.kind != "image":
+        raise UserError(f"{medium.name}: {medium.kind} is not supported yet, only images")
+    return load_image(medium, access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +59,20 @@ class Job(Generic[T]):
     key: T
     sample: Sample | UserError | None
     access: Access
+    reading: Reading = field(default_factory=Reading)
 
 
 def decode_in_order(
     jobs: Iterable[Job[T]], pool: DeadlinePool | None, ahead: int, max_bytes: int
-) -> Iterator[tuple[Job[T], Decoded | None]]:
-    """Each job with its pictures or its error (None for a known bad row), in the jobs' order.
+) -> Iterator[tuple[Job[T], Outcome | None]]:
+    """Each job with its media or its error (None for a known bad row), in the jobs' order.
 
     With a pool, up to `ahead` jobs and about `max_bytes` of decoded pictures are under way or
     waiting; at least one always is. Without a pool each is decoded when it is asked for.
     """
     if pool is None:
         for job in jobs:
-            yield job, _decode_or_error(job.sample, job.access)
+            yield job, _decode_or_error(job.sample, job.access, job.reading)
         return
     waiting: deque[tuple[Job[T], Any, int]] = deque()
     held = 0
@@ -90,16 +94,16 @@ def decode_in_order(
 def _submit(pool: DeadlinePool, job: Job[Any]) -> Any:
     if not isinstance(job.sample, Sample) or not job.sample.media:
         return None
-    return pool.submit(_decode_or_error, job.sample, job.access, deadline=DEADLINE)
+    return pool.submit(_decode_or_error, job.sample, job.access, job.reading, deadline=DEADLINE)
 
 
-def _outcome(job: Job[Any], future: Any) -> Decoded | None:
+def _outcome(job: Job[Any], future: Any) -> Outcome | None:
     if future is None:
-        return _decode_or_error(job.sample, job.access)
+        return _decode_or_error(job.sample, job.access, job.reading)
     assert isinstance(job.sample, Sample)
     names = ", ".join(medium.name for medium in job.sample.media)
     try:
-        outcome: Decoded = future.result()
+        outcome: Outcome = future.result()
     except Expired:
         return MediaError(f"{names}: not decoded within {DEADLINE:g} s")
     except ProcessExpired as error:
@@ -107,12 +111,14 @@ def _outcome(job: Job[Any], future: Any) -> Decoded | None:
     return outcome
 
 
-def _decode_or_error(sample: Sample | UserError | None, access: Access) -> Decoded | None:
+def _decode_or_error(
+    sample: Sample | UserError | None, access: Access, reading: Reading
+) -> Outcome | None:
     # Errors travel as values: a worker's exception would come back without its type.
     if not isinstance(sample, Sample):
         return sample
     try:
-        return decode(sample, access)
+        return decode(sample, access, reading)
     except UserError as error:
         return error
 

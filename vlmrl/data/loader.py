@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from vlmrl.data.decode import Decoded, Job, decode_in_order
+from vlmrl.data.decode import Job, Outcome, decode_in_order
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
 from vlmrl.data.source import Source, uniform
+from vlmrl.decoded import Decoded
 from vlmrl.errors import UserError
 from vlmrl.pool import DeadlinePool
 from vlmrl.schema import Prompt, PromptBatch, Sample
 
-Make = Callable[[Sample, list[Image.Image]], Prompt]
-"""Turns a sample and its pictures into a prompt; a UserError from it means that the row is bad."""
+Make = Callable[[Sample, list[Decoded]], Prompt]
+"""Turns a sample and its media into a prompt; a UserError from it means that the row is bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Loader:
             "world": self._world,
         }
 
-    def _prepared(self) -> Iterator[tuple[Job[Draw], Decoded | None]]:
+    def _prepared(self) -> Iterator[tuple[Job[Draw], Outcome | None]]:
         """All draws from here on, decoded."""
         jobs = map(self._job, self._draws(self._mixture))
         return decode_in_order(jobs, self._pool, 2 * self._size, self._prefetch)
@@ -167,9 +167,9 @@ class Loader:
 
     def _job(self, draw: Draw) -> Job[Draw]:
         source = self.sources[draw.source]
-        return Job(draw, _sample(source, draw.row, self.quarantine), source.access)
+        return Job(draw, _sample(source, draw.row, self.quarantine), source.access, source.reading)
 
-    def _prompt(self, job: Job[Draw], decoded: Decoded | None) -> Prompt | None:
+    def _prompt(self, job: Job[Draw], decoded: Outcome | None) -> Prompt | None:
         """The prompt of a job, or None for a bad row."""
         source = self.sources[job.key.source]
         made = _finish(
@@ -208,7 +208,7 @@ def eval_batches(
     tally = Tally(quarantine_limit, len(places))
     prompts: list[Prompt] = []
     for source, row in places:
-        job = Job((source, row), _sample(source, row, quarantine), source.access)
+        job = Job((source, row), _sample(source, row, quarantine), source.access, source.reading)
         ((_, decoded),) = decode_in_order([job], None, 1, 0)
         made = _finish(source, row, job, decoded, make, max_prompt_tokens, quarantine)
         if isinstance(made, str):
@@ -252,7 +252,7 @@ def _finish(
     source: Source,
     row: int,
     job: Job[Any],
-    decoded: Decoded | None,
+    decoded: Outcome | None,
     make: Make,
     max_tokens: int | None,
     quarantine: Quarantine,

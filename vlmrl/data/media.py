@@ -14,10 +14,11 @@ import io
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
 from vlmrl.schema import Media, MediaKind
 
@@ -35,6 +36,14 @@ class Access:
 
     root: str | None = None
     allow_urls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How clips and recordings are read."""
+
+    video: VideoConfig = field(default_factory=VideoConfig)
+    audio: AudioConfig = field(default_factory=AudioConfig)
 
 
 def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:

@@ -17,7 +17,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.config import Config, SourceConfig
 from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import Access
+from vlmrl.data.media import Access, Reading
 from vlmrl.data.readers import file_split
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
@@ -39,6 +39,8 @@ class Source:
     """Answer template of its samples; None: the card's choice."""
     access: Access = field(default_factory=Access)
     """What its media may be read from."""
+    reading: Reading = field(default_factory=Reading)
+    """How its clips and recordings are read."""
 
     def sample(self, index: int) -> Sample:
         """Row `index` as a sample; no media is opened.
@@ -55,7 +57,12 @@ class Source:
         return sample if self.template is None else replace(sample, template=self.template)
 
 
-def open_source(config: SourceConfig, root: str | None = None, allow_urls: bool = False) -> Source:
+def open_source(
+    config: SourceConfig,
+    root: str | None = None,
+    allow_urls: bool = False,
+    reading: Reading | None = None,
+) -> Source:
     """The source that a config describes; `root` (`data.root`) overrides the card's media folder.
 
     Raises:
@@ -66,7 +73,16 @@ def open_source(config: SourceConfig, root: str | None = None, allow_urls: bool 
     if not len(rows):
         raise UserError(f"source {config.label!r}: split {config.split!r} has no rows")
     access = Access(root or card.media_root(), allow_urls)
-    return Source(config.label, card, config.split, rows, config.weight, config.template, access)
+    return Source(
+        config.label,
+        card,
+        config.split,
+        rows,
+        config.weight,
+        config.template,
+        access,
+        reading or Reading(),
+    )
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
@@ -112,7 +128,9 @@ def open_config(settings: Config) -> list[Source]:
     held_out: list[SourceConfig] = []
     if plan is not None:
         held_out = plan.sources or [s.model_copy(update={"split": "test"}) for s in data.train]
-    return [open_source(s, data.root, data.allow_urls) for s in [*data.train, *held_out]]
+    reading = Reading(data.video, data.audio)
+    sources = [*data.train, *held_out]
+    return [open_source(s, data.root, data.allow_urls, reading) for s in sources]
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:

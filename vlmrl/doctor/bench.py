@@ -91,7 +91,7 @@ def _prompts(
     for source, row in _spread(sources):
         try:
             sample = source.sample(row)
-            prompts.append(make(sample, decode(sample, source.access)))
+            prompts.append(make(sample, decode(sample, source.access, source.reading)))
         except UserError as error:
             bad.append(str(error))
     return prompts, bad

@@ -13,6 +13,7 @@ from vlmrl.components import resolve
 from vlmrl.config import RewardConfig
 from vlmrl.data.decode import decode
 from vlmrl.data.source import Source
+from vlmrl.decoded import described
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.errors import UserError
 from vlmrl.honest import honest, lay_out
@@ -34,11 +35,11 @@ def sources(opened: Sequence[Source]) -> Iterator[Finding]:
         text = f"{source.name} {source.split}: {len(source.rows)} rows, "
         try:
             sample = source.sample(0)
-            sizes = [f"{i.width}x{i.height}" for i in decode(sample, source.access)]
+            media = [described(m) for m in decode(sample, source.access, source.reading)]
         except UserError as error:
             yield Finding("warn", "source", f"{text}the first is bad: {error}")
         else:
-            yield Finding("ok", "source", f"{text}first row: {' '.join(sizes) or 'no picture'}")
+            yield Finding("ok", "source", f"{text}first row: {'; '.join(media) or 'no media'}")
 
 
 def rows(bench: Bench) -> Iterator[Finding]:

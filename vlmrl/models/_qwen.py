@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from vlmrl.config import BuildConfig
+from vlmrl.decoded import Decoded, Picture
 from vlmrl.errors import UserError
 from vlmrl.models import _build
 from vlmrl.models.base import Family
@@ -105,7 +106,7 @@ class MropeFamily(Family):
                 raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
         return {"type": "text", "text": part}
 
-    def encode(self, processor: Any, text: str, images: Sequence[Any]) -> Encoded:
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.
 
         `pixel_values` is float32 [patches, channels * time * patch * patch], `image_grid_thw` int64
@@ -116,9 +117,9 @@ class MropeFamily(Family):
         """
         placeholder = processor.image_token_id
         compact = processor.tokenizer(text)["input_ids"]
-        if (places := compact.count(placeholder)) != len(images):
-            raise UserError(f"the prompt has {places} image placeholders for {len(images)} images")
-        tensors, grids = self._pixels(processor, images)
+        if (places := compact.count(placeholder)) != len(media):
+            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        tensors, grids = self._pixels(processor, media)
         merge = processor.image_processor.merge_size
         ids: list[int] = []
         pieces: list[torch.Tensor] = []
@@ -156,12 +157,12 @@ class MropeFamily(Family):
 
     # --------------------------------------------------------------------------------- sizes
 
-    def frame(self, processor: Any, size: tuple[int, int] | None) -> Frame:
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """Original and resized size of the first image, with the family's space for coordinates."""
-        if size is None:
+        if not isinstance(medium, Picture):
             return Frame(space=self.space)
-        width, height = self._resized(processor, *size)
-        return Frame(*size, space=self.space, resized_width=width, resized_height=height)
+        width, height = self._resized(processor, *medium.size)
+        return Frame(*medium.size, space=self.space, resized_width=width, resized_height=height)
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         """One token per merged patch of the resized image."""

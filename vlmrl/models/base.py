@@ -14,6 +14,7 @@ import torch
 
 from vlmrl import torchvision_shim  # noqa: F401  before any transformers import
 from vlmrl.config import BuildConfig
+from vlmrl.decoded import Decoded
 from vlmrl.schema import Encoded, Frame, Sample, Space
 
 Features = Any
@@ -53,12 +54,12 @@ class Family:
         """The chat prompt as text, ONE placeholder per medium, generation prompt included."""
         raise TypeError(f"{type(self).__name__} must define render")
 
-    def encode(self, processor: Any, text: str, images: Sequence[Any]) -> Encoded:
-        """Ids, media tensors and positions of one rendered prompt; `images` are RGB PIL images."""
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+        """Ids, media tensors and positions of one rendered prompt with its decoded media, in prompt order."""
         raise TypeError(f"{type(self).__name__} must define encode")
 
-    def frame(self, processor: Any, size: tuple[int, int] | None) -> Frame:
-        """The frame of a prompt whose first image has `size` (width, height); None: no image."""
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """The frame of a prompt whose first medium this is; None: it has none."""
         raise TypeError(f"{type(self).__name__} must define frame")
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
