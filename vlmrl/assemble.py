@@ -243,7 +243,7 @@ def rewards_by_source(config: Config) -> dict[str, Any]:
 def prompt_maker(
     policy: Policy, instruct: dict[str, bool]
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
-    """What turns a sample and its decoded media into a prompt; `instruct`, per source, adds the instruction."""
+    """What turns a sample and its media into a prompt; `instruct` says per source whether to instruct."""
 
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
         text = ""
