@@ -12,7 +12,7 @@ import functools
 import io
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,6 +40,7 @@ COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
 
 Task = Literal["grounding", "counting", "question", "reading"]
+Thought = Literal["place", "sentences"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Shapes(Card):
 
     Options: `task`; `size` of the picture in pixels, a multiple of 12; `count` of scenes per split
     (default: train 2000, demos 2000, val 96, test 200); `loose`: by up to how many grid cells each
-    side of a demonstration's box is pushed outwards (0: exact); `seed`.
+    side of a demonstration's box is pushed outwards (0: exact); `thought` of a demonstration: the
+    `place` of what is asked for ("top left"), or two `sentences` about every shape; `seed`.
     """
 
     origin: ClassVar[str] = "drawn by this file"
@@ -73,6 +75,7 @@ class Shapes(Card):
     size: int = 84
     count: int | None = None
     loose: int = 2
+    thought: Thought = "place"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -80,6 +83,8 @@ class Shapes(Card):
             raise ValueError(f"size must be a multiple of {GRID} from 48 on, found {self.size}")
         if self.count is not None and self.count < 1:
             raise ValueError(f"count must be at least 1, found {self.count}")
+        if self.thought == "sentences" and self.task == "reading":
+            raise ValueError("thought: sentences speaks of shapes; task reading has none")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One small dictionary per scene; nothing is drawn yet."""
@@ -97,6 +102,8 @@ class Shapes(Card):
         shapes, shade = _scene(self.task, row["split"], rng), rng.randint(40, 80)
         asking = random.Random(f"question {key}")
         question, truth, demo = _ASK[self.task](shapes, asking, self.loose)
+        if self.thought == "sentences":
+            demo = replace(demo, thought=" ".join(map(_described, shapes)))
         return Sample(
             id=row["id"],
             source=source,
@@ -147,6 +154,14 @@ def _overlap(a: Shape, b: Shape) -> bool:
 def _box(shape: Shape) -> Box:
     name = shape.text or f"{shape.colour} {shape.kind}"
     return Box(shape.x1 / GRID, shape.y1 / GRID, shape.x2 / GRID, shape.y2 / GRID, name)
+
+
+def _described(shape: Shape) -> str:
+    place = cell_name(_box(shape))
+    return (
+        f"I see a {shape.colour} {shape.kind} with a white outline. "
+        f"It lies at the {place} of the picture."
+    )
 
 
 # ------------------------------------------------------------------------------------- questions

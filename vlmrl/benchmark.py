@@ -34,6 +34,7 @@ def evaluate_model(
     data: str,
     *,
     samples: int = 0,
+    forced: bool = False,
     out: Path | None = None,
     limit: int | None = None,
     batch: int = 32,
@@ -55,7 +56,7 @@ def evaluate_model(
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
-    plan = EvaluationConfig(samples=samples, batch=batch)
+    plan = EvaluationConfig(samples=samples, batch=batch, forced=forced)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
     opened = open_source(source)
@@ -68,7 +69,7 @@ def evaluate_model(
         stack.callback(scorer.close)
         make = prompt_maker(policy, {source.label: source.instruct})
         batches = eval_batches([opened], make, plan.batch, quarantine=quarantine)
-        found = evaluate(batches, engine, scorer, plan, tokens)
+        found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
     manifest = {
         "model": model,
         "data": data,

@@ -110,6 +110,14 @@ def _print_outcome(summary: dict[str, Any]) -> None:
             f"held-out {metric}: {before:.3f} before GRPO, {after:.3f} [{low:.3f}, {high:.3f}] "
             f"after {last['step']} steps"
         )
+        think, direct, gain = (f"forced/{how}/{metric}" for how in ("think", "direct", "gain"))
+        if gain in last["metrics"]:
+            low, high = last["intervals"][gain]
+            print(
+                f"forced to think {last['metrics'][think]:.3f}, forced not to "
+                f"{last['metrics'][direct]:.3f}: a thought is worth {last['metrics'][gain]:+.3f} "
+                f"[{low:+.3f}, {high:+.3f}]"
+            )
 
 
 @app.command("eval")
@@ -117,6 +125,9 @@ def eval_(
     model: Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")],
     data: Annotated[str, typer.Option(help="A card or a data file, with `:split` if not `test`.")],
     samples: Annotated[int, typer.Option(min=0, help="Sampled completions besides greedy.")] = 0,
+    forced: Annotated[
+        bool, typer.Option("--forced", help="Also force it to think, and not.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the result and its samples.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N rows.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
@@ -128,6 +139,7 @@ def eval_(
 
     - `vlmrl eval runs/quickstart --data shapes:test --samples 4 --out results`
     - `vlmrl eval path/to/checkpoint --data my.jsonl --verifier exact --verifier my.py:score`
+    - `vlmrl eval runs/think_or_not --data shapes:test --forced` says what a thought is worth
     """
     options = tree.pairs(option or ())
     from vlmrl import benchmark
@@ -136,6 +148,7 @@ def eval_(
         model,
         data,
         samples=samples,
+        forced=forced,
         out=out,
         limit=limit,
         batch=batch,

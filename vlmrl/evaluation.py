@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlmrl import forced, metrics
 from vlmrl.config import EvaluationConfig
 from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
 from vlmrl.rows import rows
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
 from vlmrl.scoring import Scorer
+
+if TYPE_CHECKING:
+    from vlmrl.policy import Policy
+
+PREFIX = {
+    "greedy": "",
+    "sampled": "sampled/",
+    "forced_think": "forced/think/",
+    "forced_direct": "forced/direct/",
+}
+"""How a completion was drawn -> what its metrics are called by."""
+
+Row = tuple[str, dict[str, float]]
+"""A prompt's cluster (what it shares with prompts that are not independent of it), its numbers."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """`result` is what evals/step-N.json holds; `scored` are the batches behind it.
 
-    Each batch comes with how it was drawn: "greedy" or "sampled".
+    Each batch comes with how it was drawn: a key of `PREFIX`.
     """
 
     result: dict[str, Any]
@@ -41,6 +57,8 @@ def evaluate(
     scorer: Scorer,
     config: EvaluationConfig,
     max_tokens: int,
+    *,
+    policy: Policy | None = None,
     step: int = 0,
     progress: float = 1.0,
     seed: int = 0,
@@ -48,39 +66,42 @@ def evaluate(
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
     The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at
-    all), and the same behind `<source>/`; of the sampled completions behind `sampled/`. Each has a
-    95 % bootstrap interval, resampled by image where several prompts share one (they are not
-    independent). `pass_at_k` is the chance that at least one of k samples reaches
-    `config.pass_at` in `config.metric`.
+    all), `length` (tokens), the same behind `<source>/`, and those of `metrics.by_mode`; of the
+    sampled completions behind `sampled/`. Each has a 95 % bootstrap interval, resampled by image
+    where several prompts share one (they are not independent). `pass_at_k` is the chance that at
+    least one of k samples reaches `config.pass_at` in `config.metric`.
+
+    With `config.forced`, which needs the `policy`, every prompt whose template begins with a
+    thought is also answered when forced to think and when forced not to (`vlmrl.forced`), greedily:
+    `forced/think/...`, `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the
+    mean over prompts of the difference think - direct.
+
+    Raises:
+        UserError: `config.forced`, and no prompt can be forced.
     """
-    scored = []
-    greedy: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    sampled: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    scored: list[tuple[str, Rollouts, Rewards]] = []
+    answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
     passes: list[tuple[int, int]] = []
-    for batch in batches:
-        rollouts = engine.generate(batch, Sampling(n=1, max_tokens=max_tokens, greedy=True))
-        rewards = scorer.score(rollouts, progress, whole=False)
-        _collect(greedy, rollouts, rewards)
-        scored.append(("greedy", rollouts, rewards))
-        if config.samples:
-            draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + len(scored))
-            rollouts = engine.generate(batch, draw)
+    for number, batch in enumerate(batches):
+        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + 2 * number + 1)
+        draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
+        draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
+        draws += _forced(engine, policy, batch, max_tokens) if config.forced else []
+        for drawn, rollouts in draws:
             rewards = scorer.score(rollouts, progress, whole=False)
-            _collect(sampled, rollouts, rewards)
-            passes += _passes(rewards, config)
-            scored.append(("sampled", rollouts, rewards))
-    if not greedy:
+            scored.append((drawn, rollouts, rewards))
+            answered[drawn] += _rows(rollouts, rewards)
+            passes += _passes(rewards, config) if drawn == "sampled" else []
+    if not scored:
         raise ValueError("nothing to evaluate: no batch came")
-    metrics = {key: _mean(values) for key, values in greedy.items()}
-    intervals = {key: interval(values, config.bootstrap) for key, values in greedy.items()}
-    for key, values in sampled.items():
-        metrics[f"sampled/{key}"] = _mean(values)
-        intervals[f"sampled/{key}"] = interval(values, config.bootstrap)
+    if config.forced and not answered["forced_think"]:
+        raise UserError("evaluation.forced: no template of these sources begins with a thought")
+    values = _columns(answered)
     result = {
         "step": step,
-        "metrics": metrics,
-        "intervals": intervals,
-        "num_samples": len(greedy["reward"]),
+        "metrics": {key: _mean(pairs) for key, pairs in values.items()},
+        "intervals": {key: interval(pairs, config.bootstrap) for key, pairs in values.items()},
+        "num_samples": len(values["reward"]),
         "pass_at_k": _pass_at_k(passes, config.samples) if passes else None,
     }
     return Evaluation(result, scored)
@@ -109,25 +130,54 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def _collect(
-    into: dict[str, list[tuple[str, float]]], rollouts: Rollouts, rewards: Rewards
-) -> None:
-    """Per prompt, the mean over its completions of every score that was given."""
+def _forced(
+    engine: Engine, policy: Policy | None, batch: PromptBatch, max_tokens: int
+) -> list[tuple[str, Rollouts]]:
+    """Both forced answers to the prompts of a batch that can be forced."""
+    assert policy is not None, "config.forced needs the policy"
+    able = tuple(prompt for prompt in batch.prompts if forced.can_be_forced(prompt))
+    return [
+        (f"forced_{mode}", forced.generate(engine, policy, PromptBatch(able), mode, max_tokens))
+        for mode in forced.MODES
+        if able
+    ]
+
+
+def _rows(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
+    """Per prompt, the mean over its completions of every number that was given."""
+    found = []
     for p, prompt in enumerate(rollouts.batch.prompts):
         sample = prompt.sample
         cluster = sample.media[0].path if sample.media and sample.media[0].path else sample.id
-        valid = [float(r) for r, ok in zip(rewards.total[p], rewards.valid[p], strict=True) if ok]
-        answered = [float(c.answer is not None) for c in rollouts.completions[p]]
-        scores: dict[str, list[float]] = {"reward": valid, "answered": answered}
-        for verdicts in rewards.verdicts[p]:
-            for name, verdict in verdicts.items():
-                if verdict.applies and verdict.score is not None:
-                    scores.setdefault(name, []).append(verdict.score)
-        for name, given in scores.items():
-            if given:
-                mean = sum(given) / len(given)
-                into[name].append((cluster, mean))
-                into[f"{sample.source}/{name}"].append((cluster, mean))
+        given: dict[str, list[float]] = defaultdict(list)
+        for g, completion in enumerate(rollouts.completions[p]):
+            numbers = metrics.scores(rewards, p, g)
+            numbers["answered"] = float(completion.answer is not None)
+            numbers["length"] = len(completion.token_ids)
+            of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}
+            modes = metrics.by_mode(prompt, completion, numbers)
+            for name, number in [*numbers.items(), *of_source.items(), *modes.items()]:
+                given[name].append(number)
+        found.append((cluster, {name: sum(v) / len(v) for name, v in given.items()}))
+    return found
+
+
+def _columns(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str, float]]]:
+    """(cluster, value) pairs by metric, over all ways of drawing."""
+    values: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for drawn, rows_of_prompts in answered.items():
+        for cluster, numbers in rows_of_prompts:
+            for name, number in numbers.items():
+                if not drawn.startswith("forced") or not name.startswith("mode/"):
+                    values[f"{PREFIX[drawn]}{name}"].append((cluster, number))
+                elif name == f"mode/{drawn.removeprefix('forced_')}/share":
+                    values[f"{PREFIX[drawn]}share"].append((cluster, number))
+    both = zip(answered["forced_think"], answered["forced_direct"], strict=True)
+    for (cluster, think), (_, direct) in both:
+        for name in think:
+            if name in direct and not name.startswith("mode/"):
+                values[f"forced/gain/{name}"].append((cluster, think[name] - direct[name]))
+    return values
 
 
 def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:

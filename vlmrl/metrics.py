@@ -6,7 +6,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 
-from vlmrl.schema import Advantages, Rewards, Rollouts
+from vlmrl import answers
+from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts
+
+MODES = ("think", "direct", "none")
 
 
 def rollout_metrics(
@@ -15,29 +18,50 @@ def rollout_metrics(
     """Reward, its components, lengths, modes and shares, over the batch and per source.
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
-    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`,
-    `rollout/direct`, and what the algorithm adds.
+    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`, those of
+    `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
         source = f"source/{prompt.sample.source}"
         for g, completion in enumerate(rollouts.completions[p]):
-            valid = bool(rewards.valid[p, g])
-            if valid:
-                for key in ("reward/mean", f"{source}/reward"):
-                    values[key].append(float(rewards.total[p, g]))
-            for name, verdict in rewards.verdicts[p][g].items():
-                if verdict.applies and verdict.score is not None:
-                    for key in (f"reward/{name}", f"{source}/{name}"):
-                        values[key].append(verdict.score)
-            values["rollout/length"].append(len(completion.token_ids))
+            found = scores(rewards, p, g)
+            for name, score in found.items():
+                values["reward/mean" if name == "reward" else f"reward/{name}"].append(score)
+                values[f"{source}/{name}"].append(score)
+            length = len(completion.token_ids)
+            values["rollout/length"].append(length)
             values["rollout/truncated"].append(completion.finish_reason == "length")
-            values["rollout/masked"].append(not valid)
-            values["rollout/direct"].append(completion.parsed.mode == "direct")
+            values["rollout/masked"].append(not rewards.valid[p, g])
+            for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
+                values[key].append(number)
     means = {key: statistics.fmean(v) for key, v in values.items()}
     totals = values.get("reward/mean", [])
     spread = {"reward/std": statistics.pstdev(totals)} if totals else {}
     return {**means, **spread, **advantages.metrics}
+
+
+def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
+    """`reward` of completion g of prompt p, unless it is masked, and `<verifier>`: what was scored."""
+    found = {"reward": float(rewards.total[p, g])} if rewards.valid[p, g] else {}
+    for name, verdict in rewards.verdicts[p][g].items():
+        if verdict.applies and verdict.score is not None:
+            found[name] = verdict.score
+    return found
+
+
+def by_mode(
+    prompt: Prompt, completion: Completion, numbers: Mapping[str, float]
+) -> dict[str, float]:
+    """`mode/<mode>/share` for every mode, 1 or 0, and `mode/<mode>/<name>`: the numbers, in its own.
+
+    Modes are those of `schema.Parsed`; nothing for a prompt whose template has no thought.
+    """
+    if not answers.template(prompt.sample.template).thinks:
+        return {}
+    own = completion.parsed.mode
+    shares = {f"mode/{mode}/share": float(mode == own) for mode in MODES}
+    return shares | {f"mode/{own}/{name}": number for name, number in numbers.items()}
 
 
 def plain_words(history: Mapping[str, float]) -> list[str]:

@@ -127,6 +127,12 @@ def _demonstration(prompt: Prompt, drop_thought: bool) -> str:
         raise UserError(
             f"sft: sample {sample.id!r} of source {sample.source!r} has no demonstration to imitate"
         )
+    tags = answers.template(sample.template).tags
+    if drop_thought and any(t.name == "think" and t.presence == "required" for t in tags):
+        raise UserError(
+            f"sft.thought_dropout: template {sample.template!r} of source {sample.source!r} demands "
+            "a thought; think_or_not does not"
+        )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
     return answers.demonstration(demo, sample.template, prompt.frame)
 

@@ -196,6 +196,7 @@ class Trainer:
                 self.scorer,
                 self.config.evaluation,
                 self.config.rollout.max_tokens,
+                policy=self.policy,
                 step=self.done,
                 progress=self.progress,
                 seed=self.config.run.seed,

@@ -80,6 +80,10 @@ class ModelConfig(Section):
         return self
 
 
+NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")
+"""Metrics that stand where rewards do: a curve of that name would be two in one."""
+
+
 class RewardConfig(Named):
     """One verifier among the rewards of a source.
 
@@ -182,6 +186,8 @@ class EvaluationConfig(Section):
     """Completions per prompt at temperature 1, besides the greedy one; pass@k is of these."""
     limit: int | None = Field(None, ge=1)
     batch: int = Field(32, ge=1)
+    forced: bool = False
+    """Also answer every question twice more, forced to think and forced not to."""
     metric: str = "reward"
     """Best checkpoint by this: `reward`, a verifier's name, or `<source>/<verifier>`."""
     pass_at: float = 0.5
@@ -315,6 +321,8 @@ class Config(Section):
             for label in labels:
                 if labels.count(label) > 1:
                     raise ValueError(f"two rewards are named {label!r}: give one of them a `name`")
+                if label in NO_REWARDS:
+                    raise ValueError(f"{label!r} is a metric, no reward: give it another `name`")
             if self.scoring.combine != "gate" and any(reward.gate for reward in rewards):
                 raise ValueError(
                     f"a reward has gate: true, but scoring.combine is {self.scoring.combine!r}"

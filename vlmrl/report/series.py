@@ -79,7 +79,7 @@ ABOUT = {
     "Cold start": "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
-SHARES = "truncated|masked|direct"
+SHARES = "truncated|masked"
 STEP_RULES = (
     Rule("reward/mean", "Reward", "Reward", ALL),
     Rule("source/(.+)/reward", "Reward", "Reward", "{0}"),
@@ -89,6 +89,8 @@ STEP_RULES = (
     Rule("source/(.+)/uniform_share", "Rollouts", "Uniform groups", "{0}", "share"),
     Rule("source/(.+)/([^/]+)", "Reward", "Components, {0}", "{1}"),
     Rule("rollout/length", "Rollouts", "Length of completions, tokens", "mean"),
+    Rule("mode/([^/]+)/share", "Rollouts", "Modes", "{0}", "share"),
+    Rule("mode/([^/]+)/(.+)", "Rollouts", "{1}, by mode", "{0}"),
     Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
     Rule("rollout/(.+)", "Rollouts", "rollout/{0}", "{0}"),
     Rule("loss/clip_(low|high)", "Update", "Clipped tokens", "{0}", "share"),
@@ -217,7 +219,7 @@ def _thin(series: Series) -> Series:
 
 
 def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
-    """One panel a scope (all sources, each source; greedy, sampled), and one for pass@k."""
+    """One panel a scope (`_scope`), and one for pass@k."""
     curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
     for result in results:
         for key, value in result["metrics"].items():
@@ -243,9 +245,17 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
 
 
 def _scope(key: str) -> tuple[str, str]:
-    """(title of the panel, name of the curve) of an evaluation's metric."""
+    """(title of the panel, name of the curve) of an evaluation's metric.
+
+    Lengths, which are no shares, and what is compared between modes have panels of their own.
+    """
     drawn = ", sampled" if key.startswith("sampled/") else ""
-    source, _, name = key.removeprefix("sampled/").rpartition("/")
+    key = key.removeprefix("sampled/")
+    if found := re.fullmatch("(mode|forced)/(think|direct|none|gain)/(.+)", key, re.DOTALL):
+        return f"{found[3]}, {'by mode' if found[1] == 'mode' else 'forced'}{drawn}", found[2]
+    source, _, name = key.rpartition("/")
+    if name == "length":
+        return f"length, tokens{drawn}", source or ALL
     return f"{source or ALL}{drawn}", name
 
 
