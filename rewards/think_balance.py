@@ -17,6 +17,9 @@ class ThinkBalance(GroupVerifier):
     where d > direct a direct one gets (1 - d) / (1 - direct), where d < direct a thinking one gets
     d / direct. A completion without an answer gets 0 and is not counted. The part `direct` is d.
 
+    It pays for a mode, not for being right nor for thinking: a thought of one full stop counts as
+    thinking. Keep its weight below that of the verifiers that grade the answer.
+
     Used by: vlmrl.
 
     Source: ours; TON (arXiv 2505.16854) leaves the balance to exploration and reports the share.

@@ -9,6 +9,7 @@ from small import FAMILIES, advantages, mixed_batch, policy, prompt
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
+from vlmrl import forced
 from vlmrl.batching import pack
 from vlmrl.config import LoraConfig
 from vlmrl.engines import _model
@@ -109,6 +110,18 @@ def test_greedy_tokens_equal_the_hf_engines(pair):
     draw = Sampling(n=1, max_tokens=8, greedy=True)
     batch = mixed_batch(made)
     assert tokens(engine.generate(batch, draw)) == tokens(reference.generate(batch, draw))
+
+
+@pytest.mark.parametrize("mode", forced.MODES)
+def test_forced_answers_equal_the_hf_engines(pair, mode):
+    made, engine = pair
+    reference = Hf()
+    reference.start(made)
+    batch = mixed_batch(made)
+    ours, theirs = (forced.generate(e, made, batch, mode, 12) for e in (engine, reference))
+    assert tokens(ours) == tokens(theirs)
+    begins = "<think>\n\n</think>" if mode == "direct" else "<think>"
+    assert all(c.text.startswith(begins) for group in ours.completions for c in group)
 
 
 def test_a_completion_is_what_the_hf_engine_would_make_of_its_ids(pair):

@@ -187,7 +187,8 @@ class EvaluationConfig(Section):
     limit: int | None = Field(None, ge=1)
     batch: int = Field(32, ge=1)
     forced: bool = False
-    """Also answer every question twice more, forced to think and forced not to."""
+    """Also answer every question twice more, greedily, forced to think and forced not to. Only
+    where the template begins with a thought."""
     metric: str = "reward"
     """Best checkpoint by this: `reward`, a verifier's name, or `<source>/<verifier>`."""
     pass_at: float = 0.5
