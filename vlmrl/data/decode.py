@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from pebble import ProcessExpired
 
+from vlmrl.data.audio import load_audio
 from vlmrl.data.image import image_size, load_image
 from vlmrl.data.media import Access, Reading
 from vlmrl.decoded import Decoded, Picture
@@ -47,9 +48,13 @@ def decode(sample: Sample, access: Access, reading: Reading | None = None) -> li
 
 
 def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
-    if medium.kind != "image":
-        raise UserError(f"{medium.name}: {medium.kind} is not supported yet, only images")
-    return load_image(medium, access)
+    if medium.kind == "image":
+        return load_image(medium, access)
+    if medium.kind == "audio":
+        return load_audio(medium, access, reading.audio)
+    raise UserError(
+        f"{medium.name}: {medium.kind} is not supported yet, only images and recordings"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +129,17 @@ def _decode_or_error(
 
 
 def _decoded_bytes(job: Job[Any]) -> int:
-    """Bytes of the decoded pictures by their headers; what has none at hand counts as nothing."""
+    """Bytes of the decoded media: pictures by their headers, recordings at their longest.
+
+    What has no header at hand counts as nothing.
+    """
     if not isinstance(job.sample, Sample):
         return 0
     total = 0
     for medium in job.sample.media:
-        if medium.url is not None:
+        if medium.kind == "audio":
+            total += int(4 * job.reading.audio.rate * job.reading.audio.max_seconds)
+        if medium.kind != "image" or medium.url is not None:
             continue
         try:
             width, height = image_size(medium, job.access)

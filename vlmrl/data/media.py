@@ -25,9 +25,9 @@ from vlmrl.schema import Media, MediaKind
 URL_SECONDS = 20.0
 URL_BYTES = 64 * 2**20
 
-# How PNG, JPEG, GIF and RIFF (WebP, WAV) begin in base64: no path looks like that.
-_BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
-_NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+# How PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC and Ogg begin in base64: no path looks like that.
+_BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
+NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") ->
     """The Media that a value of a data row stands for; nothing is opened.
 
     `value` is a path (a relative one starts from `folder`), an http(s) URL, a `data:` URI, base64
-    text of a PNG, JPEG, GIF, WebP or WAV file, bytes, a Hugging Face `{"bytes": ..., "path": ...}`,
-    or a PIL image.
+    text of a PNG, JPEG, GIF, WebP, WAV, FLAC or Ogg file, bytes, a Hugging Face
+    `{"bytes": ..., "path": ...}`, or a PIL image.
 
     Raises:
         UserError: none of these.
@@ -98,7 +98,7 @@ def open_media(media: Media, access: Access) -> BinaryIO:
             raise MediaError(f"{media.path}: {what}")
         return path.open("rb")
     except OSError as error:
-        if error.errno in _NOT_THE_FILES_FAULT:
+        if error.errno in NOT_THE_FILES_FAULT:
             raise
         raise MediaError(f"{media.path}: {error.strerror}") from error
 
