@@ -332,7 +332,7 @@ def test_media_tokens_and_stop_tokens_are_those_of_the_chat_format(name):
 
 
 def test_each_shipped_family_serves_its_model_type_and_others_are_refused():
-    assert plugins.names("family") == sorted(FAMILIES)
+    assert set(plugins.names("family")) >= set(FAMILIES)
     for name in FAMILIES:
         assert type(family_of(name)) is plugins.load("family", name)
         assert name in transformers.CONFIG_MAPPING

@@ -113,7 +113,11 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
     """Where our prompt is not what the HF processor makes of it, or not what the model takes."""
     policy, ours = bench.policy, prompt.encoded
     images = list(prompt.images) or None
-    theirs = policy.processor(text=[prompt.text], images=images, return_tensors="pt")
+    start = policy.tokenizer.bos_token
+    begun = start is not None and prompt.text.startswith(start)  # by the chat template
+    theirs = policy.processor(
+        text=[prompt.text], images=images, add_special_tokens=not begun, return_tensors="pt"
+    )
     if (ids := tuple(theirs["input_ids"][0].tolist())) != ours.ids:
         yield (
             f"{len(ours.ids)} ids are not the HF processor's {len(ids)}: a changed processor or "
@@ -126,7 +130,7 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
         elif (gap := (mine - other).abs().max().item()) > PIXELS:
             yield f"{name} differs from the HF processor's by {gap:.2g}"
     wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
-    places = len(ours.ids) - len(ours.compact_ids) + len(prompt.images)
+    places = ours.ids.count(policy.base.config.image_token_id)
     if wanted != places:
         yield f"{places} placeholders for pictures of {wanted} tokens"
     try:

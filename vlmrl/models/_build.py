@@ -82,23 +82,25 @@ def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) ->
 def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     config_class = getattr(transformers, small.config)
     fields = config_class.sub_configs["text_config"].__annotations__.keys()
-    _check(build, "text", build.text, {*fields, TIED} - {*_tokens(tokenizer), "head_dim"})
+    check_fields(
+        build, "text", build.text, {*fields, TIED} - {*token_fields(tokenizer), "head_dim"}
+    )
     fields = config_class.sub_configs["vision_config"].__annotations__.keys()
-    _check(build, "vision", build.vision, {*fields} - {small.vision_out})
+    check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
 
     text = {**TEXT, **build.text}
     vision = {**small.vision, **build.vision}
     heads = text["num_attention_heads"]
     text.setdefault("num_key_value_heads", heads)
-    text["head_dim"] = _head_dim("text", "hidden_size", text, "num_attention_heads", 2)
-    _head_dim("vision", small.vision_width, vision, "num_heads", 4)
+    text["head_dim"] = head_dim("text", "hidden_size", text, "num_attention_heads", 2)
+    head_dim("vision", small.vision_width, vision, "num_heads", 4)
     if heads % text["num_key_value_heads"]:
         raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
     text.setdefault("rope_parameters", _mrope(small, text["head_dim"]))
     tied = text.pop(TIED, False)
     token = tokenizer.convert_tokens_to_ids
     return config_class(
-        text_config={**text, **_tokens(tokenizer)},
+        text_config={**text, **token_fields(tokenizer)},
         vision_config={**vision, small.vision_out: text["hidden_size"]},
         tie_word_embeddings=tied,
         image_token_id=token("<|image_pad|>"),
@@ -108,16 +110,20 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     )
 
 
-def _tokens(tokenizer: Any) -> dict[str, int | None]:
+def token_fields(tokenizer: Any) -> dict[str, int | None]:
+    """The fields of a text config that its tokenizer sets."""
     return {
         "vocab_size": len(tokenizer),
-        "bos_token_id": None,
+        "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
 
 
-def _check(build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]) -> None:
+def check_fields(
+    build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]
+) -> None:
+    """Raise UserError if the config sets a field that the architecture does not have."""
     for key in overrides:
         if key not in fields:
             raise UserError(
@@ -126,7 +132,7 @@ def _check(build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: 
             )
 
 
-def _head_dim(
+def head_dim(
     part: str, width_key: str, fields: Mapping[str, Any], heads_key: str, multiple: int
 ) -> int:
     """Width of one head; rotary embeddings turn it in pairs, the vision tower's on two axes."""

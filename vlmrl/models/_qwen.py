@@ -16,8 +16,9 @@ from vlmrl.config import BuildConfig
 from vlmrl.decoded import Decoded, Picture
 from vlmrl.errors import UserError
 from vlmrl.models import _build
+from vlmrl.models._chat import user_turn
 from vlmrl.models.base import Family
-from vlmrl.schema import Encoded, Frame, Media, Sample
+from vlmrl.schema import Encoded, Frame, Sample
 
 IMAGE = "<|image_pad|>"
 LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -76,35 +77,8 @@ class MropeFamily(Family):
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """The user's turn with one placeholder per image, then the start of the assistant's turn.
-
-        Raises:
-            UserError: a medium is no image, or the text holds a media token.
-        """
-        parts = list(sample.parts)
-        if instruction:
-            last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
-            if last is None:
-                parts.append(instruction)
-            else:
-                parts[last] = f"{parts[last]}\n{instruction}"
-        content = [self._content(sample, part) for part in parts]
-        return processor.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-
-    def _content(self, sample: Sample, part: str | Media) -> dict[str, str]:
-        if isinstance(part, Media):
-            if part.kind != "image":
-                raise UserError(
-                    f"sample {sample.id!r}: {part.name} is a {part.kind}; "
-                    f"{self.model_types[0]} is trained on images only"
-                )
-            return {"type": "image"}
-        for token in self.media_tokens:
-            if token in part:
-                raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
-        return {"type": "text", "text": part}
+        """See `user_turn`."""
+        return user_turn(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.

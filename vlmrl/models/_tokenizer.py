@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
+
+from vlmrl.errors import UserError
 
 SPECIAL = (
     "<|endoftext|>",
@@ -27,23 +30,51 @@ SPECIAL = (
     "<|video_pad|>",
 )
 """The special tokens of Qwen2-VL, Qwen2.5-VL and Qwen3-VL that a chat prompt needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The tokens that a family's chat prompts and processor need; the default is Qwen's."""
+
+    special: tuple[str, ...] = SPECIAL
+    """Dropped when a completion is decoded."""
+    plain: tuple[str, ...] = ()
+    """Kept when it is decoded."""
+    roles: tuple[str, ...] = ("system\n", "user\n", "assistant\n")
+    end: str = "<|im_end|>"
+    pad: str = "<|endoftext|>"
+    start: str | None = None
+    """Begins every prompt; the chat template writes it."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Attributes of the tokenizer that the processor reads, e.g. `image_token`."""
+
+
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 LEAD_INS = ('{"bbox_2d": [', '{"point_2d": [')
-ROLES = ("system\n", "user\n", "assistant\n")
 
 # A number is a piece, a word takes its leading space, the rest (", " or "]}") stays together.
 _PIECES = r"[0-9]+| ?\p{L}+|(?:(?! ?\p{L})[^0-9])+"
-_UNTRAINED = re.compile("|".join([*map(re.escape, SPECIAL + TAGS + LEAD_INS), "[0-9]+"]))
 
 
-def train(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def train(
+    corpus: Sequence[str], vocab_size: int, format: Format | None = None
+) -> PreTrainedTokenizerFast:
     """A tokenizer of at most `vocab_size` ids that gives back any text unchanged.
 
     The tags are tokens, but not special ones: decoding keeps them. The commonest whole numbers of
     the corpus get one token each, up to half of the ids that bytes and added tokens leave free.
+
+    Raises:
+        UserError: the bytes and the tokens of the chat format alone are more than `vocab_size`.
     """
-    added = [*SPECIAL, *TAGS, *(lead for lead in LEAD_INS if any(lead in text for text in corpus))]
+    format = format or Format()
+    leads = (lead for lead in LEAD_INS if any(lead in text for text in corpus))
+    added = [*format.special, *format.plain, *TAGS, *leads]
     free = vocab_size - 256 - len(added)
+    if free < 0:
+        raise UserError(
+            f"model.build.vocab_size: {vocab_size} is below the {vocab_size - free} needed"
+        )
     counts = Counter(number for text in corpus for number in re.findall("[0-9]{2,}", text))
     numbers = sorted((n for n, _ in counts.most_common(free // 2)), key=lambda n: (len(n), n))
 
@@ -53,9 +84,11 @@ def train(corpus: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
         vocab_size=256 + free - len(numbers), initial_alphabet=alphabet, show_progress=False
     )
     # Every prompt names the roles, so each counts as often as there are texts.
-    texts = [*corpus, *ROLES * max(1, len(corpus))]
-    bpe.train_from_iterator((piece for text in texts for piece in _UNTRAINED.split(text)), trainer)
-    return _wrap(_with_numbers(bpe, numbers), added)
+    texts = [*corpus, *format.roles * max(1, len(corpus))]
+    # Numbers and added tokens are not to be learned once more.
+    known = re.compile("|".join([*map(re.escape, added), *map(re.escape, LEAD_INS), "[0-9]+"]))
+    bpe.train_from_iterator((piece for text in texts for piece in known.split(text)), trainer)
+    return _wrap(_with_numbers(bpe, numbers), added, format)
 
 
 def _bpe(tokenizer: Tokenizer) -> Tokenizer:
@@ -79,12 +112,15 @@ def _with_numbers(trained: Tokenizer, numbers: Sequence[str]) -> Tokenizer:
     return _bpe(Tokenizer(BPE(vocab=vocab, merges=merges, ignore_merges=True)))
 
 
-def _wrap(tokenizer: Tokenizer, added: Sequence[str]) -> PreTrainedTokenizerFast:
-    tokenizer.add_tokens([AddedToken(t, special=t in SPECIAL, normalized=False) for t in added])
+def _wrap(tokenizer: Tokenizer, added: Sequence[str], format: Format) -> PreTrainedTokenizerFast:
+    special = set(format.special)
+    tokenizer.add_tokens([AddedToken(t, special=t in special, normalized=False) for t in added])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        bos_token=format.start,
+        eos_token=format.end,
+        pad_token=format.pad,
+        extra_special_tokens=dict(format.named),
         clean_up_tokenization_spaces=False,
         padding_side="left",
         model_max_length=131072,

@@ -15,7 +15,7 @@ import torch
 from vlmrl import torchvision_shim  # noqa: F401  before any transformers import
 from vlmrl.config import BuildConfig
 from vlmrl.decoded import Decoded
-from vlmrl.schema import Encoded, Frame, Sample, Space
+from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 
 Features = Any
 """What the towers made of media: opaque to everyone but the family."""
@@ -25,17 +25,19 @@ Features = Any
 class Family:
     """Base of families.
 
-    Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `space` (in
-    which the model writes coordinates), `media_tokens` (token strings that must never be sampled),
-    `towers` (vision, projector, language -> prefixes of the HF model's parameter names; every
-    parameter is in exactly one tower), `lora_targets` (tower -> last parts of its linear layers'
-    names), `decoder_layers` (module paths that FSDP or checkpointing wraps), `shared` (all layers
-    attend through transformers' registries, so that `shared_forward` gives the same numbers).
+    Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `kinds` (of
+    media that it is trained on), `space` (in which the model writes coordinates), `media_tokens`
+    (token strings that must never be sampled), `towers` (vision, projector, language -> prefixes of
+    the HF model's parameter names; every parameter is in exactly one tower), `lora_targets` (tower ->
+    last parts of its linear layers' names), `decoder_layers` (module paths that FSDP or checkpointing
+    wraps), `shared` (all layers attend through transformers' registries, so that `shared_forward`
+    gives the same numbers).
 
     `model` is always the HF model itself; of a peft model its `get_base_model()`.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("image",)
     space: ClassVar[Space] = "pixel"
     media_tokens: ClassVar[tuple[str, ...]] = ()
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -63,7 +65,7 @@ class Family:
         raise TypeError(f"{type(self).__name__} must define frame")
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """How many tokens an image of this size becomes, from its size alone.
+        """How many placeholders an image of this size takes in `ids`, from its size alone.
 
         Raises:
             UserError: the processor refuses this size (e.g. aspect ratio); the message says why.

@@ -109,6 +109,11 @@ def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
     if config.min_pixels is None and config.max_pixels is None:
         return
     image_processor = processor.image_processor
+    if not (image_processor.size.get("shortest_edge") and image_processor.size.get("longest_edge")):
+        raise UserError(
+            "model.min_pixels, model.max_pixels: this family has no pixel budget, its processor "
+            "makes every image one or several tiles of a fixed size"
+        )
     least = config.min_pixels or image_processor.size["shortest_edge"]
     most = config.max_pixels or image_processor.size["longest_edge"]
     if least > most:

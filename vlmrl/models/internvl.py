@@ -1,0 +1,115 @@
+"""InternVL in transformers' own form (`-hf`): tiles of 448 and a thumbnail, norm-1000 boxes.
+
+Sources: Zhu et al. 2025, "InternVL3", arXiv:2504.10479; the InternVL documentation, "Chat Data
+Format" (boxes are normalised to [0, 1000]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+
+from vlmrl.models._picture import LANGUAGE_LINEAR, PictureFamily
+from vlmrl.models._small import Small
+from vlmrl.models._tokenizer import Format
+from vlmrl.schema import Space
+
+IMAGE = "<IMG_CONTEXT>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<IMG_CONTEXT>\n"
+    "{% elif part['type'] == 'video' %}<video>\n"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Internvl(PictureFamily):
+    """Checkpoints of model type `internvl`. `pixel_values`: [tiles, 3, side, side]."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("internvl",)
+    space: ClassVar[Space] = "norm1000"
+    placeholder: ClassVar[str] = IMAGE
+    turn_ends: ClassVar[tuple[str, ...]] = ("<|im_end|>", "<|endoftext|>")
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", "<video>")
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("q_proj", "k_proj", "v_proj", "projection_layer", "fc1", "fc2"),
+        "projector": ("linear_1", "linear_2"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.vision_tower.encoder.layer",
+    )
+    shared: ClassVar[bool] = True
+    small: ClassVar[Small] = Small(
+        model="InternVLForConditionalGeneration",
+        config="InternVLConfig",
+        text="qwen2",
+        vision="internvl_vision",
+        format=Format(
+            special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *media_tokens),
+            named={
+                "start_image_token": "<img>",
+                "end_image_token": "</img>",
+                "context_image_token": IMAGE,
+                "video_token": "<video>",
+            },
+        ),
+        vision_fields={
+            "hidden_size": 64,
+            "intermediate_size": 192,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 112,
+            "patch_size": 14,
+            "initializer_range": 0.05,
+        },
+        token_ids={"image_token_id": IMAGE},
+        shrink=2,
+        tile_tokens="image_seq_length",
+    )
+
+    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+        """Tiles of the tower's size, at most four, and a thumbnail."""
+        side = config.vision_config.image_size[0]
+        shared = {
+            "size": {"height": side, "width": side},
+            "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+        }
+        return transformers.InternVLProcessor(
+            image_processor=transformers.GotOcr2ImageProcessor(
+                crop_to_patches=True, max_patches=4, **shared
+            ),
+            tokenizer=tokenizer,
+            video_processor=transformers.InternVLVideoProcessor(**shared),
+            image_seq_length=config.image_seq_length,
+            chat_template=CHAT_TEMPLATE,
+        )
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """The tokens of each tile."""
+        images = processor.image_processor
+        # The HF processor cuts into tiles whatever its image processor's own setting is.
+        tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
+        return tiles * processor.image_seq_length
+
+    def picture_features(
+        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
+    ) -> torch.Tensor:
+        """[tiles, tokens, H]."""
+        pixels = torch.cat([t["pixel_values"] for t in tensors]).to(model.device)
+        return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
