@@ -21,6 +21,7 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_source
 from vlmrl.decoded import Decoded
+from vlmrl.engines.base import require_concurrent
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
 from vlmrl.models.loading import Loaded, load_model
@@ -73,6 +74,7 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
+    require_concurrent(engine, config.engine.name, config.rollout.staleness)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
     loaded = load(config, start, train_sources)
@@ -92,7 +94,7 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     checks = Checks(
         config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
     )
-    return Trainer(
+    trainer = Trainer(
         config=config,
         policy=policy,
         loader=loader,
@@ -103,6 +105,8 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
         held_out=batches if held_out else None,
         checks=checks,
     )
+    stack.callback(trainer.ahead.close)
+    return trainer
 
 
 def _cold_start(
@@ -155,7 +159,7 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay), o)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
-        trainer.loader.restore(progress.loader)
+        trainer.ahead.restore(progress.loader, checkpoint.read_queue(start))
         trainer.done = progress.step
         trainer.clock.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}

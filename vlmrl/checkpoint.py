@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,17 @@ class Progress:
         return f"{'step' if self.phase == 'rl' else 'sft'}-{self.step}"
 
 
-def save(folder: Path, policy: Policy, progress: Progress, keep: int, best: int | None) -> Path:
+def save(
+    folder: Path,
+    policy: Policy,
+    progress: Progress,
+    keep: int,
+    best: int | None,
+    queue: Sequence[Mapping[str, Any]] = (),
+) -> Path:
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
+
+    `queue` are JSON values of the batches that are issued and not yet trained on (`Ahead.state`).
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
@@ -64,6 +73,8 @@ def save(folder: Path, policy: Policy, progress: Progress, keep: int, best: int 
             )
         state = {"format": FORMAT, **progress.__dict__}
         (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
+        if queue:
+            (working / "trainer" / "queue.json").write_text(json.dumps(queue))
         _to_disk(working)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(working, final)
@@ -104,6 +115,12 @@ def read_progress(checkpoint: Path) -> Progress:
     if state.pop("format") != FORMAT:
         raise UserError(f"{checkpoint}: written by another version of vlmrl")
     return Progress(**state)
+
+
+def read_queue(checkpoint: Path) -> list[dict[str, Any]]:
+    """The `queue` that the checkpoint was saved with."""
+    path = checkpoint / "trainer/queue.json"
+    return json.loads(path.read_text()) if path.is_file() else []
 
 
 def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:

@@ -47,6 +47,11 @@ class Checks:
             found |= self._canary(done, progress)
         return found
 
+    def due(self, done: int) -> bool:
+        """Whether anything is to be asked after `done` steps."""
+        canary = bool(self.prompts) and _due(done, self.config.canary_every)
+        return canary or self._parity_due(done)
+
     def _parity_due(self, done: int) -> bool:
         every = self.config.parity_every
         wanted = self.config.parity_exact or not self.engine.exact

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from vlmrl import checkpoint, metrics, runfolder
+from vlmrl.ahead import Ahead
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.batching import pack
 from vlmrl.checks import Checks
 from vlmrl.clock import Clock, seed_of
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Engine
 from vlmrl.evaluation import Evaluation, evaluate
 from vlmrl.interrupt import Interrupt
 from vlmrl.policy import Policy, learning_rate
@@ -47,13 +48,14 @@ class Trainer:
     """Step -> result of every evaluation so far; part of the checkpoint."""
     extra_draws: int = 0
 
+    def __post_init__(self) -> None:
+        self.ahead = Ahead(self.loader, self.engine, self.policy, self.config)
+
     def step(self) -> StepReport:
         """One GRPO step."""
         checked = self._checked()
         torch.manual_seed(self._seed(0))
-        with self.clock("data"):
-            prompts = self.loader.next()
-        rollouts, rewards = self._rolled_out(prompts)
+        rollouts, rewards = self._rolled_out()
         rollouts, rewards, refilled = refill(self.algorithm, rollouts, rewards, self._another)
         rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
         advantages = self.algorithm.advantages(rewards, rollouts)
@@ -99,33 +101,35 @@ class Trainer:
             state = checkpoint.Progress(
                 phase="rl",
                 step=self.done,
-                loader=self.loader.state,
+                loader=self.ahead.cursor,
                 extra={"evaluations": self.evaluations, "seconds": self.clock.state},
                 version=self.policy.version,
             )
-            checkpoint.save(self.config.folder, self.policy, state, self.config.run.keep, self.best)
+            checkpoint.save(
+                self.config.folder,
+                self.policy,
+                state,
+                self.config.run.keep,
+                self.best,
+                self.ahead.state,
+            )
 
     # --------------------------------------------------------------------------------- step parts
 
     def _checked(self) -> dict[str, float]:
         """Before anything of the step is drawn: a check leaves no trace in it."""
-        if self.checks is None:
+        if self.checks is None or not self.checks.due(self.done):
             return {}
+        with self.clock("generate"):
+            self.ahead.drain()
         with self.clock("check"):
             return self.checks(self.done, self.progress)
 
-    def _rolled_out(self, prompts: PromptBatch) -> tuple[Rollouts, Rewards]:
-        draw = self.config.rollout
-        sampling = Sampling(
-            n=draw.group_size,
-            max_tokens=draw.max_tokens,
-            temperature=draw.temperature,
-            top_p=draw.top_p,
-            top_k=draw.top_k,
-            seed=self._seed(1),
-        )
+    def _rolled_out(self) -> tuple[Rollouts, Rewards]:
+        with self.clock("data"):
+            self.ahead.fill(self.done, self.extra_draws)
         with self.clock("generate"):
-            rollouts = self.engine.generate(prompts, sampling)
+            rollouts = self.ahead.take()
         with self.clock("reward"):
             rewards = self.scorer.score(rollouts, self.progress)
             if self.config.control.shuffle_rewards:
@@ -134,9 +138,7 @@ class Trainer:
 
     def _another(self) -> tuple[Rollouts, Rewards]:
         self.extra_draws += 1
-        with self.clock("data"):
-            prompts = self.loader.next()
-        return self._rolled_out(prompts)
+        return self._rolled_out()
 
     def _packed(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         """The updates of this step, with reference and old log-probs where they are needed."""
@@ -163,6 +165,7 @@ class Trainer:
         advantages: Advantages,
     ) -> StepReport:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
+        numbers |= self.ahead.metrics(rollouts, self.policy.version - 1)
         seconds = {f"time/{phase}": s for phase, s in self.clock.lap().items()}
         return StepReport(
             self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
@@ -189,6 +192,8 @@ class Trainer:
         """Evaluate, write the result; True if it is the best so far."""
         if self.held_out is None or self.config.evaluation is None:
             return False
+        with self.clock("generate"):
+            self.ahead.drain()
         with self.clock("evaluate"):
             evaluation = evaluate(
                 self.held_out(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vlmrl import components, plugins
 from vlmrl.config import Config, PluginRef
 from vlmrl.data.source import open_card
+from vlmrl.engines.base import require_concurrent
 
 
 def validate(config: Config) -> None:
@@ -26,6 +27,9 @@ def validate(config: Config) -> None:
     if config.model.build:
         plugins.check("family", config.model.build.family)
     _try("engine", config.engine)
+    if config.rollout.staleness:
+        name = config.engine.name
+        require_concurrent(plugins.load("engine", name), name, config.rollout.staleness)
     _try("algorithm", config.algorithm)
 
 

@@ -18,7 +18,7 @@ import torch
 from vlmrl.algorithms import surrogates
 from vlmrl.algorithms.aggregations import Aggregation
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.recipes import Recipe
+from vlmrl.algorithms.recipes import Recipe, one_sided_loss
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 
@@ -39,7 +39,8 @@ class Gpg(Recipe):
         return dataclasses.replace(plain, values=alpha * plain.values, metrics=metrics)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """-A * log-prob per token, [B, T]."""
+        """-A * log-prob per token, [B, T]; `correction` says what it is multiplied with."""
+        if self.correction == "one_sided":
+            return one_sided_loss(inputs, self.importance_cap)
         mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        weight = surrogates.truncated_importance(mismatch, self.importance_cap)
-        return surrogates.reinforce(inputs.new, inputs.advantages) * weight, {}
+        return surrogates.reinforce(inputs.new, inputs.advantages) * self.importance(mismatch), {}

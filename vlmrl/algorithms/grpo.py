@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.algorithms import surrogates
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics
+from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, one_sided_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,14 @@ class Grpo(Recipe):
             raise ValueError(f"dual_clip must exceed 1 + clip_high, found {self.dual_clip}")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """The clipped ratio times the advantage per token, [B, T]."""
+        """The clipped ratio times the advantage per token, [B, T]; or see `correction`."""
+        if self.correction == "one_sided":
+            return one_sided_loss(inputs, self.importance_cap)
         ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
         losses = surrogates.clipped(
             ratio, inputs.advantages, self.clip_low, self.clip_high, self.dual_clip
         )
         mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        weight = surrogates.truncated_importance(mismatch, self.importance_cap)
-        return losses * weight, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
+        return losses * self.importance(mismatch), clip_metrics(
+            ratio, inputs, self.clip_low, self.clip_high
+        )

@@ -15,7 +15,12 @@ import torch
 from vlmrl.algorithms import advantages, divergences, filters
 from vlmrl.algorithms.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.base import LossInputs, LossOutput
-from vlmrl.algorithms.surrogates import log_ratio
+from vlmrl.algorithms.surrogates import (
+    filtered_importance,
+    log_ratio,
+    one_sided,
+    truncated_importance,
+)
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 BASELINES = {"mean": advantages.from_mean, "leave_one_out": advantages.from_others}
@@ -34,8 +39,14 @@ class Recipe:
     kl_estimator: divergences.Estimator = "k3"
     kl_unbiased: bool = False
     """Multiply the divergence by the ratio (DeepSeek-V3.2, arXiv 2512.02556), as TRL does."""
+    correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"
+    """For tokens that other weights, or another engine, sampled. Old is the trainer's policy at the
+    start of the step. truncated: the loss times min(old / sampling probability, importance_cap).
+    decoupled (AReaL): times old / sampling, 0 where that exceeds importance_cap. one_sided (AIPO,
+    CISPO): in place of the recipe's ratio and clip, min(new / sampling, importance_cap) without
+    gradient times A log-prob."""
     importance_cap: float = 2.0
-    """Truncates old / sampling probability; without effect when the engine is exact."""
+    """Bound of that weight, which is 1 when the engine is exact and its weights are the trainer's."""
     refill: int = 0
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
@@ -76,6 +87,12 @@ class Recipe:
             weights=weights[:, None].repeat(1, total.shape[1]),
             metrics=_uniform_shares(uniform, [s.source for s in samples]),
         )
+
+    def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
+        """The weight of the loss for a log of old / sampling probability; without gradient."""
+        if self.correction == "decoupled":
+            return filtered_importance(log_weight, self.importance_cap)
+        return truncated_importance(log_weight, self.importance_cap)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """The policy's loss per token [B, T], and its metrics per token [B, T] by name."""
@@ -128,6 +145,23 @@ def clip_metrics(
         "loss/clip_low": below.float().expand_as(inputs.new),
         "loss/clip_high": above.float().expand_as(inputs.new),
     }
+
+
+def one_sided_loss(
+    inputs: LossInputs, cap: float
+) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """The loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
+    log_weight = log_ratio(inputs.new, inputs.sampling, inputs.mask)
+    losses = one_sided(inputs.new, log_weight, inputs.advantages, cap)
+    return losses, weight_metrics(log_weight, inputs, cap)
+
+
+def weight_metrics(
+    log_weight: torch.Tensor, inputs: LossInputs, cap: float
+) -> dict[str, torch.Tensor]:
+    """Per token [B, T]: new / sampling probability, and whether it exceeds the cap."""
+    ratio = log_weight.detach().exp().expand_as(inputs.new)
+    return {"loss/ratio": ratio, "loss/clip_high": (ratio > cap).float()}
 
 
 def _uniform_shares(uniform: torch.Tensor, sources: list[str]) -> dict[str, float]:

@@ -16,7 +16,7 @@ import torch
 from vlmrl.algorithms import surrogates
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.divergences import Estimator
-from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics
+from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, weight_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,20 @@ class Rloo(Recipe):
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """The completion's clipped ratio times its advantage, on each of its tokens, [B, T].
 
-        Its mean over the completion's tokens is then the completion's loss.
+        Its mean over the completion's tokens is then the completion's loss. `correction` is by the
+        probabilities of whole completions, too.
         """
+        if self.correction == "one_sided":
+            return self._one_sided(inputs)
         ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask).exp()
         losses = surrogates.clipped(ratio, inputs.advantages, self.clip_low, self.clip_high)
         mismatch = surrogates.sequence_log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        weight = surrogates.truncated_importance(mismatch, self.importance_cap)
+        weight = self.importance(mismatch)
         metrics = clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
         return (losses * weight).expand_as(inputs.new), metrics
+
+    def _one_sided(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        log_weight = surrogates.sequence_log_ratio(inputs.new, inputs.sampling, inputs.mask)
+        whole = torch.where(inputs.mask, inputs.new, 0.0).sum(-1, keepdim=True)
+        losses = surrogates.one_sided(whole, log_weight, inputs.advantages, self.importance_cap)
+        return losses.expand_as(inputs.new), weight_metrics(log_weight, inputs, self.importance_cap)

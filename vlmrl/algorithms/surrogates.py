@@ -54,3 +54,26 @@ def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
     efficient RL framework secretly brings you off-policy RL training".
     """
     return log_weight.detach().exp().clamp(max=cap)
+
+
+def filtered_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
+    """The weight exp(log_weight) where it is at most `cap`, else 0; without gradient.
+
+    The weight of the decoupled objective, `log_weight` as above with the trainer's policy at the
+    start of the step as the old, "proximal" one: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.
+    The paper has no cap; its code leaves out what exceeds one.
+    """
+    weight = log_weight.detach().exp()
+    return torch.where(weight <= cap, weight, 0.0)
+
+
+def one_sided(
+    logprobs: torch.Tensor, log_weight: torch.Tensor, advantages: torch.Tensor, cap: float
+) -> torch.Tensor:
+    """-min(exp(log_weight), cap) * A * log-prob, the weight without gradient, broadcast shape.
+
+    `log_weight` is the log of new / sampling probability: bounded from above only, so every token
+    keeps a gradient. Source: Wu et al. 2025 (LlamaRL: AIPO), arXiv 2505.24034; MiniMax 2025
+    (MiniMax-M1: CISPO), arXiv 2506.13585, eq. 4 and 5, without its lower bound, as there.
+    """
+    return reinforce(logprobs, advantages) * truncated_importance(log_weight, cap)

@@ -231,6 +231,9 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)
+    staleness: int = Field(0, ge=0)
+    """η: batches that are generated ahead while the policy trains, so that no token is by weights
+    more than η updates old. 0: generate, then train. More needs an engine that can (vllm_server)."""
 
 
 class OptimizerConfig(Section):

@@ -16,7 +16,7 @@ from vlmrl.engines._requests import Answer, EngineFault
 from vlmrl.engines._server import NoAnswer, Refused, Server
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
-from vlmrl.schema import Prompt
+from vlmrl.schema import Completion, Prompt
 
 
 class Job:
@@ -27,7 +27,7 @@ class Job:
         self.version = version
         """Of the weights when the job began."""
         self.deadline = 0.0
-        self.answers: dict[int, Answer] = {}
+        self.groups: dict[int, tuple[Completion, ...]] = {}
         self.error: UserError | None = None
         """Why the job cannot be done."""
         self._waiting = deque(range(len(prompts)))
@@ -37,7 +37,7 @@ class Job:
     @property
     def open(self) -> bool:
         """Whether there is still something to ask for."""
-        return self.error is None and len(self.answers) < len(self.prompts)
+        return self.error is None and len(self.groups) < len(self.prompts)
 
     def take(self) -> int | None:
         """The next prompt to ask for."""

@@ -43,6 +43,8 @@ class Server:
         self._log: Path | None = None
         self.ready = False
         """Runs, and holds the weights last sent; False from the first fault on."""
+        self.life = 0
+        """How many times it was brought up: a fault of an earlier life says nothing of this one."""
 
     def __str__(self) -> str:
         return f"server {self.url}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.errors import UserError
+from vlmrl.schema import Completion, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
     from vlmrl.policy import Policy
@@ -27,11 +29,17 @@ class Sampling:
     seed: int = 0
 
 
+Finished = Callable[[int, tuple[Completion, ...]], None]
+"""Takes a prompt's number in its batch and its whole group; may be called from any thread."""
+
+
 class Engine(Protocol):
     """What the trainer and the evaluator ask of an engine."""
 
     exact: bool
     """True if its log-probs equal the trainer's; then no importance correction is needed."""
+    concurrent: bool
+    """True if it is a `ConcurrentEngine`."""
 
     def start(self, policy: Policy) -> None:
         """Get ready to generate with this policy's weights."""
@@ -44,3 +52,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free everything; safe to call twice."""
+
+
+class ConcurrentEngine(Engine, Protocol):
+    """An engine that generates in other threads while the policy trains and `sync` is called.
+
+    A call of `sync` waits for no call of `generate`: what is being written goes on with the new
+    weights, and `Completion.versions` says which tokens are by which.
+    """
+
+    def generate(
+        self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
+    ) -> Rollouts:
+        """As in `Engine`; `finished` is given every group as soon as it is whole."""
+
+    def abort(self) -> None:
+        """Make every call of `generate` that is running raise soon; nothing is drawn after this."""
+
+
+def require_concurrent(engine: Any, name: str, staleness: int) -> None:
+    """Refuse an engine (or its class) that cannot run ahead of the trainer, if it is to.
+
+    Raises:
+        UserError: `staleness` is positive and the engine is no `ConcurrentEngine`.
+    """
+    if staleness > 0 and not getattr(engine, "concurrent", False):
+        raise UserError(
+            f"rollout.staleness is {staleness}, but engine {name!r} cannot generate while the "
+            "policy trains: use engine vllm_server, or rollout.staleness 0"
+        )

@@ -34,7 +34,7 @@ from vlmrl.engines._requests import (
 from vlmrl.engines._server import Server, command_line
 from vlmrl.engines._transfer import Name, transfer
 from vlmrl.engines._vllm_import import require_vllm
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import Finished, Sampling
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
 
@@ -65,6 +65,7 @@ class VllmServer(VllmOptions):
     start_timeout: float = 600.0
     sync_timeout: float = 300.0
     exact: ClassVar[bool] = False
+    concurrent: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
     _transfer: Any = field(default=None, init=False, repr=False)
@@ -72,6 +73,7 @@ class VllmServer(VllmOptions):
     _version: int = field(default=-1, init=False, repr=False)
     _temperature: float = field(default=1.0, init=False, repr=False)
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
+    _jobs: list[Job] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.urls and (self.devices or self.servers != 1):
@@ -122,10 +124,13 @@ class VllmServer(VllmOptions):
             self._each(self._update, [s for s in self._servers if s.ready])
             self._bring_up()
 
-    def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-        """Groups of `sampling.n` completions, in the prompts' order.
+    def generate(
+        self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
+    ) -> Rollouts:
+        """Groups of `sampling.n` completions, in the prompts' order; each also to `finished`.
 
         The draw depends on `sampling.seed` and each prompt's place in the batch, not on the server.
+        Several calls may run at a time, with one temperature.
 
         Raises:
             UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
@@ -134,16 +139,28 @@ class VllmServer(VllmOptions):
         assert self._servers, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
         refuse_many_images(batch, self.max_images)
-        job = Job(batch.prompts, sampling, self._version)
-        self._set_temperature(sampling.temperature)
-        while job.open:
-            self._bring_up()
-            self._round(job)
+        with self._lock:  # not in the middle of an update
+            job = Job(batch.prompts, sampling, self._version)
+            self._jobs.append(job)
+        try:
+            self._set_temperature(sampling.temperature)
+            while job.open:
+                self._bring_up()
+                self._round(job, finished)
             if job.error is not None:
                 raise job.error
-        groups = [job.answers[number].group for number in range(len(batch))]
-        made = completions(self._policy, batch.prompts, groups)
-        return Rollouts(batch, tuple(made), version=job.version)
+        finally:
+            self._jobs.remove(job)
+        groups = tuple(job.groups[number] for number in range(len(batch)))
+        return Rollouts(batch, groups, version=job.version)
+
+    def abort(self) -> None:
+        """Make every call of generate that is running raise soon."""
+        jobs = list(self._jobs)
+        for job in jobs:
+            job.fail(UserError("generation was aborted"))
+        if jobs:
+            self._drop_requests()
 
     def close(self) -> None:
         """End all servers that were started here, and remove the files."""
@@ -197,6 +214,7 @@ class VllmServer(VllmOptions):
 
     def _begin(self, server: Server) -> None:
         """From launched, or from anywhere with a server elsewhere, to ready."""
+        server.life += 1
         server.wait_until_healthy(self.start_timeout)
         _same_model(server, self._policy, self.length_limit(self._policy), self._transfer.backend)
         server.rpc("abandon_update", stage="start")
@@ -243,23 +261,24 @@ class VllmServer(VllmOptions):
 
     # ----------------------------------------------------------------------------------- generation
 
-    def _round(self, job: Job) -> None:
+    def _round(self, job: Job, finished: Finished | None) -> None:
         """Ask the servers that are ready until nothing waits, or none is ready any more."""
         job.deadline = time.monotonic() + self.timeout
         servers = [server for server in self._servers if server.ready]
+        if not servers:
+            return  # they are being given new weights: `_bring_up` waits for that
         # Enough to keep a server's batch full while it prepares the next media.
         width = max(1, min(len(job.prompts), 2 * self.max_num_seqs // job.sampling.n, 64))
         with ThreadPoolExecutor(width * len(servers)) as pool:
             try:
-                list(pool.map(lambda server: self._work(server, job), servers * width))
+                list(pool.map(lambda server: self._work(server, job, finished), servers * width))
             except BaseException:
-                job.fail(UserError("interrupted"))
-                self._abort()
+                self._give_up(job, UserError("interrupted"))
                 raise
 
-    def _work(self, server: Server, job: Job) -> None:
+    def _work(self, server: Server, job: Job, finished: Finished | None) -> None:
         while server.ready and (number := job.take()) is not None:
-            prompt = job.prompts[number]
+            prompt, life = job.prompts[number], server.life
             fields = sampling_fields(self._policy, job.sampling, number)
             try:
                 answer = ask(server, prompt, fields, job.deadline)
@@ -267,19 +286,26 @@ class VllmServer(VllmOptions):
                     answer = answer.repeated(job.sampling.n)
                 versions = (job.version, self._version)
                 check(prompt, answer, self._policy, job.sampling, versions)
-                job.answers[number] = answer
+                (job.groups[number],) = completions(self._policy, [prompt], [answer.group])
+                if finished is not None:
+                    finished(number, job.groups[number])
             except EngineFault as fault:
                 if job.error is not None:
                     return  # it was aborted
-                server.ready = False
+                if server.life == life:  # else it was started again since, for another job
+                    server.ready = False
                 log.warning("asked for again: %s", fault)
                 job.lost(number, fault, self.restarts)
             except UserError as error:
-                job.fail(error)
-                self._abort()
+                self._give_up(job, error)
 
-    def _abort(self) -> None:
-        """Let all servers drop what they write; whoever waits for it gets it unfinished."""
+    def _give_up(self, job: Job, error: UserError) -> None:
+        job.fail(error)
+        if self._jobs == [job]:  # the servers can only drop everything
+            self._drop_requests()
+
+    def _drop_requests(self) -> None:
+        """Let all servers drop all that they write; whoever waits for it gets it unfinished."""
         servers = [server for server in self._servers if server.ready]
         everything: dict[str, list[str]] = {"request_ids": []}
         self._each(lambda s: s.post("/abort_requests", everything, 10.0, "abort"), servers)
