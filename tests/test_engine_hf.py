@@ -2,12 +2,15 @@
 
 import pytest
 import torch
-from small import FAMILIES, advantages, mixed_batch, policy
+from small import CORPUS, FAMILIES, TEXT, advantages, mixed_batch, policy
 
 from vlmrl.batching import pack
-from vlmrl.engines import hf
+from vlmrl.config import BuildConfig, ModelConfig
+from vlmrl.engines import _cache, hf
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.models.loading import load_model
+from vlmrl.policy import Policy
 from vlmrl.schema import PromptBatch
 
 
@@ -111,3 +114,47 @@ def test_a_completion_cut_at_the_limit_says_so():
     rollouts = engine_for(made).generate(mixed_batch(made), Sampling(n=1, max_tokens=5))
     assert {c.finish_reason for g in rollouts.completions for c in g} == {"length"}
     assert {len(c.logprobs) for g in rollouts.completions for c in g} == {5}
+
+
+def numbers(rollouts):
+    return torch.tensor([lp for group in rollouts.completions for c in group for lp in c.logprobs])
+
+
+def windowed_policy():
+    """The first layer attends to everything, the second to the last 8 tokens."""
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    config = ModelConfig(build=BuildConfig(text={**TEXT, **windows}, vocab_size=320))
+    made = Policy(*load_model(config, CORPUS, seed=0), config)
+    assert set(made.base.config.text_config.layer_types) == {"full_attention", "sliding_attention"}
+    return made
+
+
+@pytest.mark.parametrize("make", [policy, windowed_policy])
+@pytest.mark.parametrize("growth", [1, 5, 128])
+def test_a_cache_with_room_draws_what_transformers_own_cache_draws(monkeypatch, make, growth):
+    made = make()
+    made.stop_ids = tuple(range(0, 200, 6))
+    batch, draw = mixed_batch(made), Sampling(n=3, max_tokens=12, seed=3)
+    monkeypatch.setattr(_cache, "GROWTH", growth)
+    roomy = engine_for(made).generate(batch, draw)
+
+    def copying(cache, rows):
+        for layer in cache.layers:
+            layer.reorder_cache(rows)
+
+    monkeypatch.setattr(hf, "take_rows", copying)
+    copied = engine_for(made).generate(batch, draw)
+    assert tokens(roomy) == tokens(copied)
+    assert len({len(ids) for group in tokens(roomy) for ids in group}) > 3
+    assert (numbers(roomy) - numbers(copied)).abs().max() < 1e-6
+
+
+def test_draws_follow_the_probabilities():
+    rare = 1e-5
+    probs = torch.tensor([[0.0, 0.2, 0.0, 0.5 - rare, rare, 0.3, 0.0], [0.0, 0, 0, 0, 0, 0, 1.0]])
+    generator = torch.Generator().manual_seed(0)
+    count = 200_000
+    drawn = hf._sampled(probs[:1].expand(count, -1), generator)
+    seen = torch.bincount(drawn, minlength=7) / count
+    assert ((seen - probs[0]).abs() <= 5 * (probs[0] / count).sqrt()).all()
+    assert set(hf._sampled(probs[1:].expand(1000, -1), generator).tolist()) == {6}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers import DynamicCache
 
+from vlmrl.engines._cache import take_rows
 from vlmrl.engines._completions import Written, completions
 from vlmrl.engines.base import Sampling
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
@@ -68,11 +69,11 @@ def _generate(
 ) -> list[tuple[Completion, ...]]:
     cache, hidden, mask = _prefill(policy, prompts)
     count = len(prompts) * sampling.n
-    cache.batch_repeat_interleave(sampling.n)
-    mask = mask.repeat_interleave(sampling.n, 0)
-    hidden = hidden.repeat_interleave(sampling.n, 0)
+    group = torch.arange(len(prompts), device=policy.device).repeat_interleave(sampling.n)
+    take_rows(cache, group)
+    mask, hidden = mask[group], hidden[group]
     position = torch.tensor([p.encoded.next_position for p in prompts], device=policy.device)
-    position = position.repeat_interleave(sampling.n)
+    position = position[group]
     axes = prompts[0].encoded.position_ids.shape[0]
 
     tokens: list[list[int]] = [[] for _ in range(count)]
@@ -97,7 +98,7 @@ def _generate(
             break
         if len(writing) <= SHRINK * len(rows):
             keep = torch.tensor(writing, device=policy.device)
-            cache.batch_select_indices(keep)
+            take_rows(cache, keep)
             rows, mask, token, position = rows[keep.cpu()], mask[keep], token[keep], position[keep]
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
         hidden = policy.family.decode(
@@ -159,9 +160,19 @@ def _draw(
     if sampling.greedy:
         token = allowed.argmax(-1)
     else:
-        probs = _cut(allowed, sampling).softmax(-1)
-        token = torch.multinomial(probs, 1, generator=generator)[:, 0]
+        token = _sampled(_cut(allowed, sampling).softmax(-1), generator)
     return token, full.gather(1, token[:, None])[:, 0]
+
+
+def _sampled(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One index per row of probabilities [R, V]: where their sum passes a random share of the whole.
+
+    One random number a row; `torch.multinomial` draws one for every token of the vocabulary. In
+    float64, in which the sum of a large vocabulary loses no rare token.
+    """
+    mass = probs.cumsum(-1, dtype=torch.float64)
+    share = torch.rand(len(probs), 1, dtype=torch.float64, generator=generator, device=probs.device)
+    return torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
 
 
 def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
