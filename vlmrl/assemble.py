@@ -118,7 +118,8 @@ def _cold_start(
         return True
     settings = config.sft
     sources = [opened(config, s) for s in settings.sources or config.data.train]
-    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=settings.weight_decay)
+    name, decay = config.optimizer.name, settings.weight_decay
+    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
@@ -156,7 +157,7 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         # After a resume the reference is again the model that RL began with, not today's.
         policy.keep_reference(config.folder / "reference.safetensors")
     o = config.optimizer
-    policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay), o)
+    policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
         trainer.ahead.restore(progress.loader, checkpoint.read_queue(start))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import safetensors.torch
 import torch
 
-from vlmrl import batching, low_memory, shared_attention, tuning
+from vlmrl import batching, bits, low_memory, shared_attention, tuning
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
@@ -52,6 +52,8 @@ class Policy:
         self.pad_id = self.tokenizer.pad_token_id
         if self.pad_id is None:
             self.pad_id = self.stop_ids[0]
+        if config.quantization:
+            tuning.quantize(model, family, config)
         self.base = model.to(self.device)
         self.adapter = tuning.with_lora(self.base, family, config) if config.lora else None
         tuning.freeze(self.base, family, config)
@@ -348,12 +350,15 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.95),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-) -> torch.optim.AdamW:
-    """AdamW that decays matrices only (not norms, not biases)."""
+    name: str = "adamw",
+) -> torch.optim.Optimizer:
+    """AdamW, or a kind of it in `bits`, that decays matrices only (not norms, not biases)."""
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+    if name in bits.OPTIMIZERS:
+        return bits.optimizer(name)(groups, lr=lr, betas=betas, eps=eps)  # type: ignore[call-arg]
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
 

@@ -6,9 +6,26 @@ from typing import Any, cast
 
 import torch
 
+from vlmrl import bits
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
+
+
+def quantize(model: Any, family: Family, config: ModelConfig) -> None:
+    """Make the language tower's linear layers 4-bit ones, in place; LoRA trains on top of them.
+
+    Layers with rows that `bits.BLOCK` does not divide stay; models of a useful size have none.
+
+    Raises:
+        UserError: bitsandbytes is not installed.
+    """
+    dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+    linear = [(n, m) for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    for name, module in linear:
+        if _takes_adapter(name, "language", family) and module.in_features % bits.BLOCK == 0:
+            model.set_submodule(name, bits.nf4(module, dtype))
+    model.is_loaded_in_4bit = True  # what peft asks
 
 
 def freeze(model: Any, family: Family, config: ModelConfig) -> None:
@@ -20,7 +37,7 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
     for name, parameter in model.named_parameters():
         if config.lora is None:
             parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
-        if config.dtype == "bfloat16":
+        if config.dtype == "bfloat16" and parameter.is_floating_point():
             low = torch.float32 if parameter.requires_grad else torch.bfloat16
             parameter.data = parameter.data.to(low)
     if not any(p.requires_grad for p in model.parameters()):
@@ -41,8 +58,7 @@ def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
         name
         for tower in config.lora.towers
         for name in linear
-        if _tower_of(name + ".weight", family) == tower
-        and name.rpartition(".")[2] in family.lora_targets.get(tower, ())
+        if _takes_adapter(name, tower, family)
     ]
     if not targets:
         raise UserError(
@@ -68,15 +84,25 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
         for name, module in model.named_modules()
         if isinstance(module, LoraLayer)
     }
+    packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
+    scales = tuple(f"{name}." for name in packed)
     out = {}
     for name, value in model.state_dict().items():
-        if ".lora_" in name:
+        if ".lora_" in name or name.startswith(scales):
             continue
+        if name in packed:
+            value = bits.dense(packed[name])
         layer, _, leaf = name.partition(".base_layer.")
         if leaf == "weight" and layer in deltas:
             value = (value.float() + deltas[layer].float()).to(value.dtype)
         out[name.replace(".base_layer.", ".")] = value.detach()
     return out
+
+
+def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
+    """Whether the linear layer of this name is in the tower and among its `lora_targets`."""
+    targets = family.lora_targets.get(tower, ())
+    return layer.rpartition(".")[2] in targets and _tower_of(f"{layer}.weight", family) == tower
 
 
 def _tower_of(name: str, family: Family) -> str:

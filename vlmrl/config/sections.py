@@ -63,6 +63,8 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     freeze: list[Literal["vision", "projector", "language"]] = []
     lora: LoraConfig | None = None
+    quantization: Literal["nf4"] | None = None
+    """Keep the language tower's linear layers in 4 bits (QLoRA); needs `lora` and bitsandbytes."""
     gradient_checkpointing: bool = False
     attention: str | None = None
     """Attention implementation of transformers (sdpa, eager, flash_attention_2 ...)."""
@@ -75,6 +77,8 @@ class ModelConfig(Section):
     def _one_origin(self) -> ModelConfig:
         if (self.path is None) == (self.build is None):
             raise ValueError("set exactly one of model.path and model.build")
+        if self.quantization and self.lora is None:
+            raise ValueError("quantization: weights of 4 bits do not train: set model.lora")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
         return self
@@ -239,6 +243,8 @@ class RolloutConfig(Section):
 class OptimizerConfig(Section):
     """AdamW and the cut of a batch into updates."""
 
+    name: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = "adamw"
+    """8 bits: its state takes a quarter. Paged: its state may leave a full GPU. Both by bitsandbytes."""
     lr: float = Field(1e-6, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)

@@ -100,7 +100,8 @@ def step(bench: Bench) -> Iterator[Finding]:
     sampling = Sampling(draw.group_size, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k)
     rollouts = bench.engine.generate(PromptBatch(tuple(bench.prompts[:BATCH])), sampling)
     rewards = bench.scorer.score(rollouts)
-    policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
+    lr, name = config.optimizer.lr, config.optimizer.name
+    policy.use_optimizer(adamw(policy.trainable, lr, name=name), config.optimizer)
     update = _update(bench, rollouts)
     drawn = f"{len(rollouts.completions)} prompts x {draw.group_size} completions"
     scored = f"mean reward {rewards.total[rewards.valid].mean():.3g}" if rewards.valid.any() else ""
