@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl.data import media as media_module
-from vlmrl.data.decode import decode
 from vlmrl.data.image import MAX_PIXELS, image_size, load_image
 from vlmrl.data.media import Access, reference
 from vlmrl.errors import MediaError, UserError
-from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema import Media
 
 HARD = Path(__file__).parents[2] / "shared" / "data" / "hard"
 RED, GREEN, BLUE, WHITE = (220, 20, 20), (20, 180, 20), (20, 20, 220), (250, 250, 250)
@@ -309,9 +308,3 @@ def test_url_is_fetched_only_if_allowed(server: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(media_module, "URL_BYTES", 10)
     with pytest.raises(MediaError, match="larger than"):
         load_image(reference(url), allowed)
-
-
-def test_media_that_are_no_images_are_named(folder: Path) -> None:
-    sample = Sample("s", "x", (Media("video", path="clip.mp4"), "What?"), Truth())
-    with pytest.raises(UserError, match=r"clip\.mp4: video is not supported yet"):
-        decode(sample, Access(root=str(folder)))

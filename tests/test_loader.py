@@ -205,7 +205,7 @@ def exit_at_once(*_: Any) -> None:
 def test_a_row_that_kills_its_worker_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode_module, "_decode_or_error", exit_at_once)
+    monkeypatch.setattr(decode_module, "_decode_bounded", exit_at_once)
     quarantine = Quarantine(folder / "quarantine.jsonl")
     source = pictures(folder, GOOD[:2])
     with (

@@ -16,10 +16,9 @@ from vlmrl.checkpoint import Progress
 from vlmrl.checks import Checks
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
 from vlmrl.data.loader import Loader, eval_batches
-from vlmrl.data.media import Reading
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import Source, open_source
+from vlmrl.data.source import Source, open_source, reading_of
 from vlmrl.decoded import Decoded
 from vlmrl.engines.base import require_concurrent
 from vlmrl.evaluation import evaluate
@@ -214,7 +213,7 @@ def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
 def opened(config: Config, source: SourceConfig) -> Source:
     """The source of a config, under its rules of where media may lie."""
     data = config.data
-    return open_source(source, data.root, data.allow_urls, Reading(data.video, data.audio))
+    return open_source(source, data.root, data.allow_urls, reading_of(data))
 
 
 def all_sources(config: Config) -> list[Source]:

@@ -30,7 +30,9 @@ class Clip:
 
     `times` are the seconds of each frame from the start of the (cut) clip, increasing; `duration` its
     length in seconds. `indices` are the frames' numbers in the source file, `total` how many that has,
-    `fps` its mean frames a second. `sound` is the clip's own, where it was asked for and there is any.
+    `fps` its frames a second (the mean, where they are uneven). `original` is the (width, height) that
+    upright frames have in the file; they may have been made smaller. `sound` is the clip's own, where it
+    was asked for and there is any.
     """
 
     frames: np.ndarray
@@ -39,6 +41,7 @@ class Clip:
     indices: tuple[int, ...]
     total: int
     fps: float
+    original: tuple[int, int]
     sound: Recording | None = None
 
     @property

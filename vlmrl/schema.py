@@ -117,6 +117,8 @@ class Media:
     """Only read when the config allows URLs."""
     frames: tuple[str, ...] | None = None
     """Paths of the frames of a clip, in order."""
+    fps: float | None = None
+    """Frames a second of `frames`."""
     start: float | None = None
     end: float | None = None
 

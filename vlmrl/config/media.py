@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vlmrl.config.section import Section
 
@@ -15,9 +15,18 @@ class VideoConfig(Section):
     min_frames: int = Field(4, ge=1)
     max_frames: int = Field(64, ge=1)
     max_pixels: int = Field(768 * 28 * 28, ge=1)
-    """Of one frame."""
+    """Of one frame; a larger one is made smaller."""
     total_pixels: int = Field(24576 * 28 * 28, ge=1)
-    """Of all frames of a clip together; frames are made smaller to fit."""
+    """Of all frames of a clip together, two frames counting as one (they share their tokens)."""
+    factor: int = Field(28, ge=1)
+    """Sides of frames that are made smaller become multiples of it: patch size times merge size of
+    the model (28; Qwen3-VL: 32)."""
+
+    @model_validator(mode="after")
+    def _floor_below_ceiling(self) -> VideoConfig:
+        if self.min_frames > self.max_frames:
+            raise ValueError(f"min_frames {self.min_frames} exceeds max_frames {self.max_frames}")
+        return self
 
 
 class AudioConfig(Section):

@@ -158,7 +158,7 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(4096, ge=1)
     """A longer prompt is dropped with a counted reason, never cut."""
     workers: int = Field(0, ge=0)
-    """Processes that decode media ahead; 0 decodes in line."""
+    """Processes that decode media ahead; 0 decodes when a batch is asked for."""
     prefetch_mb: int = Field(256, ge=1)
     """Bound on decoded media waiting in memory, MiB."""
     quarantine_limit: float = Field(0.05, ge=0, le=1)
@@ -170,6 +170,10 @@ class DataConfig(Section):
     """Which frames are taken of clips."""
     audio: AudioConfig = AudioConfig()
     """How recordings are read."""
+    decode_seconds: float = Field(120.0, gt=0)
+    """A row whose media take longer to decode is bad."""
+    decode_memory_mb: int = Field(1024, ge=64)
+    """A row whose clips and recordings take more memory to decode, MiB, is bad."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> DataConfig:

@@ -1,25 +1,33 @@
-"""A sample's media, decoded: in line, or ahead of use in processes, in the samples' order."""
+"""A sample's media, decoded: in line, or ahead of use in processes, in the samples' order.
+
+Clips and recordings are never decoded in the caller's process: a hostile file can hang a decoder,
+crash it, or make it take all memory. They go to a process with a deadline and a ceiling on memory.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as Expired
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import psutil
 from pebble import ProcessExpired
 
 from vlmrl.data.audio import load_audio
 from vlmrl.data.image import image_size, load_image
 from vlmrl.data.media import Access, Reading
-from vlmrl.decoded import Decoded, Picture
+from vlmrl.data.video import load_clip
+from vlmrl.decoded import Clip, Decoded, Picture
 from vlmrl.errors import MediaError, UserError
 from vlmrl.pool import DeadlinePool
 from vlmrl.schema import Media, Sample
 
-DEADLINE = 120.0
-"""Seconds one sample's media may take in a worker before it counts as bad."""
+_APART = DeadlinePool(1)
+"""Decodes clips and recordings for callers without a pool of their own."""
 
 T = TypeVar("T")
 Outcome = list[Decoded] | UserError
@@ -30,31 +38,45 @@ def decode(sample: Sample, access: Access, reading: Reading | None = None) -> li
     """The sample's media in prompt order: RGB pictures, clips, recordings.
 
     A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be the first
-    picture's, or every box would be silently wrong (a picture that was scaled, or turned by EXIF).
+    picture's or clip's, or every box would be silently wrong (a picture that was scaled, or turned
+    by EXIF).
 
     Raises:
         MediaError: one cannot be read, or has not the stated size; the message names it.
-        UserError: a medium of a kind that is not read yet.
     """
-    decoded = [_load(medium, access, reading or Reading()) for medium in sample.media]
+    job = Job(None, sample, access, reading or Reading())
+    outcome = _outcome(job, _submit(_APART, job) if _moves(sample) else None)
+    if isinstance(outcome, UserError):
+        raise outcome
+    assert outcome is not None
+    return outcome
+
+
+def _moves(sample: Sample | UserError | None) -> bool:
+    """Whether a sample has clips or recordings."""
+    return isinstance(sample, Sample) and any(m.kind != "image" for m in sample.media)
+
+
+def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
+    decoded = [_load(medium, access, reading) for medium in sample.media]
     stated, first = sample.meta.get("size"), decoded[0] if decoded else None
-    if stated is not None and isinstance(first, Picture) and first.size != tuple(stated):
-        (width, height), real = stated, first.size
+    if stated is None or not isinstance(first, Picture | Clip):
+        return decoded
+    real = first.original if isinstance(first, Clip) else first.size
+    if real != tuple(stated):
+        (width, height), name = stated, sample.media[0].name
         raise MediaError(
-            f"{sample.media[0].name}: the row says {width}x{height} pixels, upright it has "
-            f"{real[0]}x{real[1]}"
+            f"{name}: the row says {width}x{height} pixels, upright it has {real[0]}x{real[1]}"
         )
     return decoded
 
 
 def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
-    if medium.kind == "image":
-        return load_image(medium, access)
+    if medium.kind == "video":
+        return load_clip(medium, access, reading.video)
     if medium.kind == "audio":
         return load_audio(medium, access, reading.audio)
-    raise UserError(
-        f"{medium.name}: {medium.kind} is not supported yet, only images and recordings"
-    )
+    return load_image(medium, access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ def decode_in_order(
     """
     if pool is None:
         for job in jobs:
-            yield job, _decode_or_error(job.sample, job.access, job.reading)
+            yield job, _outcome(job, _submit(_APART, job) if _moves(job.sample) else None)
         return
     waiting: deque[tuple[Job[T], Any, int]] = deque()
     held = 0
@@ -99,7 +121,8 @@ def decode_in_order(
 def _submit(pool: DeadlinePool, job: Job[Any]) -> Any:
     if not isinstance(job.sample, Sample) or not job.sample.media:
         return None
-    return pool.submit(_decode_or_error, job.sample, job.access, job.reading, deadline=DEADLINE)
+    arguments = (job.sample, job.access, job.reading)
+    return pool.submit(_decode_bounded, *arguments, deadline=job.reading.seconds)
 
 
 def _outcome(job: Job[Any], future: Any) -> Outcome | None:
@@ -110,10 +133,39 @@ def _outcome(job: Job[Any], future: Any) -> Outcome | None:
     try:
         outcome: Outcome = future.result()
     except Expired:
-        return MediaError(f"{names}: not decoded within {DEADLINE:g} s")
+        return MediaError(f"{names}: not decoded within {job.reading.seconds:g} s")
     except ProcessExpired as error:
         return MediaError(f"{names}: the decoding process died (exit code {error.exitcode})")
     return outcome
+
+
+def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome | None:
+    """In a worker: with clips or recordings, allocations beyond the ceiling fail."""
+    if not _moves(sample):
+        return _decode_or_error(sample, access, reading)
+    try:
+        with _ceiling(reading.memory_mb * 2**20):
+            return _decode_or_error(sample, access, reading)
+    except MemoryError:
+        names = ", ".join(medium.name for medium in sample.media)
+        return MediaError(f"{names}: needs more than {reading.memory_mb} MiB to decode")
+
+
+@contextmanager
+def _ceiling(size: int) -> Iterator[None]:
+    """Allocations of more than `size` bytes fail; where the system cannot do that, nothing is done."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = psutil.Process().memory_info().data
+    resource.setrlimit(resource.RLIMIT_DATA, (used + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _decode_or_error(
@@ -123,13 +175,13 @@ def _decode_or_error(
     if not isinstance(sample, Sample):
         return sample
     try:
-        return decode(sample, access, reading)
+        return _decoded(sample, access, reading)
     except UserError as error:
         return error
 
 
 def _decoded_bytes(job: Job[Any]) -> int:
-    """Bytes of the decoded media: pictures by their headers, recordings at their longest.
+    """Bytes of the decoded media: pictures by their headers, others at their largest.
 
     What has no header at hand counts as nothing.
     """
@@ -139,6 +191,9 @@ def _decoded_bytes(job: Job[Any]) -> int:
     for medium in job.sample.media:
         if medium.kind == "audio":
             total += int(4 * job.reading.audio.rate * job.reading.audio.max_seconds)
+        if medium.kind == "video":
+            video = job.reading.video
+            total += 3 * min(video.max_frames * video.max_pixels, 2 * video.total_pixels)
         if medium.kind != "image" or medium.url is not None:
             continue
         try:

@@ -27,7 +27,7 @@ MAX_PIXELS = 64 * 2**20
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM", "MPO")
 
 # Everything that Pillow's parsers raise on damaged files (found by damaging files).
-_DAMAGE = (
+DAMAGE = (
     OSError,
     SyntaxError,
     ValueError,
@@ -62,13 +62,13 @@ def load_image(media: Media, access: Access | None = None) -> Image.Image:
             message names the file and the reason.
     """
     with open_media(media, access or Access()) as stream:
-        picture = _open(stream, media.name)
+        picture = opened_picture(stream, media.name)
         try:
             picture.load()
             upright = _turned(picture)
-            rgb = _to_rgb(upright)
-        except _DAMAGE as error:
-            raise _refusal(media.name, error) from error
+            rgb = to_rgb(upright)
+        except DAMAGE as error:
+            raise refusal(media.name, error) from error
     rgb.info = {}
     return rgb
 
@@ -80,7 +80,7 @@ def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
         MediaError: as `load_image`, as far as the header shows it.
     """
     with open_media(media, access or Access()) as stream:
-        picture = _open(stream, media.name)
+        picture = opened_picture(stream, media.name)
         width, height = picture.size
         # Pillow's TIFF reader already gives the upright size.
         if picture.format != "TIFF" and _orientation(picture) >= 5:
@@ -88,7 +88,8 @@ def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
         return width, height
 
 
-def _open(stream: BinaryIO, name: str) -> Image.Image:
+def opened_picture(stream: BinaryIO, name: str) -> Image.Image:
+    """The picture of a stream, header read, nothing decoded; MediaError if it is none or too large."""
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:
@@ -97,8 +98,8 @@ def _open(stream: BinaryIO, name: str) -> Image.Image:
                 "ignore", Image.DecompressionBombWarning
             )  # our own limit is lower
             picture = Image.open(stream, formats=readable)
-    except _DAMAGE as error:
-        raise _refusal(name, error) from error
+    except DAMAGE as error:
+        raise refusal(name, error) from error
     width, height = picture.size
     if width * height > MAX_PIXELS:
         raise MediaError(
@@ -119,12 +120,13 @@ def _orientation(picture: Image.Image) -> int:
     """EXIF orientation, 1 (upright) if there is none or it cannot be read: viewers do the same."""
     try:
         value = picture.getexif().get(_ORIENTATION_TAG, 1)
-    except _DAMAGE:
+    except DAMAGE:
         return 1
     return value if isinstance(value, int) else 1
 
 
-def _to_rgb(picture: Image.Image) -> Image.Image:
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """8-bit RGB, transparency on white; ValueError for values without a defined white."""
     if picture.mode in _SIXTEEN_BIT:
         return _from_sixteen_bit(picture)
     if picture.mode == "I" and picture.format == "PPM":  # Pillow scales its values to 16 bit
@@ -155,7 +157,8 @@ def _gray(values: np.ndarray) -> Image.Image:
     return Image.fromarray(np.rint(values).astype(np.uint8)).convert("RGB")
 
 
-def _refusal(name: str, error: BaseException) -> MediaError:
+def refusal(name: str, error: BaseException) -> MediaError:
+    """What a parser's complaint about a file means to the user; the system's faults go on."""
     if isinstance(error, Image.UnidentifiedImageError):
         return MediaError(f"{name}: not a picture we read ({', '.join(FORMATS)})")
     if isinstance(error, OSError) and error.errno is not None:

@@ -44,6 +44,10 @@ class Reading:
 
     video: VideoConfig = field(default_factory=VideoConfig)
     audio: AudioConfig = field(default_factory=AudioConfig)
+    seconds: float = 120.0
+    """In which a sample's media must be decoded."""
+    memory_mb: int = 1024
+    """MiB that decoding a sample's clips and recordings may take."""
 
 
 def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:
@@ -89,18 +93,35 @@ def open_media(media: Media, access: Access) -> BinaryIO:
         return io.BytesIO(media.data)
     if media.url is not None:
         return io.BytesIO(_fetch(media.url, access))
-    if media.path is None:
+    path = located(media, access)
+    if path is None:
         raise MediaError(f"{media.name}: has neither path, bytes nor URL")
-    path = confined(media.path, access.root)
     try:
-        if not path.is_file():  # a pipe would block
-            what = "is a directory" if path.is_dir() else "no such file"
-            raise MediaError(f"{media.path}: {what}")
         return path.open("rb")
     except OSError as error:
         if error.errno in NOT_THE_FILES_FAULT:
             raise
         raise MediaError(f"{media.path}: {error.strerror}") from error
+
+
+def located(media: Media, access: Access) -> Path | None:
+    """The real path of a medium's file, which is there and lies in the root; None: it has no path.
+
+    Raises:
+        MediaError: missing, no regular file, or outside the root; the message names it.
+    """
+    if media.path is None:
+        return None
+    path = confined(media.path, access.root)
+    try:
+        if not path.is_file():  # a pipe would block
+            what = "is a directory" if path.is_dir() else "no such file"
+            raise MediaError(f"{media.path}: {what}")
+    except OSError as error:
+        if error.errno in NOT_THE_FILES_FAULT:
+            raise
+        raise MediaError(f"{media.path}: {error.strerror}") from error
+    return path
 
 
 def confined(path: str, root: str | None) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.config import Config, SourceConfig
+from vlmrl.config import Config, DataConfig, SourceConfig
 from vlmrl.data.card import WHERE, Card
 from vlmrl.data.media import Access, Reading
 from vlmrl.data.readers import file_split
@@ -55,6 +55,11 @@ class Source:
             where = row.get(WHERE, f"{self.name} {self.split} row {index}")
             raise type(error)(f"{where}: {error}") from error
         return sample if self.template is None else replace(sample, template=self.template)
+
+
+def reading_of(data: DataConfig) -> Reading:
+    """How a config wants clips and recordings read."""
+    return Reading(data.video, data.audio, data.decode_seconds, data.decode_memory_mb)
 
 
 def open_source(
@@ -128,7 +133,7 @@ def open_config(settings: Config) -> list[Source]:
     held_out: list[SourceConfig] = []
     if plan is not None:
         held_out = plan.sources or [s.model_copy(update={"split": "test"}) for s in data.train]
-    reading = Reading(data.video, data.audio)
+    reading = reading_of(data)
     sources = [*data.train, *held_out]
     return [open_source(s, data.root, data.allow_urls, reading) for s in sources]
 
