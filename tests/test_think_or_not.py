@@ -234,7 +234,7 @@ def evaluated(model: Policy, batches: list[PromptBatch], **plan: Any) -> evaluat
         return evaluation.evaluate(iter(batches), engine, judge, settings, 40, policy=model)
 
 
-def test_the_gain_is_the_mean_of_the_differences(direct: Policy) -> None:
+def test_the_gain_is_the_mean_of_the_differences(direct: Policy, tmp_path: Path) -> None:
     whole = batch_of(direct, 5)
     batches = [PromptBatch(whole.prompts[:3]), PromptBatch(whole.prompts[3:])]
     found = evaluated(direct, batches, forced=True, samples=2)
@@ -260,7 +260,7 @@ def test_the_gain_is_the_mean_of_the_differences(direct: Policy) -> None:
     assert numbers["mode/direct/reward"] == pytest.approx(numbers["reward"])
     assert numbers["length"] == sum(lengths["greedy"]) / 5
     assert numbers["sampled/length"] == sum(lengths["sampled"]) / 10
-    assert {row["drawn"] for row in found.rows(Path("unused"))} == set(evaluation.PREFIX)
+    assert {row["drawn"] for row in found.rows(tmp_path)} == set(evaluation.PREFIX)
 
 
 def test_forcing_changes_nothing_else(fresh: Policy) -> None:
