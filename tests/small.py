@@ -11,9 +11,20 @@ from PIL import Image
 
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
+from vlmrl.decoded import Decoded, Recording
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.policy import Policy, adamw
-from vlmrl.schema import Advantages, Box, Media, Prompt, PromptBatch, Rollouts, Sample, Truth
+from vlmrl.schema import (
+    Advantages,
+    Box,
+    Media,
+    MediaKind,
+    Prompt,
+    PromptBatch,
+    Rollouts,
+    Sample,
+    Truth,
+)
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 DEMO = '<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>'
@@ -40,14 +51,27 @@ def policy(family: str = "qwen2_5_vl", lora: LoraConfig | None = None, **fields:
 
 
 def prompt(model: Loaded | Policy, number: int = 0, images: int = 1, text: str = "") -> Prompt:
-    """A prompt with noise pictures of sizes that depend on its number."""
+    """A prompt with noise pictures of sizes that depend on its number; of recordings, where the
+    family takes no pictures."""
     rng = np.random.default_rng(number)
-    sizes = [(56 + 28 * ((number + i) % 3), 56 + 28 * (number % 2)) for i in range(images)]
-    pictures = [Image.fromarray(rng.integers(0, 255, (h, w, 3), np.uint8)) for w, h in sizes]
+    kind: MediaKind = "image" if "image" in model.family.kinds else "audio"
+    media: list[Decoded] = []
+    for i in range(images):
+        if kind == "image":
+            shape = (56 + 28 * (number % 2), 56 + 28 * ((number + i) % 3), 3)
+            media.append(Image.fromarray(rng.integers(0, 255, shape, np.uint8)))
+        else:
+            media.append(recording(0.3 + 0.2 * ((number + i) % 3), number + i))
     question = text or "Where is the red shape?" + " red" * (number % 3)
-    parts = (*(Media("image", data=b"-") for _ in pictures), question)
+    parts = (*(Media(kind, data=b"-") for _ in media), question)
     sample = Sample(str(number), "noise", parts, Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),)))
-    return make_prompt(sample, pictures, model.family, model.processor)
+    return make_prompt(sample, media, model.family, model.processor)
+
+
+def recording(seconds: float, seed: int = 0) -> Recording:
+    """Noise."""
+    samples = np.random.default_rng(seed).normal(0, 0.1, round(16000 * seconds))
+    return Recording(samples.astype(np.float32), 16000)
 
 
 def mixed_batch(model: Loaded | Policy) -> PromptBatch:

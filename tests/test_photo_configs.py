@@ -68,7 +68,9 @@ def test_a_photo_config_runs_and_scores_every_source(
     for when in ("first_evaluation", "last_evaluation"):
         metrics = summary[when]["metrics"]
         scored = {key for key in metrics if key.count("/") == 1 and not key.startswith("sampled/")}
-        plain = {f"{source}/{key}" for source in sources for key in ("reward", "answered", "length")}
+        plain = {
+            f"{source}/{key}" for source in sources for key in ("reward", "answered", "length")
+        }
         assert scored == wanted | plain
         assert wanted <= set(summary[when]["intervals"])
     curves = {key for line in lines(folder / "metrics.jsonl") for key in line}

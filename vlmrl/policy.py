@@ -313,7 +313,7 @@ class Policy:
 
     def save(self, folder: str) -> None:
         """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor."""
-        self.base.save_pretrained(folder, state_dict=self.weights())
+        self.family.save(self.base, folder, self.weights())
         self.processor.save_pretrained(folder)
 
     def training_state(self) -> dict[str, torch.Tensor]:

@@ -31,12 +31,15 @@ def quantize(model: Any, family: Family, config: ModelConfig) -> None:
 def freeze(model: Any, family: Family, config: ModelConfig) -> None:
     """Freeze the config's towers, in place; with bfloat16 lower the weights that are frozen.
 
+    What the architecture itself keeps fixed (tables of positions) stays so.
+
     Raises:
         UserError: nothing is left to train.
     """
     for name, parameter in model.named_parameters():
         if config.lora is None:
-            parameter.requires_grad_(_tower_of(name, family) not in config.freeze)
+            trains = parameter.requires_grad and _tower_of(name, family) not in config.freeze
+            parameter.requires_grad_(trains)
         if config.dtype == "bfloat16" and parameter.is_floating_point():
             low = torch.float32 if parameter.requires_grad else torch.bfloat16
             parameter.data = parameter.data.to(low)

@@ -14,6 +14,9 @@ from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.plugins import nearest
 
+Tower = Literal["vision", "audio", "projector", "language"]
+"""A part of a model; families have those of the media that they take."""
+
 
 class RunConfig(Section):
     """Where the run lives and how long it goes."""
@@ -42,6 +45,9 @@ class BuildConfig(Section):
     text: dict[str, Any] = Field(default_factory=dict)
     """Fields of the text config, e.g. hidden_size, num_hidden_layers."""
     vision: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the vision tower's config."""
+    audio: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the audio tower's config."""
     vocab_size: int = Field(512, ge=280)
     """Upper bound of the tokenizer that is trained on the cards' text."""
 
@@ -52,7 +58,7 @@ class LoraConfig(Section):
     rank: int = Field(16, ge=1)
     alpha: float = 32
     dropout: float = Field(0.0, ge=0, lt=1)
-    towers: list[Literal["vision", "projector", "language"]] = ["language"]
+    towers: list[Tower] = ["language"]
 
 
 class ModelConfig(Section):
@@ -61,7 +67,7 @@ class ModelConfig(Section):
     path: str | None = None
     build: BuildConfig | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    freeze: list[Literal["vision", "projector", "language"]] = []
+    freeze: list[Tower] = []
     lora: LoraConfig | None = None
     quantization: Literal["nf4"] | None = None
     """Keep the language tower's linear layers in 4 bits (QLoRA); needs `lora` and bitsandbytes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from vlmrl.components import resolve
 from vlmrl.config import RewardConfig
 from vlmrl.data.decode import decode
 from vlmrl.data.source import Source
-from vlmrl.decoded import described
+from vlmrl.decoded import Recording, described
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.errors import UserError
 from vlmrl.honest import honest, lay_out
@@ -77,12 +78,12 @@ def processor(bench: Bench) -> Iterator[Finding]:
     for problem in wrong:
         yield Finding("FAIL", "processor", problem)
     if not wrong:
-        pictures = sum(len(prompt.images) for prompt in looked)
+        media = sum(len(prompt.media) for prompt in looked)
         yield Finding(
             "ok",
             "processor",
-            f"ids and pixels are the HF processor's, every placeholder has its feature (prompts: "
-            f"{len(looked)}, pictures: {pictures})",
+            f"ids and media are the HF processor's, every placeholder has its feature (prompts: "
+            f"{len(looked)}, media: {media})",
         )
 
 
@@ -102,9 +103,9 @@ def verifiers(bench: Bench) -> Iterator[Finding]:
 
 
 def _one_of_each_source(bench: Bench) -> list[Prompt]:
-    """The first prompt with pictures, or at all, of each source."""
+    """The first prompt with media, or at all, of each source."""
     first: dict[str, Prompt] = {}
-    for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.images):
+    for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.media):
         first.setdefault(prompt.sample.source, prompt)
     return list(first.values())
 
@@ -112,11 +113,13 @@ def _one_of_each_source(bench: Bench) -> list[Prompt]:
 def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
     """Where our prompt is not what the HF processor makes of it, or not what the model takes."""
     policy, ours = bench.policy, prompt.encoded
-    images = list(prompt.images) or None
+    shown: dict[str, Any] = {"images": list(prompt.images)} if prompt.images else {}
+    if heard := [medium for medium in prompt.media if isinstance(medium, Recording)]:
+        shown |= {"audio": [m.samples for m in heard], "sampling_rate": heard[0].rate}
     start = policy.tokenizer.bos_token
     begun = start is not None and prompt.text.startswith(start)  # by the chat template
     theirs = policy.processor(
-        text=[prompt.text], images=images, add_special_tokens=not begun, return_tensors="pt"
+        text=[prompt.text], **shown, add_special_tokens=not begun, return_tensors="pt"
     )
     if (ids := tuple(theirs["input_ids"][0].tolist())) != ours.ids:
         yield (
@@ -129,10 +132,11 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
             yield f"{name} has shape {tuple(mine.shape)}, the HF processor's {tuple(other.shape)}"
         elif (gap := (mine - other).abs().max().item()) > PIXELS:
             yield f"{name} differs from the HF processor's by {gap:.2g}"
-    wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
-    places = ours.ids.count(policy.base.config.image_token_id)
-    if wanted != places:
-        yield f"{places} placeholders for pictures of {wanted} tokens"
+    if prompt.images:
+        wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
+        places = ours.ids.count(policy.base.config.image_token_id)
+        if wanted != places:
+            yield f"{places} placeholders for pictures of {wanted} tokens"
     try:
         _forward(policy, ours)
     except ValueError as error:  # the family counts features and placeholders

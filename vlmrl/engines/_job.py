@@ -11,6 +11,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import soundfile
+
+from vlmrl.decoded import Decoded, Picture, Recording
 from vlmrl.engines._completions import Written
 from vlmrl.engines._requests import Answer, EngineFault
 from vlmrl.engines._server import NoAnswer, Refused, Server
@@ -68,7 +71,7 @@ def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: flo
     """
     body = {
         "token_ids": list(prompt.encoded.compact_ids),
-        "content_parts": [{"type": "image_url", "url": _data_url(i)} for i in prompt.images],
+        "content_parts": [_part(medium) for medium in prompt.media],
         "sampling_params": fields,
         "return_token_ids": True,
     }
@@ -94,11 +97,18 @@ def _written(choice: Mapping[str, Any]) -> Written:
     )
 
 
-def _data_url(image: Any) -> str:
-    """The picture, whole, in the form that costs both sides the least time."""
+def _part(medium: Decoded) -> dict[str, str]:
+    """The medium, whole, in the form that costs both sides the least time."""
     buffer = io.BytesIO()
-    image.save(buffer, "BMP")
-    return "data:image/bmp;base64," + base64.b64encode(buffer.getvalue()).decode()
+    if isinstance(medium, Recording):
+        soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
+        kind, mime = "audio_url", "audio/wav"
+    else:
+        assert isinstance(medium, Picture)
+        medium.save(buffer, "BMP")
+        kind, mime = "image_url", "image/bmp"
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return {"type": kind, "url": f"data:{mime};base64,{data}"}
 
 
 def _stage(server: Server) -> str:

@@ -29,18 +29,19 @@ class VllmOptions:
     """Base of the vLLM engines; the fields are options.
 
     `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
-    prompt with its completion, in tokens. `max_images`: most images of one prompt. `max_num_seqs`:
-    completions written at one time. `gpu_memory_utilization`: share of each GPU that vLLM may take.
-    `kv_cache_gib`: size of the key-value cache; absent: what that share leaves, on a CPU 1.
-    `block_size`: tokens of one cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs.
-    `lora`: send a LoRA policy merged into full weights, or as an adapter. `restarts`: how many
-    times in a row a broken engine is started again before the run stops. `timeout`: seconds for
-    one call of generate.
+    prompt with its completion, in tokens. `max_images`, `max_recordings`: most of them in one
+    prompt. `max_num_seqs`: completions written at one time. `gpu_memory_utilization`: share of each
+    GPU that vLLM may take. `kv_cache_gib`: size of the key-value cache; absent: what that share
+    leaves, on a CPU 1. `block_size`: tokens of one cache block; absent: vLLM's choice.
+    `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy merged into full weights, or as an
+    adapter. `restarts`: how many times in a row a broken engine is started again before the run
+    stops. `timeout`: seconds for one call of generate.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int = 8192
     max_images: int = 16
+    max_recordings: int = 4
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.4
     kv_cache_gib: float | None = None
@@ -67,6 +68,18 @@ class VllmOptions:
         """`max_model_len`, or the model's own limit if that is lower."""
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
 
+    @property
+    def limits(self) -> dict[str, int]:
+        """Most media of one prompt, by option."""
+        return {"max_images": self.max_images, "max_recordings": self.max_recordings}
+
+    def _media_limits(self, policy: Policy) -> dict[str, int]:
+        """The same by vLLM's names, for what the model takes; videos are not sent."""
+        by_kind = {"image": self.max_images, "audio": self.max_recordings}
+        kinds: tuple[str, ...] = policy.family.kinds
+        limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}
+        return {**limits, "video": 0} if "image" in kinds else limits
+
     def dtype_name(self, policy: Policy) -> str:
         """Name of torch's dtype in which the engine computes."""
         return policy.config.dtype if self.dtype == "auto" else self.dtype
@@ -78,7 +91,7 @@ class VllmOptions:
             "dtype": self.dtype_name(policy),
             "max_model_len": self.length_limit(policy),
             "max_num_seqs": self.max_num_seqs,
-            "limit_mm_per_prompt": {"image": self.max_images, "video": 0},
+            "limit_mm_per_prompt": self._media_limits(policy),
             "gpu_memory_utilization": self.gpu_memory_utilization,
             "enforce_eager": self.enforce_eager,
             "logprobs_mode": "raw_logprobs",

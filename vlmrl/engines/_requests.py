@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.clock import seed_of
+from vlmrl.decoded import Recording
 from vlmrl.engines._completions import Written
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
@@ -70,14 +71,30 @@ def refuse_long(batch: PromptBatch, sampling: Sampling, limit: int) -> None:
             )
 
 
-def refuse_many_images(batch: PromptBatch, limit: int) -> None:
-    """Raise UserError if a prompt has more images than the engine was started for."""
+def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
+    """Raise UserError if a prompt has more media of a kind than the engine was started for.
+
+    `limits` are by the engine's options: `max_images`, `max_recordings`.
+    """
     for prompt in batch.prompts:
-        if len(prompt.images) > limit:
-            raise UserError(
-                f"sample {prompt.sample.id!r}: {len(prompt.images)} images exceed the engine's "
-                f"max_images ({limit})"
-            )
+        recordings = sum(isinstance(m, Recording) for m in prompt.media)
+        for option, count in (("max_images", len(prompt.images)), ("max_recordings", recordings)):
+            if count > limits[option]:
+                raise UserError(
+                    f"sample {prompt.sample.id!r}: {count} {option[4:]} exceed the engine's "
+                    f"{option} ({limits[option]})"
+                )
+
+
+def media_data(prompt: Prompt) -> dict[str, list[Any]]:
+    """VLLM's `multi_modal_data`: decoded media by kind."""
+    data: dict[str, list[Any]] = {}
+    if prompt.images:
+        data["image"] = list(prompt.images)
+    recordings = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Recording)]
+    if recordings:
+        data["audio"] = recordings
+    return data
 
 
 def check(

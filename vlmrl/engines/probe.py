@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +18,10 @@ from PIL import Image
 
 from vlmrl.batching import pack
 from vlmrl.data.prompt import make_prompt
+from vlmrl.decoded import Decoded, Recording
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.schema import Advantages, Media, Prompt, PromptBatch, Sample, Truth
+from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
 
 if TYPE_CHECKING:
     from vlmrl.policy import Policy
@@ -105,17 +106,21 @@ def parity(
 
 
 def probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
-    """Two fixed prompts of one picture each, and one of text alone; the same in every call."""
-    noise = np.random.default_rng(0).integers(0, 255, (2, 84, 112, 3), np.uint8)
-    pictures: list[list[Any]] = [*([Image.fromarray(pixels)] for pixels in noise), []]
+    """Two fixed prompts of one medium each, and one of text alone; the same in every call."""
+    rng = np.random.default_rng(0)
+    media: list[Decoded]
+    if "image" in policy.family.kinds:
+        kind: MediaKind = "image"
+        media = [Image.fromarray(p) for p in rng.integers(0, 255, (2, 84, 112, 3), np.uint8)]
+    else:
+        kind, rate = "audio", policy.processor.feature_extractor.sampling_rate
+        media = [Recording(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
     question = (
         "Describe in detail what can be seen here, where it is, and how many there are of each."
     )
     made = []
-    for number, images in enumerate(pictures):
-        parts: tuple[str | Media, ...] = (question,)
-        if images:
-            parts = (Media("image", data=b"noise"), question)
+    for number, shown in enumerate([[medium] for medium in media] + [[]]):
+        parts: tuple[str | Media, ...] = (*(Media(kind, data=b"noise") for _ in shown), question)
         sample = Sample(f"probe-{number}", "probe", parts, Truth())
-        made.append(make_prompt(sample, images, policy.family, policy.processor))
+        made.append(make_prompt(sample, shown, policy.family, policy.processor))
     return tuple(made)

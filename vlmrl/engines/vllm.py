@@ -21,8 +21,9 @@ from vlmrl.engines._requests import (
     Answer,
     EngineFault,
     check,
+    media_data,
     refuse_long,
-    refuse_many_images,
+    refuse_many,
     sampling_fields,
 )
 from vlmrl.engines._vllm_import import import_vllm
@@ -80,7 +81,7 @@ class Vllm(VllmOptions):
         """
         assert self._llm is not None, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
-        refuse_many_images(batch, self.max_images)
+        refuse_many(batch, self.limits)
         for restart in range(self.restarts + 1):
             try:
                 groups = self._groups(batch, sampling)
@@ -221,8 +222,8 @@ class Vllm(VllmOptions):
         from vllm import SamplingParams
 
         request: dict[str, Any] = {"prompt_token_ids": list(prompt.encoded.compact_ids)}
-        if prompt.images:
-            request["multi_modal_data"] = {"image": list(prompt.images)}
+        if prompt.media:
+            request["multi_modal_data"] = media_data(prompt)
         params = SamplingParams(**fields, flat_logprobs=True)
         try:
             return self._llm.enqueue([request], params, use_tqdm=False, lora_request=self._adapter)

@@ -28,7 +28,7 @@ from vlmrl.engines._requests import (
     EngineFault,
     check,
     refuse_long,
-    refuse_many_images,
+    refuse_many,
     sampling_fields,
 )
 from vlmrl.engines._server import Server, command_line
@@ -138,7 +138,7 @@ class VllmServer(VllmOptions):
         """
         assert self._servers, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
-        refuse_many_images(batch, self.max_images)
+        refuse_many(batch, self.limits)
         with self._lock:  # not in the middle of an update
             job = Job(batch.prompts, sampling, self._version)
             self._jobs.append(job)

@@ -117,6 +117,10 @@ class Family:
         """The output projection: hidden [.., H] -> logits [.., V]."""
         return model.get_output_embeddings()
 
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write a model with these weights (under its in-memory names) as `from_pretrained` reads it."""
+        model.save_pretrained(folder, state_dict=dict(weights))
+
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Weights under the names vLLM expects; the base keeps the in-memory names."""
         return dict(named)

@@ -1,0 +1,46 @@
+"""Engine `vllm` with recordings: prompt ids and log-probs are the trainer's."""
+
+import pytest
+from small import CORPUS, TEXT, mixed_batch, prompt
+
+pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
+
+from test_engine_vllm import change, engine_for, tokens
+
+from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.engines.probe import parity, probe_prompts
+from vlmrl.errors import UserError
+from vlmrl.models.loading import load_model
+from vlmrl.policy import Policy, adamw
+from vlmrl.schema import PromptBatch
+
+
+def listening():
+    """A policy of the length that vLLM has built in: 30 seconds."""
+    audio = {"max_source_positions": 1500}
+    build = BuildConfig(family="qwen2_audio", text=TEXT, audio=audio, vocab_size=320)
+    config = ModelConfig(build=build)
+    made = Policy(*load_model(config, CORPUS, seed=0), config)
+    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
+    return made
+
+
+def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
+    made = listening()
+    engine = engine_for(made)
+    prompts = [*mixed_batch(made).prompts, *probe_prompts(made)]
+    assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
+    for step in range(2):
+        change(made, step)
+        assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+        engine.sync(made)
+        assert parity(engine, made, prompts).max_abs < 1e-5
+    hf, sampling = Hf(), Sampling(n=2, max_tokens=8, greedy=True)
+    hf.start(made)
+    batch = PromptBatch(tuple(prompts))
+    assert tokens(engine.generate(batch, sampling)) == tokens(hf.generate(batch, sampling))
+    with pytest.raises(UserError, match=r"5 recordings exceed the engine's max_recordings \(4\)"):
+        engine.generate(PromptBatch((prompt(made, images=5),)), sampling)
+    engine.close()

@@ -1,0 +1,266 @@
+"""Qwen2-Audio: a Whisper-like encoder before a Qwen2 language model; 25 tokens a second of sound.
+
+Source: Chu et al. 2024, "Qwen2-Audio Technical Report", arXiv:2407.10759.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.whisper.modeling_whisper import sinusoids
+
+from vlmrl.config import BuildConfig
+from vlmrl.decoded import Decoded, Recording
+from vlmrl.errors import UserError
+from vlmrl.models import _build, _tokenizer
+from vlmrl.models._chat import user_turn
+from vlmrl.models._qwen import LANGUAGE_LINEAR
+from vlmrl.models._sound import mel_features, sound_tokens
+from vlmrl.models.base import Family
+from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+
+AUDIO = "<|AUDIO|>"
+MEDIA_TOKENS = (AUDIO, "<|audio_bos|>", "<|audio_eos|>")
+POSITIONS_PER_SECOND = 50
+"""Of the encoder; two of them become one token."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SMALL_TEXT: Mapping[str, Any] = {"num_hidden_layers": 2}
+SMALL_AUDIO: Mapping[str, Any] = {
+    "d_model": 96,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 192,
+    "num_mel_bins": 40,
+    "max_source_positions": 2 * POSITIONS_PER_SECOND,
+    "initializer_range": 0.05,
+}
+
+
+@dataclass(frozen=True)
+class Qwen2Audio(Family):
+    """Checkpoints of model type `qwen2_audio`: recordings and text.
+
+    `input_features` is float32 [recordings, mel, frames], padded to the encoder's length;
+    `feature_attention_mask` int64 [recordings, frames] says which frames are sound.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("audio",)
+    space: ClassVar[Space] = "norm1000"
+    media_tokens: ClassVar[tuple[str, ...]] = MEDIA_TOKENS
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "audio": ("model.audio_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "audio": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        "projector": ("linear",),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.audio_tower.layers",
+    )
+    shared: ClassVar[bool] = True
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """A small model of this architecture, see `Family.build`; it hears two seconds.
+
+        Other lengths: `model.build.audio: {max_source_positions: ...}`, 50 a second.
+        """
+        chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+        chat_format = _tokenizer.Format(special=(*chat, *MEDIA_TOKENS))
+        tokenizer = _tokenizer.train(corpus, build.vocab_size, chat_format)
+        try:
+            config = _config(build, tokenizer)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = transformers.Qwen2AudioForConditionalGeneration(config).eval()
+            places = model.model.audio_tower.embed_positions.weight
+            places.data = sinusoids(*places.shape)  # a fixed table, which a checkpoint would bring
+        except (StrictDataclassError, ValueError, KeyError) as error:
+            raise UserError(f"model.build: {' '.join(str(error).split())}") from error
+        model.generation_config.update(
+            eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        audio = config.audio_config
+        extractor = transformers.WhisperFeatureExtractor(
+            feature_size=audio.num_mel_bins,
+            chunk_length=audio.max_source_positions // POSITIONS_PER_SECOND,
+            return_attention_mask=True,
+        )
+        return model, transformers.Qwen2AudioProcessor(
+            feature_extractor=extractor, tokenizer=tokenizer, chat_template=CHAT_TEMPLATE
+        )
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """See `user_turn`."""
+        return user_turn(self, processor, sample, instruction)
+
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+        """Ids and mel features of one prompt, as the HF processor makes them; positions [1, T].
+
+        Raises:
+            UserError: a recording that the model cannot take whole.
+        """
+        recordings = [m for m in media if isinstance(m, Recording)]
+        placeholder = processor.audio_token_id
+        compact = processor.tokenizer(text)["input_ids"]
+        if (places := compact.count(placeholder)) != len(media) or len(recordings) != len(media):
+            raise UserError(f"the prompt has {places} places for {len(recordings)} recordings")
+        tensors = mel_features(processor.feature_extractor, recordings, whole=True)
+        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if recordings else ())
+        ids: list[int] = []
+        for token in compact:
+            ids += [token] * (next(lengths) if token == placeholder else 1)
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """The length of the first recording."""
+        seconds = medium.duration if isinstance(medium, Recording) else None
+        return Frame(space=self.space, duration=seconds)
+
+    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """Ids of the audio tokens that the tokenizer knows."""
+        ids = (processor.tokenizer.backend_tokenizer.token_to_id(t) for t in self.media_tokens)
+        return tuple(i for i in ids if i is not None)
+
+    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
+        """<|im_end|>, <|endoftext|> and the tokenizer's own end token."""
+        backend = processor.tokenizer.backend_tokenizer
+        ids = [backend.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
+        ids.append(processor.tokenizer.eos_token_id)
+        return tuple(dict.fromkeys(i for i in ids if i is not None))
+
+    # ------------------------------------------------------------------------------- forward
+
+    def tower_features(
+        self, model: Any, prompts: Sequence[Encoded]
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Features [tokens, H] of each prompt's recordings, with gradient."""
+        seen = [p.tensors for p in prompts if p.tensors]
+        if not seen:
+            return None
+        tower, device = model.model.audio_tower, model.device
+        mels = torch.cat([t["input_features"] for t in seen]).to(device)
+        mask = torch.cat([t["feature_attention_mask"] for t in seen]).to(device)
+        heard = (mask.sum(-1) - 1) // 2 + 1  # after the encoder's convolution of stride 2
+        length = mels.shape[-1] // 2
+        attend = create_bidirectional_mask(
+            config=tower.config,
+            inputs_embeds=mels.new_empty(len(mels), length, 1),
+            attention_mask=(torch.arange(length, device=device) < heard[:, None]).long(),
+        )
+        hidden = tower(mels, attention_mask=attend).last_hidden_state
+        features = model.model.multi_modal_projector(hidden)
+        real = [row[:n] for row, n in zip(features, sound_tokens(mask), strict=True)]
+        rest, per_prompt = iter(real), []
+        for p in prompts:
+            own = [next(rest) for _ in range(len(p.tensors["input_features"]) if p.tensors else 0)]
+            per_prompt.append(torch.cat(own) if own else features.new_empty(0, features.shape[-1]))
+        return tuple(per_prompt)
+
+    def spread(
+        self,
+        features: tuple[torch.Tensor, ...] | None,
+        prompts: Sequence[Encoded],
+        rows: Sequence[int],
+    ) -> tuple[torch.Tensor, ...] | None:
+        """The features of every row's recordings, row after row; None if no row has any."""
+        if features is None or not any(len(features[row]) for row in rows):
+            return None
+        return tuple(features[row] for row in rows)
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: tuple[torch.Tensor, ...] | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
+        embeds = model.get_input_embeddings()(input_ids)
+        if features is not None:
+            places = input_ids == model.config.audio_token_id
+            heard = torch.cat(features).to(embeds.dtype)
+            if (wanted := int(places.sum())) != len(heard):
+                raise ValueError(f"{len(heard)} audio features for {wanted} placeholders")
+            embeds = embeds.masked_scatter(places[..., None], heard)
+        out = model.model.language_model(
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids[0],
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+        return out.last_hidden_state
+
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Under the names that published checkpoints have; transformers' own way back to them is
+        wrong for this model (5.19: `language_model.model.model`), and vLLM refuses what it writes.
+        """
+        named = self.export_names(weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The names of published checkpoints, from before transformers 5; vLLM expects them too."""
+        return {_exported(name): value for name, value in named.items()}
+
+
+def _exported(name: str) -> str:
+    if name.startswith("lm_head."):
+        return f"language_model.{name}"
+    name = name.removeprefix("model.")
+    inner = "language_model."
+    return f"{inner}model.{name[len(inner) :]}" if name.startswith(inner) else name
+
+
+def _config(build: BuildConfig, tokenizer: Any) -> Any:
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {_build.TIED}  # it ties nothing
+    fixed = _build.token_fields(tokenizer)
+    _build.check_fields(build, "text", build.text, text_fields - {*fixed})
+    audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
+    _build.check_fields(build, "audio", build.audio, audio_fields)
+    _build.check_fields(build, "vision", build.vision, set())
+    text = {**_build.TEXT, **SMALL_TEXT, **build.text}
+    audio = {**SMALL_AUDIO, **build.audio}
+    heads = text["num_attention_heads"]
+    text.setdefault("num_key_value_heads", heads)
+    _build.head_dim("text", "hidden_size", text, "num_attention_heads", 2)
+    _build.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    if heads % text["num_key_value_heads"]:
+        raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
+    positions = audio["max_source_positions"]
+    if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:
+        raise UserError(
+            f"model.build.audio: max_source_positions ({positions!r}) must be a multiple of "
+            f"{POSITIONS_PER_SECOND}, which are one second"
+        )
+    rope = {"rope_type": "default", "rope_theta": _build.ROPE_THETA}
+    text.setdefault("rope_parameters", rope)
+    return transformers.Qwen2AudioConfig(
+        text_config={**text, **fixed, "model_type": "qwen2"},
+        audio_config=audio,
+        audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO),
+    )
