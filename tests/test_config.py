@@ -81,7 +81,10 @@ def with_(*overrides: str) -> config.Config:
             "scoring.combine=add",
             "my.yaml: scoring.combine: Input should be 'sum', 'mean', 'product'",
         ),
-        ("model.freeze=[vison]", "my.yaml: model.freeze.0: Input should be 'vision', 'audio', 'projector'"),
+        (
+            "model.freeze=[vison]",
+            "my.yaml: model.freeze.0: Input should be 'vision', 'audio', 'projector'",
+        ),
         ("data=3", "my.yaml: data: must be a mapping of keys (found 3)"),
         ("data.train=[]", "my.yaml: data.train: List should have at least 1 item"),
         ("rewards.0.weight={schedul: 1}", "my.yaml: rewards.0.weight: "),

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from vlmrl import shares
 from vlmrl.clock import seed_of
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
@@ -214,7 +215,7 @@ class _Flight:
     def result(self) -> Rollouts:
         """The whole batch; raises what the thread raised."""
         if self._thread is None and not self.groups:
-            return self._engine.generate(self.batch, self.sampling)
+            return shares.generate(self._engine, self.batch, self.sampling)
         if self._thread is None:
             self._generate()
         self.join()

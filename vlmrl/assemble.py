@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vlmrl import answers, checkpoint, plugins, runfolder, sft
+from vlmrl import answers, checkpoint, distributed, plugins, runfolder, sft
 from vlmrl.checkpoint import Progress
 from vlmrl.checks import Checks
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
@@ -20,7 +20,8 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_source, reading_of
 from vlmrl.decoded import Decoded
-from vlmrl.engines.base import require_concurrent
+from vlmrl.engines.base import Engine, require_concurrent
+from vlmrl.errors import UserError
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
 from vlmrl.models.loading import Loaded, load_model
@@ -28,7 +29,7 @@ from vlmrl.policy import Policy, adamw
 from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.scoring import Scorer
 from vlmrl.summary import summarise
-from vlmrl.tracking import Tracker
+from vlmrl.tracking import Silent, Tracker
 from vlmrl.trainer import Trainer
 
 
@@ -44,7 +45,12 @@ def train(config: Config) -> dict[str, Any]:
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    start = checkpoint.resolve(config.resume, config.folder)
+    with distributed.session(config.distributed.timeout_s):
+        return _train(config)
+
+
+def _train(config: Config) -> dict[str, Any]:
+    start = distributed.from_main(checkpoint.resolve(config.resume, config.folder))
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
         return runfolder.read_summary(config.folder)
@@ -55,11 +61,12 @@ def train(config: Config) -> dict[str, Any]:
             _begin_rl(trainer, start, progress)
             finished = trainer.run(interrupt)
         result = {"finished": finished, **summarise(trainer)}
+    if distributed.is_main():
         runfolder.write_summary(config.folder, result)
-    if config.run.report:
-        from vlmrl.report import build_report  # brings matplotlib, needed only here
+        if config.run.report:
+            from vlmrl.report import build_report  # brings matplotlib, needed only here
 
-        build_report(config.folder)
+            build_report(config.folder)
     return result
 
 
@@ -74,21 +81,25 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     require_concurrent(engine, config.engine.name, config.rollout.staleness)
+    refuse_together(config, engine)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
     loaded = load(config, start, train_sources)
-    if start is None:
-        runfolder.move_aside(config.folder)
-    runfolder.write_config(config.folder, config)
+    if distributed.is_main():
+        if start is None:
+            runfolder.move_aside(config.folder)
+        runfolder.write_config(config.folder, config)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
     engine.start(policy)
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
     loader = _loader(config, train_sources, policy, config.rollout.prompts, quarantine)
     stack.callback(loader.close)
     done = progress.step if progress.phase == "rl" else 0
-    tracker = Tracker(config, config.folder, config.run.steps, done)
+    tracker: Tracker = Silent()
+    if distributed.is_main():
+        tracker = Tracker(config, config.folder, config.run.steps, done)
     stack.enter_context(tracker)
-    batches = _batches(config, held_out, policy, config.evaluation, quarantine)
+    batches = _batches(config, held_out, policy, config.evaluation, quarantine, shared=True)
     shown = picture_prompts(config, held_out or train_sources, policy, quarantine)
     checks = Checks(
         config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
@@ -106,6 +117,24 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     )
     stack.callback(trainer.ahead.close)
     return trainer
+
+
+def refuse_together(config: Config, engine: Engine) -> None:
+    """Refuse what several processes cannot do.
+
+    Raises:
+        UserError: an engine that works in one process only, or fewer prompts than processes.
+    """
+    world = distributed.world()
+    if world > 1 and not engine.every_rank:
+        raise UserError(
+            f"engine {config.engine.name!r} works in one process, and there are {world}; use 'hf'"
+        )
+    if config.rollout.prompts < world:
+        raise UserError(
+            f"rollout.prompts ({config.rollout.prompts}) is less than the {world} processes that "
+            "share them"
+        )
 
 
 def _cold_start(
@@ -177,7 +206,8 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [opened(config, s) for s in limited] if settings.stop_at is not None else []
     plan = EvaluationConfig(bootstrap=100)
-    batches = _batches(config, sources, trainer.policy, plan, trainer.loader.quarantine)
+    quarantine = trainer.loader.quarantine
+    batches = _batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
@@ -270,6 +300,8 @@ def _loader(
         prompt_maker(policy, instructed(config)),
         size,
         seed=config.run.seed,
+        rank=distributed.rank(),
+        world=distributed.world(),
         quarantine=quarantine,
         quarantine_limit=config.data.quarantine_limit,
         max_prompt_tokens=config.data.max_prompt_tokens,
@@ -306,14 +338,17 @@ def _batches(
     policy: Policy,
     plan: EvaluationConfig | None,
     quarantine: Quarantine,
+    shared: bool = False,
 ) -> Callable[[], Iterable[PromptBatch]]:
-    """Fresh batches of held-out prompts, each time it is called."""
+    """Fresh batches of held-out prompts, each time it is called; shared, of this rank's share."""
     make = prompt_maker(policy, instructed(config))
     size = plan.batch if plan else 1
+    share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(
         sources,
         make,
         size,
+        **share,
         quarantine=quarantine,
         quarantine_limit=config.data.quarantine_limit,
         max_prompt_tokens=config.data.max_prompt_tokens,

@@ -53,6 +53,7 @@ def pack(
     micro_tokens: int,
     max_tokens: int,
     sharing: bool = False,
+    rank: int | None = None,
 ) -> list[TrainBatch]:
     """One TrainBatch per optimizer update, each with its own denominators.
 
@@ -64,6 +65,9 @@ def pack(
     copies and padding count. With `sharing`, for the shared forward, it bounds what that computes:
     every prompt once, no padding. A group that exceeds it by itself is cut between completions; a
     completion never is. `max_tokens` is the configured limit of a completion, for the loss.
+
+    With a `rank`, its micro-batches are of the prompts that are at home there, perhaps none; the
+    denominators and the number of batches are those of all ranks.
     """
     groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
     batches = []
@@ -71,7 +75,7 @@ def pack(
         start, stop = (len(groups) * n // updates for n in (number, number + 1))
         kept = [group for group in groups[start:stop] if group]
         if kept:
-            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens))
+            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens, rank))
     return batches
 
 
@@ -123,10 +127,13 @@ def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
     return rows
 
 
-def _batch(groups: list[list[_Row]], budget: _Budget, max_tokens: int) -> TrainBatch:
+def _batch(
+    groups: list[list[_Row]], budget: _Budget, max_tokens: int, rank: int | None
+) -> TrainBatch:
     rows = [row for group in groups for row in group]
+    own = [group for group in groups if rank is None or group[0].prompt.home == rank]
     return TrainBatch(
-        micro=tuple(_micro(cut) for cut in _cuts(groups, budget)),
+        micro=tuple(_micro(cut) for cut in _cuts(own, budget)),
         num_tokens=sum(len(row.completion.token_ids) for row in rows),
         num_rollouts=len(rows),
         max_tokens=max_tokens,
@@ -154,7 +161,8 @@ def _fill(pieces: Sequence[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]
             yield current
             current = []
         current = current + piece
-    yield current
+    if current:
+        yield current
 
 
 def _micro(rows: list[_Row]) -> MicroBatch:

@@ -18,6 +18,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from vlmrl import distributed
 from vlmrl.errors import UserError
 from vlmrl.policy import Policy
 
@@ -60,6 +61,16 @@ def save(
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
     """
     final = folder / "checkpoints" / progress.name
+    if distributed.is_main():
+        _write(final, policy, progress, queue)
+        _prune(folder, keep, best)
+    distributed.barrier()
+    return final
+
+
+def _write(
+    final: Path, policy: Policy, progress: Progress, queue: Sequence[Mapping[str, Any]]
+) -> None:
     working = final.with_name(f".{final.name}.part")
     try:
         shutil.rmtree(working, ignore_errors=True)
@@ -81,8 +92,6 @@ def save(
     except OSError as error:
         shutil.rmtree(working, ignore_errors=True)
         raise UserError(f"cannot write checkpoint {final}: {error.strerror or error}") from error
-    _prune(folder, keep, best)
-    return final
 
 
 def latest(folder: Path) -> Path | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vlmrl import __version__
+from vlmrl import __version__, distributed
 from vlmrl import config as configs
 from vlmrl.config import tree
 from vlmrl.errors import UserError
@@ -90,6 +90,8 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     from vlmrl import assemble
 
     summary = assemble.train(settings)
+    if distributed.launched_rank() > 0:
+        raise typer.Exit(0 if summary["finished"] else 130)
     if not summary["finished"]:
         print(
             f"interrupted; saved in {settings.folder}: add resume=auto to continue", file=sys.stderr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlmrl import forced, metrics
+from vlmrl import distributed, forced, metrics
 from vlmrl.config import EvaluationConfig
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
@@ -30,13 +30,16 @@ PREFIX = {
 }
 """How a completion was drawn -> what its metrics are called by."""
 
+SEEDS_APART = 2**32
+"""Between the seeds of two ranks."""
+
 Row = tuple[str, dict[str, float]]
 """A prompt's cluster (what it shares with prompts that are not independent of it), its numbers."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`result` is what evals/step-N.json holds; `scored` are the batches behind it.
+    """`result` is what evals/step-N.json holds; `scored` are this rank's batches behind it.
 
     Each batch comes with how it was drawn: a key of `PREFIX`.
     """
@@ -69,7 +72,8 @@ def evaluate(
     all), `length` (tokens), the same behind `<source>/`, and those of `metrics.by_mode`; of the
     sampled completions behind `sampled/`. Each has a 95 % bootstrap interval, resampled by image
     where several prompts share one (they are not independent). `pass_at_k` is the chance that at
-    least one of k samples reaches `config.pass_at` in `config.metric`.
+    least one of k samples reaches `config.pass_at` in `config.metric`. With several ranks the
+    batches are this rank's rows, dealt in turns, and every rank gets the result of all.
 
     With `config.forced`, which needs the `policy`, every prompt whose template begins with a
     thought is also answered when forced to think and when forced not to (`vlmrl.forced`), greedily:
@@ -83,7 +87,8 @@ def evaluate(
     answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
     passes: list[tuple[int, int]] = []
     for number, batch in enumerate(batches):
-        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + 2 * number + 1)
+        apart = SEEDS_APART * distributed.rank()
+        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + apart + 2 * number + 1)
         draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
         draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
         draws += _forced(engine, policy, batch, max_tokens) if config.forced else []
@@ -92,7 +97,9 @@ def evaluate(
             scored.append((drawn, rollouts, rewards))
             answered[drawn] += _rows(rollouts, rewards)
             passes += _passes(rewards, config) if drawn == "sampled" else []
-    if not scored:
+    answered = {drawn: distributed.from_turns(rows) for drawn, rows in answered.items()}
+    passes = distributed.from_turns(passes)
+    if not answered["greedy"]:
         raise ValueError("nothing to evaluate: no batch came")
     if config.forced and not answered["forced_think"]:
         raise UserError("evaluation.forced: no template of these sources begins with a thought")

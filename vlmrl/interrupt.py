@@ -7,12 +7,15 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from vlmrl import distributed
+
 
 class Interrupt:
     """`with Interrupt() as interrupt:` then look at `interrupt.asked` between steps.
 
-    The second signal stops at once, as Python does without us. Outside the main thread signals cannot be
-    caught, and nothing changes.
+    The second signal stops at once, as Python does without us; but a launcher (`torchrun`) repeats every
+    signal to its processes, and ends them itself if they take too long. Outside the main thread signals
+    cannot be caught, and nothing changes.
     """
 
     asked = False
@@ -34,6 +37,6 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked and not distributed.launched():
             raise KeyboardInterrupt
         self.asked = True

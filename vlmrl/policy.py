@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import safetensors.torch
 import torch
 
-from vlmrl import batching, bits, low_memory, shared_attention, tuning
+from vlmrl import batching, bits, distributed, low_memory, shared_attention, tuning
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
@@ -57,6 +57,7 @@ class Policy:
         self.base = model.to(self.device)
         self.adapter = tuning.with_lora(self.base, family, config) if config.lora else None
         tuning.freeze(self.base, family, config)
+        distributed.same_everywhere(self.trainable)
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._reference: Any = None
         self._can_share = family.shared and shared_attention.install(self.base)
@@ -123,9 +124,9 @@ class Policy:
         if self.adapter is not None:
             return
         self._reference = copy.deepcopy(self.base).eval().requires_grad_(False)
-        if file.is_file():
+        if distributed.from_main(file.is_file()):
             safetensors.torch.load_model(self._reference, file)
-        else:
+        elif distributed.is_main():
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")
             safetensors.torch.save_model(self._reference, str(part))
@@ -193,7 +194,10 @@ class Policy:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         for batch in batches:
-            _add(sums, self._fitting(batch, lambda b: self._gradient(b, objective, progress)))
+            own = self._fitting(batch, lambda b: self._gradient(b, objective, progress))
+            for share in distributed.gather(own):
+                _add(sums, share)
+            distributed.sum_gradients(self.trainable)
             norm = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm).item()
             norms.append(norm)
             tokens += batch.num_tokens

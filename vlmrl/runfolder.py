@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import vlmrl
+from vlmrl import distributed
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.files import read_json, truncate_lines, write_json, write_lines
 from vlmrl.rows import Row, rows, to_json
 from vlmrl.schema import StepReport
+from vlmrl.shares import whole_rows
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy", "pillow", "datasets", "vllm")
 """Packages whose version can change a result."""
@@ -90,17 +92,24 @@ def write_config(folder: Path, config: Config) -> Path:
 def write_rollouts(folder: Path, report: StepReport) -> Path:
     """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
     found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages)
-    lines = ({"step": report.step, **row} for row in found)
-    return write_lines(rollouts_path(folder, report.step), lines)
+    lines = ({"step": report.step, **row} for row in whole_rows(report.rollouts, found))
+    path = rollouts_path(folder, report.step)
+    return write_lines(path, lines) if distributed.is_main() else path
 
 
 def write_evaluation(
     folder: Path, step: int, result: Mapping[str, Any], samples: Iterable[Row]
 ) -> Path:
-    """Write an evaluation's samples (`rows`), then its result: a result implies its samples."""
+    """Write an evaluation's samples (`rows`), then its result: a result implies its samples.
+
+    With several ranks `samples` are this rank's.
+    """
     path = evaluation_path(folder, step)
-    write_lines(path.with_suffix(".jsonl"), ({"step": step, **row} for row in samples))
-    return write_json(path, to_json({**result, "step": step}))
+    samples = distributed.from_turns(list(samples))
+    if distributed.is_main():
+        write_lines(path.with_suffix(".jsonl"), ({"step": step, **row} for row in samples))
+        write_json(path, to_json({**result, "step": step}))
+    return path
 
 
 def write_benchmark(

@@ -235,6 +235,8 @@ class Prompt:
     """Sizes of the first visual medium and the space in which the model writes coordinates."""
     media: tuple[Decoded, ...] = ()
     """Decoded media for engines that encode for themselves, in prompt order."""
+    home: int = 0
+    """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
 
     @property
     def images(self) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pebble import ThreadPool
 
+from vlmrl import distributed
 from vlmrl.components import Component, Spec, build, resolve, thresholds
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
@@ -88,12 +89,15 @@ class Scorer:
         """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.
 
         `progress`, the share of training done, in [0, 1], drives the schedules; `whole` and errors
-        as in `judge`.
+        as in `judge`. With several ranks every rank judges whole groups of its own prompts, and all
+        get all rewards.
         """
         import torch
 
-        samples = [prompt.sample for prompt in rollouts.batch.prompts]
-        judged = self.judge(rollouts.completions, samples, progress, whole)
+        prompts = rollouts.batch.prompts
+        samples = [prompt.sample for prompt in prompts]
+        homes = [prompt.home for prompt in prompts] if whole and distributed.world() > 1 else None
+        judged = self.judge(rollouts.completions, samples, progress, whole, homes)
         total = [[j.reward or 0.0 for j in group] for group in judged]
         valid = [[j.reward is not None for j in group] for group in judged]
         return Rewards(
@@ -108,12 +112,14 @@ class Scorer:
         samples: Sequence[Sample],
         progress: float = 0.0,
         whole: bool = True,
+        homes: Sequence[int] | None = None,
     ) -> list[list[Judged]]:
         """Judge `groups[p]`, the completions of `samples[p]`: item, group, then batch verifiers.
 
         `whole=False` says that these are not the whole groups of a batch (evaluation, single rows):
         group and batch verifiers then do not apply. An aborted completion leaves its group, and its
-        batch, unwhole too.
+        batch, unwhole too. `homes[p]` is the rank that judges the group (None: this one judges all);
+        what looks at the whole batch, the main rank judges.
 
         Raises:
             UserError: a source without rewards, a sample that no verifier can speak of, or more
@@ -123,10 +129,13 @@ class Scorer:
             _Row(sample, group, self._components(sample, progress), [{} for _ in group])
             for sample, group in zip(samples, groups, strict=True)
         ]
-        self._judge_items(rows)
-        for row in rows:
-            self._judge_group(row, whole)
-        self._judge_batch(rows, whole)
+        here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
+        self._judge_items([rows[p] for p in here])
+        for p in here:
+            self._judge_group(rows[p], whole)
+        if homes is not None:
+            _exchange(rows, here)
+        self._judge_batch(rows, whole, shared=homes is not None)
         for row in rows:
             self._count(row.sample.source, row.verdicts)
         self._enforce_fault_limit()
@@ -189,7 +198,7 @@ class Scorer:
             for verdicts, verdict in zip(row.verdicts, found, strict=True):
                 verdicts[c.label] = verdict
 
-    def _judge_batch(self, rows: Sequence[_Row], whole: bool) -> None:
+    def _judge_batch(self, rows: Sequence[_Row], whole: bool, shared: bool) -> None:
         # Sources that share a reward are judged together, as one batch.
         batches: dict[tuple[str, Spec], tuple[Component, list[_Row]]] = {}
         for row in rows:
@@ -199,7 +208,11 @@ class Scorer:
             slots = [verdicts for row in members for verdicts in row.verdicts]
             if whole and all(row.all_here() for row in members):
                 groups, samples = [row.group for row in members], [row.sample for row in members]
-                found = self._judge_many(c, len(slots), groups, samples)
+                found = []
+                if not shared or distributed.is_main():
+                    found = self._judge_many(c, len(slots), groups, samples)
+                if shared:
+                    found = distributed.from_main(found)
             else:
                 found = [Verdict.not_applicable("not a whole batch")] * len(slots)
             for verdicts, verdict in zip(slots, found, strict=True):
@@ -272,6 +285,13 @@ class Scorer:
                 f"of source {source!r}; scoring.fault_limit allows a share of "
                 f"{self.scoring.fault_limit:g}; most often ({times} times): {commonest}"
             )
+
+
+def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
+    """Fill in what other ranks judged; `here` are the rows that this one did."""
+    for share in distributed.gather({p: rows[p].verdicts for p in here}):
+        for p, verdicts in share.items():
+            rows[p].verdicts[:] = verdicts
 
 
 def _call_by_spec(spec: Spec, arguments: Sequence[Any]) -> Any:

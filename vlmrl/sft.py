@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from vlmrl import answers
+from vlmrl import answers, distributed
 from vlmrl.algorithms.base import LossInputs, LossOutput
 from vlmrl.batching import pack
 from vlmrl.clock import seed_of
@@ -69,7 +69,14 @@ def step(
     weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
     ones = Advantages(torch.ones(count), torch.ones(count, dtype=torch.bool), weights)
     longest = max(len(group[0].token_ids) for group in rollouts.completions)
-    batches = pack(rollouts, ones, updates=1, micro_tokens=micro_tokens, max_tokens=longest)
+    batches = pack(
+        rollouts,
+        ones,
+        updates=1,
+        micro_tokens=micro_tokens,
+        max_tokens=longest,
+        rank=distributed.rank(),
+    )
     metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
     return {
         "loss": metrics["loss/total"],
@@ -161,7 +168,7 @@ def cold_start(
         if measured is not None:
             metrics[f"validation/{config.stop_metric}"] = measured
         report(stage.step, metrics)
-        if interrupt.asked:
+        if distributed.any_rank(interrupt.asked):
             save(stage)
             break
     return stage

@@ -97,6 +97,31 @@ class Tracker:
             sink(phase, step, metrics)
 
 
+class Silent(Tracker):
+    """The tracker of ranks that are not the main one: it writes and shows nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def step(self, report: StepReport) -> None:
+        """Nothing."""
+
+    def evaluation(self, step: int, result: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+
 def _tensorboard(folder: Path, stack: ExitStack) -> Sink:
     """Event files under tensorboard/, one run a phase."""
     from torch.utils.tensorboard import SummaryWriter  # takes a second to import

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vlmrl import checkpoint, metrics, runfolder
+from vlmrl import checkpoint, distributed, metrics, runfolder
 from vlmrl.ahead import Ahead
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.batching import pack
@@ -76,9 +76,10 @@ class Trainer:
             self._write(report)
             last = self.done == self.config.run.steps
             improved = (last or self._due(self._evaluation_every())) and self._evaluate()
-            if last or improved or interrupt.asked or self._due(self.config.run.save_every):
+            asked = distributed.any_rank(interrupt.asked)
+            if last or improved or asked or self._due(self.config.run.save_every):
                 self.save()
-            if interrupt.asked and not last:
+            if asked and not last:
                 return False
         return True
 
@@ -149,6 +150,7 @@ class Trainer:
             updates=cut.updates,
             micro_tokens=cut.micro_tokens,
             max_tokens=self.config.rollout.max_tokens,
+            rank=distributed.rank(),
         )
         with self.clock("logprob"):
             if self.algorithm.kl:

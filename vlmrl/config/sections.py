@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from vlmrl.config.distributed import DistributedConfig
 from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.plugins import nearest
@@ -326,6 +327,7 @@ class Config(Section):
     scoring: ScoringConfig = ScoringConfig()
     algorithm: PluginRef = PluginRef(name="grpo")
     optimizer: OptimizerConfig = OptimizerConfig()
+    distributed: DistributedConfig = DistributedConfig()
     evaluation: EvaluationConfig | None = EvaluationConfig()
     checks: ChecksConfig = ChecksConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -2,19 +2,21 @@
 
 Which source draw number n takes is a function of (seed, n), and in which order a source's rows come
 in an epoch a function of (seed, source, epoch); rank r of w takes the draws r, r + w, r + 2w ... So
-the state is a few integers, and neither worker processes nor bad rows change what comes next.
+the state is a few integers, and neither worker processes nor bad rows nor the number of ranks change
+what comes next.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from vlmrl import distributed
 from vlmrl.data.decode import Job, Outcome, decode_in_order
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
 from vlmrl.data.source import Source, uniform
@@ -23,17 +25,19 @@ from vlmrl.errors import UserError
 from vlmrl.pool import DeadlinePool
 from vlmrl.schema import Prompt, PromptBatch, Sample
 
+Made = tuple[int, Prompt | str]
+"""The number of a draw, and its prompt or why there is none."""
+
 Make = Callable[[Sample, list[Decoded]], Prompt]
 """Turns a sample and its media into a prompt; a UserError from it means that the row is bad."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Row `row` of source number `source`; `after` is the mixture's state once it is taken."""
+    """Row `row` of source number `source`."""
 
     source: int
     row: int
-    after: Mixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,9 @@ class Loader:
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
     stops the run. `workers` processes decode ahead of use (0: in line), holding about `prefetch_mb`
     MiB of decoded pictures; the prompts and the state are the same with and without.
+
+    With several ranks (`gather` returns what each of them gave) all get the same batches, the ones
+    that one rank would get; but each holds the media of its own prompts only (`Prompt.home`).
     """
 
     def __init__(
@@ -61,6 +68,7 @@ class Loader:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        gather: Callable[[Any], list[Any]] = distributed.gather,
         quarantine: Quarantine | None = None,
         quarantine_limit: float = 0.05,
         max_prompt_tokens: int | None = None,
@@ -71,7 +79,7 @@ class Loader:
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._make = make
         self._size = prompts_per_batch
-        self._seed, self._rank, self._world = seed, rank, world
+        self._seed, self._rank, self._world, self._gather = seed, rank, world, gather
         self._max_tokens = max_prompt_tokens
         self._prefetch = prefetch_mb * 2**20
         self._pool = DeadlinePool(workers) if workers else None
@@ -89,11 +97,7 @@ class Loader:
         """
         prompts: list[Prompt] = []
         while len(prompts) < self._size:
-            job, decoded = next(self._stream)
-            prompt = self._prompt(job, decoded)
-            self._mixture = job.key.after
-            if prompt is not None:
-                prompts.append(prompt)
+            prompts += self._round(self._size - len(prompts))
         return PromptBatch(tuple(prompts), cursor=self.state)
 
     @property
@@ -111,7 +115,7 @@ class Loader:
         """Go on where `state` was taken.
 
         Raises:
-            UserError: the sources, the seed or the ranks are not those of the state.
+            UserError: the sources or the seed are not those of the state.
         """
         for key, now in self._fixed.items():
             if state[key] != now:
@@ -138,24 +142,27 @@ class Loader:
         return {
             "sources": [[s.name, s.split, len(s.rows), s.weight] for s in self.sources],
             "seed": self._seed,
-            "rank": self._rank,
-            "world": self._world,
         }
 
     def _prepared(self) -> Iterator[tuple[Job[Draw], Outcome | None]]:
         """All draws from here on, decoded."""
-        jobs = map(self._job, self._draws(self._mixture))
+        draws = enumerate(self._draws(self._mixture), self._mixture.draws)
+        jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
         return decode_in_order(jobs, self._pool, 2 * self._size, self._prefetch)
 
     def _draws(self, mixture: Mixture) -> Iterator[Draw]:
         taken = list(mixture.taken)
         for number in itertools.count(mixture.draws):
-            source = bisect.bisect(self._bounds, uniform(f"{self._seed} draw {number}"))
-            position = taken[source]
+            source = self._source(number)
+            yield Draw(source, self._row(source, taken[source]))
             taken[source] += 1
-            if number % self._world == self._rank:
-                after = Mixture(number + 1, tuple(taken))
-                yield Draw(source, self._row(source, position), after)
+
+    def _source(self, number: int) -> int:
+        """Which source draw `number` takes."""
+        return bisect.bisect(self._bounds, uniform(f"{self._seed} draw {number}"))
+
+    def _is_mine(self, number: int) -> bool:
+        return number % self._world == self._rank
 
     def _row(self, source: int, position: int) -> int:
         """The row at a position of the endless sequence of a source's epochs."""
@@ -169,19 +176,43 @@ class Loader:
         source = self.sources[draw.source]
         return Job(draw, _sample(source, draw.row, self.quarantine), source.access, source.reading)
 
-    def _prompt(self, job: Job[Draw], decoded: Outcome | None) -> Prompt | None:
-        """The prompt of a job, or None for a bad row."""
-        source = self.sources[job.key.source]
-        made = _finish(
-            source, job.key.row, job, decoded, self._make, self._max_tokens, self.quarantine
-        )
-        if isinstance(made, Prompt):
-            self._tally.good()
-            return made
-        self._tally.wrong(made)
-        if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
-            raise UserError(f"no row of the training data can be used; the last: {made}")
-        return None
+    def _round(self, count: int) -> Iterator[Prompt]:
+        """The prompts of the next `count` draws, less the bad rows."""
+        numbers = range(self._mixture.draws, self._mixture.draws + count)
+        taken = list(self._mixture.taken)
+        made = self._made([number for number in numbers if self._is_mine(number)])
+        if self._world > 1:
+            made = self._exchanged(made)
+        for number, found in made:
+            taken[self._source(number)] += 1
+            self._mixture = Mixture(number + 1, tuple(taken))
+            if isinstance(found, Prompt):
+                self._tally.good()
+                yield found
+                continue
+            self._tally.wrong(found)
+            if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
+                raise UserError(f"no row of the training data can be used; the last: {found}")
+
+    def _made(self, numbers: Iterable[int]) -> Iterator[Made]:
+        """What becomes of this rank's next draws; these are their numbers."""
+        for number in numbers:
+            job, decoded = next(self._stream)
+            source, row = self.sources[job.key.source], job.key.row
+            yield (
+                number,
+                _finish(source, row, job, decoded, self._make, self._max_tokens, self.quarantine),
+            )
+
+    def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
+        """What all ranks made, in the order of the draws; the media of others are left out."""
+        own = {n: replace(m, home=self._rank) if isinstance(m, Prompt) else m for n, m in made}
+        told = {n: _without_media(m) if isinstance(m, Prompt) else m for n, m in own.items()}
+        found: dict[int, Prompt | str] = {}
+        for share, bad in self._gather((told, self.quarantine.take_new())):
+            found |= share
+            self.quarantine.learn(bad)
+        yield from sorted((found | own).items())
 
 
 def eval_batches(
@@ -273,6 +304,11 @@ def _finish(
     except UserError as error:
         quarantine.add(source, row, row_id(source, row), error)
         return str(error)
+
+
+def _without_media(prompt: Prompt) -> Prompt:
+    """The prompt as ranks that are not its home know it."""
+    return replace(prompt, media=(), encoded=replace(prompt.encoded, tensors={}))
 
 
 def row_id(source: Source, row: int) -> str | None:

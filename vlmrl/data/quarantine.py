@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from vlmrl import distributed
 from vlmrl.data.source import Source
 from vlmrl.errors import MediaError, UserError
 from vlmrl.files import append_line, read_lines, write_lines
@@ -22,6 +25,8 @@ class TooLong(UserError):
 class Quarantine:
     """The bad rows of a run, kept in a file across resumes; without a path, in memory only.
 
+    Of several ranks the main one writes; `take_new` and `learn` carry to it what the others found.
+
     `counts` has how many rows went in by kind: `row` (cannot become a sample), `media` (a picture
     that cannot be read), `length` (a prompt that is too long).
     """
@@ -29,13 +34,14 @@ class Quarantine:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._known: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._new: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
-        if path is not None and path.exists():
+        lines: list[dict[str, Any]] = []
+        if path is not None and distributed.is_main() and path.exists():
             lines = read_lines(path)
             write_lines(path, lines)  # without the torn last line of a killed run
-            for line in lines:
-                self._known[line["source"], line["split"]].add(line["row"])
-                self.counts[line["kind"]] += 1
+        for line in distributed.from_main(lines):
+            self._note(line)
 
     def rows(self, source: Source) -> set[int]:
         """The rows of a source that are known to be bad."""
@@ -49,17 +55,37 @@ class Quarantine:
         """
         kind = "media" if isinstance(error, MediaError) else "row"
         kind = "length" if isinstance(error, TooLong) else kind
-        self.rows(source).add(row)
-        self.counts[kind] += 1
-        if self._path is not None:
-            line = {
-                "id": sample_id,
-                "source": source.name,
-                "split": source.split,
-                "row": row,
-                "kind": kind,
-                "reason": str(error),
-            }
+        line = {
+            "id": sample_id,
+            "source": source.name,
+            "split": source.split,
+            "row": row,
+            "kind": kind,
+            "reason": str(error),
+        }
+        self._note(line)
+        self._write(line)
+        if distributed.world() > 1:
+            self._new.append(line)
+
+    def take_new(self) -> list[dict[str, Any]]:
+        """The lines that this rank has not told the others yet."""
+        new, self._new = self._new, []
+        return new
+
+    def learn(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Note what another rank found; a row that is known already is not noted again."""
+        for line in lines:
+            if line["row"] not in self._known[line["source"], line["split"]]:
+                self._note(line)
+                self._write(line)
+
+    def _note(self, line: Mapping[str, Any]) -> None:
+        self._known[line["source"], line["split"]].add(line["row"])
+        self.counts[line["kind"]] += 1
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._path is not None and distributed.is_main():
             append_line(self._path, line)
 
 

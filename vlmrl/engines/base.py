@@ -40,6 +40,8 @@ class Engine(Protocol):
     """True if its log-probs equal the trainer's; then no importance correction is needed."""
     concurrent: bool
     """True if it is a `ConcurrentEngine`."""
+    every_rank: bool
+    """True if every process of a run can have one of its own."""
 
     def start(self, policy: Policy) -> None:
         """Get ready to generate with this policy's weights."""

@@ -32,6 +32,7 @@ class Hf:
     max_rows: int = 512
     exact: ClassVar[bool] = True
     concurrent: ClassVar[bool] = False
+    every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
 
     def start(self, policy: Policy) -> None:

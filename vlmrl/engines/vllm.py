@@ -49,6 +49,7 @@ class Vllm(VllmOptions):
     sleep: bool = False
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = False
+    every_rank: ClassVar[bool] = False
     _policy: Any = field(default=None, init=False, repr=False)
     _llm: Any = field(default=None, init=False, repr=False)
     _adapter_folder: Any = field(default=None, init=False, repr=False)

@@ -66,6 +66,7 @@ class VllmServer(VllmOptions):
     sync_timeout: float = 300.0
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
+    every_rank: ClassVar[bool] = False
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
     _transfer: Any = field(default=None, init=False, repr=False)

@@ -1,0 +1,180 @@
+"""More than one process: which one this is, and the few things that processes tell each other.
+
+`torchrun` starts the same program several times; each process is a rank. Every function here that
+talks is called by all ranks, in the same order, or all of them wait. With one process none of them
+does anything. What is sent is pickled, between the processes of one run and never to or from a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+_T = TypeVar("_T")
+
+BUCKET = 2**24
+"""Numbers that are summed over the ranks at a time."""
+
+_rank, _world = 0, 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return _rank
+
+
+def world() -> int:
+    """How many processes there are."""
+    return _world
+
+
+def is_main() -> bool:
+    """Whether this process writes what a run has once: files, console, checkpoints."""
+    return _rank == 0
+
+
+def launched() -> bool:
+    """Whether a launcher started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def launched_rank() -> int:
+    """The rank that the launcher gave this process, also before and after the `session`."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def session(timeout_s: float) -> Iterator[None]:
+    """Inside, this process is one of those that `torchrun` started (alone, if it started none).
+
+    A rank that waits longer than `timeout_s` for the others fails. After an error nothing is said
+    goodbye to: the others' next call fails, and the launcher ends them.
+
+    Raises:
+        UserError: more processes on this machine than GPUs.
+    """
+    global _rank, _world
+    if not launched():
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    backend = "gloo"
+    if torch.cuda.is_available():
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if local >= torch.cuda.device_count():
+            raise UserError(
+                f"process {local + 1} on this machine has no GPU of its own "
+                f"({torch.cuda.device_count()} are visible): lower --nproc-per-node"
+            )
+        torch.cuda.set_device(local)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    _rank, _world = dist.get_rank(), dist.get_world_size()
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
+    _rank, _world = 0, 1
+
+
+# ------------------------------------------------------------------------------- telling each other
+
+
+def gather(value: _T) -> list[_T]:
+    """What every rank gave, by rank."""
+    if _world == 1:
+        return [value]
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * _world
+    dist.all_gather_object(found, value)
+    return found
+
+
+def from_main(value: _T) -> _T:
+    """What the main rank gave."""
+    if _world == 1:
+        return value
+    import torch.distributed as dist
+
+    found = [value]
+    dist.broadcast_object_list(found)
+    return found[0]
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether any rank says yes."""
+    return any(gather(flag))
+
+
+def barrier() -> None:
+    """Go on when every rank is here."""
+    gather(None)
+
+
+def from_turns(own: Sequence[_T]) -> list[_T]:
+    """What was dealt to the ranks in turns, `[rank::world]`, put together again."""
+    lists = gather(own)
+    longest = max(map(len, lists))
+    return [each[i] for i in range(longest) for each in lists if i < len(each)]
+
+
+# ------------------------------------------------------------------------------------------ weights
+
+
+def same_everywhere(tensors: Sequence[torch.Tensor]) -> None:
+    """Give every rank the main rank's values, in place."""
+    if _world == 1:
+        return
+    import torch.distributed as dist
+
+    for tensor in tensors:
+        dist.broadcast(tensor.detach(), 0)
+
+
+def sum_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Every `grad` becomes the sum over the ranks; None stays where no rank has one.
+
+    Once per update and not in torch's DistributedDataParallel, which sums in every backward, takes
+    the mean, and wants the same number of forwards, all through one module: here ranks have
+    different numbers of micro-batches, and the shares of a loss add up.
+    """
+    if _world == 1:
+        return
+    import torch
+    import torch.distributed as dist
+
+    given = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+    given = given.to(parameters[0].device)
+    dist.all_reduce(given, dist.ReduceOp.MAX)
+    used = [p for p, has in zip(parameters, given.tolist(), strict=True) if has]
+    for bucket in _buckets(used):
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        parts = flat.split([p.numel() for p in bucket])
+        for parameter, part in zip(bucket, parts, strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
+    """Neighbours of one type, together up to `BUCKET` numbers unless one alone has more."""
+    current: list[torch.nn.Parameter] = []
+    size = 0
+    for p in parameters:
+        if current and (size + p.numel() > BUCKET or p.dtype != current[0].dtype):
+            yield current
+            current, size = [], 0
+        current.append(p)
+        size += p.numel()
+    if current:
+        yield current
