@@ -10,6 +10,8 @@ import av
 import numpy as np
 from PIL import Image
 
+from vlmrl.decoded import Clip
+
 
 def frame(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:
     """A grey that says which frame it is, with a red top left corner; [H, W, 3] uint8."""
@@ -57,3 +59,18 @@ def animation(durations_ms: list[int], kind: str = "WEBP") -> bytes:
 def numbers(frames: np.ndarray) -> list[int]:
     """Which frames these are, by their grey."""
     return [round((float(f[f.shape[0] * 3 // 4 :].mean()) - 10) / 8) for f in frames]
+
+
+def clip(
+    count: int,
+    *,
+    size: tuple[int, int] = (56, 56),
+    fps: float = 2.0,
+    times: tuple[float, ...] | None = None,
+) -> Clip:
+    """Noise at `fps`, or at these times, as the loader would give it."""
+    width, height = size
+    frames = np.random.default_rng(count).integers(0, 255, (count, height, width, 3), np.uint8)
+    shown = times or tuple(n / fps for n in range(count))
+    end = times[-1] + 0.5 if times else count / fps
+    return Clip(frames, shown, end, tuple(range(count)), count, count / end, size)

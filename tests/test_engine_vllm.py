@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 from small import FAMILIES, advantages, mixed_batch, policy, prompt
+from test_models_video import CASES, shown
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -65,8 +66,9 @@ def fresh():
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(family, lora):
     made = policy(family, lora=lora)
-    engine = engine_for(made)
-    prompts = [*mixed_batch(made).prompts, *probe_prompts(made)]
+    engine = engine_for(made, max_clips=2)
+    clips = [shown(made, *media()) for media in CASES.values()]
+    prompts = [*mixed_batch(made).prompts, *probe_prompts(made), *clips]
     assert parity(engine, made, prompts).max_abs < 1e-5
     for step in range(2):
         change(made, step)

@@ -134,11 +134,11 @@ def test_parts_are_shown_in_order_and_the_instruction_ends_the_last_text(name):
 
 def test_what_a_family_cannot_show_is_a_clear_error():
     model = loaded("qwen2_5_vl")
-    clip = Sample("row-7", "t", (Media("video", path="a.mp4"), "What happens?"), Truth())
+    clip = Sample("row-7", "t", (Media("audio", path="a.wav"), "What is said?"), Truth())
     forged = Sample("row-8", "t", ("Look: <|image_pad|>",), Truth())
     thin = Sample("row-9", "t", (Media("image", data=b"-"), "What?"), Truth())
 
-    with pytest.raises(UserError, match=r"row-7.*a\.mp4 is a video"):
+    with pytest.raises(UserError, match=r"row-7.*a\.wav is a audio"):
         make_prompt(clip, [Image.new("RGB", (28, 28))], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-8.*<\|image_pad\|>"):
         make_prompt(forged, [], model.family, model.processor)
@@ -209,7 +209,7 @@ def test_features_that_do_not_fit_the_placeholders_are_refused():
     model = loaded("qwen2_5_vl")
     one, two = (prompt(model, images=n).encoded for n in (1, 2))
     features = model.family.tower_features(model.model, [two])
-    with pytest.raises(ValueError, match="image features for"):
+    with pytest.raises(ValueError, match="media features for"):
         ids, positions = torch.tensor([one.ids]), one.position_ids[:, None]
         model.family.decode(model.model, ids, None, positions, features)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 Picture = Image.Image
 """A picture: upright 8-bit RGB."""
+
+TOLD = 2e-3
+"""Seconds by which index / fps may miss a frame's time (containers round to milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +52,38 @@ class Clip:
     def size(self) -> tuple[int, int]:
         """(width, height) in pixels, as a picture's."""
         return self.frames.shape[2], self.frames.shape[1]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What transformers and vLLM call video metadata; a frame's time is its index / fps.
+
+        With the file's own indices where they tell the times, else (uneven, or cut out of a longer
+        clip) with indices in milliseconds.
+        """
+        told = np.array(self.indices) / self.fps
+        if np.allclose(told, self.times, atol=TOLD, rtol=0):
+            total, fps, indices = self.total, self.fps, list(self.indices)
+        else:
+            total, fps = max(1, round(self.duration * 1000)), 1000.0
+            indices = [round(time * 1000) for time in self.times]
+        return {
+            "total_num_frames": total,
+            "fps": fps,
+            "duration": self.duration,
+            "frames_indices": indices,
+            "video_backend": "vlmrl",
+        }
+
+    def paired(self) -> Clip:
+        """The same with an even number of frames, the last one repeated if need be."""
+        if len(self.frames) % 2 == 0:
+            return self
+        return replace(
+            self,
+            frames=np.concatenate([self.frames, self.frames[-1:]]),
+            times=(*self.times, self.times[-1]),
+            indices=(*self.indices, self.indices[-1]),
+        )
 
 
 Decoded = Picture | Clip | Recording

@@ -29,8 +29,8 @@ class VllmOptions:
     """Base of the vLLM engines; the fields are options.
 
     `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
-    prompt with its completion, in tokens. `max_images`, `max_recordings`: most of them in one
-    prompt. `max_num_seqs`: completions written at one time. `gpu_memory_utilization`: share of each
+    prompt with its completion, in tokens. `max_images`, `max_recordings`, `max_clips`: most of
+    them in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one time. `gpu_memory_utilization`: share of each
     GPU that vLLM may take. `kv_cache_gib`: size of the key-value cache; absent: what that share
     leaves, on a CPU 1. `block_size`: tokens of one cache block; absent: vLLM's choice.
     `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy merged into full weights, or as an
@@ -42,6 +42,7 @@ class VllmOptions:
     max_model_len: int = 8192
     max_images: int = 16
     max_recordings: int = 4
+    max_clips: int = 0
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.4
     kv_cache_gib: float | None = None
@@ -64,6 +65,11 @@ class VllmOptions:
                 f"model.lora.towers is {lora.towers}; use 'merged'"
             )
 
+    @property
+    def media_limits(self) -> dict[str, int]:
+        """Most media of each kind in one prompt."""
+        return {"image": self.max_images, "video": self.max_videos}
+
     def length_limit(self, policy: Policy) -> int:
         """`max_model_len`, or the model's own limit if that is lower."""
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
@@ -71,14 +77,22 @@ class VllmOptions:
     @property
     def limits(self) -> dict[str, int]:
         """Most media of one prompt, by option."""
-        return {"max_images": self.max_images, "max_recordings": self.max_recordings}
+        return {
+            "max_images": self.max_images,
+            "max_recordings": self.max_recordings,
+            "max_clips": self.max_clips,
+        }
 
     def _media_limits(self, policy: Policy) -> dict[str, int]:
-        """The same by vLLM's names, for what the model takes; videos are not sent."""
-        by_kind = {"image": self.max_images, "audio": self.max_recordings}
+        """The same by vLLM's names, for what the model takes."""
+        by_kind = {
+            "image": self.max_images,
+            "audio": self.max_recordings,
+            "video": self.max_clips,
+        }
         kinds: tuple[str, ...] = policy.family.kinds
         limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}
-        return {**limits, "video": 0} if "image" in kinds else limits
+        return {"video": 0, **limits} if "image" in kinds else limits
 
     def dtype_name(self, policy: Policy) -> str:
         """Name of torch's dtype in which the engine computes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.clock import seed_of
-from vlmrl.decoded import Recording
+from vlmrl.decoded import Clip, Recording
 from vlmrl.engines._completions import Written
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
@@ -74,11 +74,15 @@ def refuse_long(batch: PromptBatch, sampling: Sampling, limit: int) -> None:
 def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
     """Raise UserError if a prompt has more media of a kind than the engine was started for.
 
-    `limits` are by the engine's options: `max_images`, `max_recordings`.
+    `limits` are by the engine's options: `max_images`, `max_recordings`, `max_clips`.
     """
     for prompt in batch.prompts:
-        recordings = sum(isinstance(m, Recording) for m in prompt.media)
-        for option, count in (("max_images", len(prompt.images)), ("max_recordings", recordings)):
+        counts = {
+            "max_images": len(prompt.images),
+            "max_recordings": sum(isinstance(m, Recording) for m in prompt.media),
+            "max_clips": sum(isinstance(m, Clip) for m in prompt.media),
+        }
+        for option, count in counts.items():
             if count > limits[option]:
                 raise UserError(
                     f"sample {prompt.sample.id!r}: {count} {option[4:]} exceed the engine's "
@@ -87,13 +91,16 @@ def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
 
 
 def media_data(prompt: Prompt) -> dict[str, list[Any]]:
-    """VLLM's `multi_modal_data`: decoded media by kind."""
+    """VLLM's `multi_modal_data`: decoded media by kind; of clips the frames that were taken."""
     data: dict[str, list[Any]] = {}
     if prompt.images:
         data["image"] = list(prompt.images)
     recordings = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Recording)]
     if recordings:
         data["audio"] = recordings
+    clips = [m.paired() for m in prompt.media if isinstance(m, Clip)]
+    if clips:
+        data["video"] = [(c.frames, {**c.metadata, "do_sample_frames": False}) for c in clips]
     return data
 
 

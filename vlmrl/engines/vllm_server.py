@@ -93,6 +93,11 @@ class VllmServer(VllmOptions):
         Raises:
             UserError: vLLM is not installed, a server does not start or serves another model.
         """
+        if self.max_clips:
+            raise UserError(
+                "engine vllm_server takes no clips (max_clips must be 0): vLLM's endpoint would take "
+                "other frames out of them than the trainer saw; use engine vllm"
+            )
         if self.lora == "adapter":
             raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
         if self.urls:

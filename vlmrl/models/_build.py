@@ -167,6 +167,8 @@ def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
     return getattr(transformers, small.processor)(
         image_processor=transformers.Qwen2VLImageProcessor(**shared),
         tokenizer=tokenizer,
-        video_processor=getattr(transformers, small.video_processor)(**shared),
+        video_processor=getattr(transformers, small.video_processor)(
+            **{**shared, "size": {"shortest_edge": factor**2, "longest_edge": 8192 * factor**2}}
+        ),
         chat_template=CHAT_TEMPLATE,
     )

@@ -13,20 +13,23 @@ from typing import Any, ClassVar
 import torch
 
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Decoded, Picture
+from vlmrl.decoded import Clip, Decoded, Picture
 from vlmrl.errors import UserError
 from vlmrl.models import _build
 from vlmrl.models._chat import user_turn
+from vlmrl.models._qwen_layout import Layout, clip_pixels, fitting, runs
 from vlmrl.models.base import Family
-from vlmrl.schema import Encoded, Frame, Sample
+from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 
 IMAGE = "<|image_pad|>"
+PIXELS = ("pixel_values", "pixel_values_videos")
+GRIDS = ("image_grid_thw", "video_grid_thw")
 LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFeatures:
-    """Features of some images, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
+class MediaFeatures:
+    """Features of some images and clips, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
 
     Only Qwen3-VL has DeepStack levels: level k is added to the output of decoder layer k.
     """
@@ -34,17 +37,19 @@ class ImageFeatures:
     merged: tuple[torch.Tensor, ...]
     deepstack: tuple[tuple[torch.Tensor, ...], ...] = ()
 
-    def pick(self, images: Sequence[int]) -> ImageFeatures:
-        """The features of these images, in this order; an image may come more than once."""
-        return ImageFeatures(
-            tuple(self.merged[i] for i in images),
-            tuple(tuple(level[i] for i in images) for level in self.deepstack),
+    def pick(self, media: Sequence[int]) -> MediaFeatures:
+        """The features of these media, in this order; one may come more than once."""
+        return MediaFeatures(
+            tuple(self.merged[i] for i in media),
+            tuple(tuple(level[i] for i in media) for level in self.deepstack),
         )
 
 
 @dataclass(frozen=True)
 class MropeFamily(Family):
     """Base of the Qwen vision-language families."""
+
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video")
 
     media_tokens: ClassVar[tuple[str, ...]] = (
         IMAGE,
@@ -80,43 +85,65 @@ class MropeFamily(Family):
         """See `user_turn`."""
         return user_turn(self, processor, sample, instruction)
 
+    def adopt(self, processor: Any, config: Any) -> None:
+        """The processor learns how many positions a second has, and that `data.video` bounds pixels."""
+        processor.tokens_per_second = getattr(config.vision_config, "tokens_per_second", 1)
+        if hasattr(processor.video_processor, "cap_pixels_per_frame"):
+            processor.video_processor.cap_pixels_per_frame = False
+
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.
 
         `pixel_values` is float32 [patches, channels * time * patch * patch], `image_grid_thw` int64
-        [images, 3] in patches.
+        [images, 3] in patches; of clips `pixel_values_videos` and `video_grid_thw`.
 
         Raises:
-            UserError: an image of a shape that the model refuses.
+            UserError: an image or frames of a shape that the model refuses.
         """
-        placeholder = processor.image_token_id
+        kinds = {processor.image_token_id: "image", processor.video_token_id: "video"}
         compact = processor.tokenizer(text)["input_ids"]
-        if (places := compact.count(placeholder)) != len(media):
-            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
-        tensors, grids = self._pixels(processor, media)
-        merge = processor.image_processor.merge_size
-        ids: list[int] = []
-        pieces: list[torch.Tensor] = []
-        start = 0  # the next position: one past the largest so far, as get_rope_index counts
-        remaining = iter(grids)
-        for run in _split(compact, placeholder):
-            if run == [placeholder]:
-                _, rows, columns = next(remaining)
-                rows, columns = rows // merge, columns // merge
-                ids += run * (rows * columns)
-                pieces.append(_grid_positions(rows, columns) + start)
-                start += max(rows, columns)
+        places = [kinds[i] for i in compact if i in kinds]
+        shown = ["video" if isinstance(m, Clip) else "image" for m in media]
+        if places != shown:
+            wanted = ", ".join(
+                f"{places.count(k)} {k} placeholders for {shown.count(k)} {k}s"
+                for k in kinds.values()
+            )
+            raise UserError(f"the prompt has {wanted}, or they stand in another order")
+        clips = [m for m in media if isinstance(m, Clip)]
+        tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, Picture)])
+        for clip in clips:
+            self._clip_size(processor, clip)
+        more, clip_grids = clip_pixels(processor, clips)
+        waiting, pairs = iter(grids), iter(zip(clips, clip_grids, strict=True))
+        merge, layout = processor.image_processor.merge_size, Layout()
+        for run in runs(compact, tuple(kinds)):
+            kind = kinds.get(run[0])
+            if kind is None:
+                layout.text(run)
+            elif kind == "image":
+                _, rows, columns = next(waiting)
+                layout.grid(run[0], 1, rows // merge, columns // merge)
             else:
-                ids += run
-                pieces.append(torch.arange(start, start + len(run)).expand(3, -1))
-                start += len(run)
+                clip, (times, rows, columns) = next(pairs)
+                self._lay_clip(processor, layout, clip, (times, rows // merge, columns // merge))
         return Encoded(
-            ids=tuple(ids),
+            ids=tuple(layout.ids),
             compact_ids=tuple(compact),
-            tensors=tensors,
-            position_ids=torch.cat(pieces, dim=1),
-            next_position=start,
+            tensors={**tensors, **more},
+            position_ids=layout.positions,
+            next_position=layout.start,
         )
+
+    def _lay_clip(
+        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int]
+    ) -> None:
+        """A clip as one grid; its steps in time are as far apart as the family counts."""
+        layout.grid(processor.video_token_id, *grid, self._time_step(processor, clip))
+
+    def _time_step(self, processor: Any, clip: Clip) -> float:
+        """Positions from one step of a clip's grid in time to the next."""
+        return 1.0
 
     def _pixels(
         self, processor: Any, images: Sequence[Any]
@@ -132,7 +159,16 @@ class MropeFamily(Family):
     # --------------------------------------------------------------------------------- sizes
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """Original and resized size of the first image, with the family's space for coordinates."""
+        """Original and resized size of the first medium, with the family's space for coordinates."""
+        if isinstance(medium, Clip):
+            width, height = self._clip_size(processor, medium)
+            return Frame(
+                *medium.original,
+                space=self.space,
+                resized_width=width,
+                resized_height=height,
+                duration=medium.duration,
+            )
         if not isinstance(medium, Picture):
             return Frame(space=self.space)
         width, height = self._resized(processor, *medium.size)
@@ -143,6 +179,12 @@ class MropeFamily(Family):
         width, height = self._resized(processor, width, height)
         factor = _factor(processor.image_processor)
         return (width // factor) * (height // factor)
+
+    def _clip_size(self, processor: Any, clip: Clip) -> tuple[int, int]:
+        """(width, height) in pixels that the model sees of a clip's frames."""
+        from transformers.models.qwen2_vl.video_processing_qwen2_vl import smart_resize
+
+        return fitting(smart_resize, processor.video_processor, clip, clip.size[::-1])
 
     def _resized(self, processor: Any, width: int, height: int) -> tuple[int, int]:
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
@@ -176,31 +218,31 @@ class MropeFamily(Family):
 
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> ImageFeatures | None:
-        """The vision tower over all images of all prompts at once, with gradient."""
-        seen = [p.tensors for p in prompts if p.tensors]
-        if not seen:
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
+        """The vision tower over all images and clips of all prompts at once, with gradient."""
+        media = [medium for p in prompts for medium in _media(model.config, p)]
+        if not media:
             return None
         visual = model.model.visual
-        pixels = torch.cat([t["pixel_values"] for t in seen]).to(model.device, visual.dtype)
-        grid = torch.cat([t["image_grid_thw"] for t in seen])
+        pixels = torch.cat([pixels for pixels, _ in media]).to(model.device, visual.dtype)
+        grid = torch.stack([grid for _, grid in media])
         tokens = (grid.prod(-1) // visual.spatial_merge_size**2).tolist()
         out = visual(pixels, grid_thw=grid.to(model.device), return_dict=True)
         levels = getattr(out, "deepstack_features", ())  # Qwen3-VL only
-        return ImageFeatures(
+        return MediaFeatures(
             out.pooler_output.split(tokens), tuple(level.split(tokens) for level in levels)
         )
 
     def spread(
-        self, features: ImageFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
-    ) -> ImageFeatures | None:
-        """The features of every row's images, row after row; None if no row shows an image."""
+        self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
+    ) -> MediaFeatures | None:
+        """The features of every row's media, row after row; None if no row shows any."""
         if features is None:
             return None
-        counts = [len(p.tensors["image_grid_thw"]) if p.tensors else 0 for p in prompts]
+        counts = [sum(len(p.tensors.get(key, ())) for key in GRIDS) for p in prompts]
         first = [sum(counts[:i]) for i in range(len(counts))]
-        images = [first[r] + k for r in rows for k in range(counts[r])]
-        return features.pick(images) if images else None
+        media = [first[r] + k for r in rows for k in range(counts[r])]
+        return features.pick(media) if media else None
 
     def decode(
         self,
@@ -208,7 +250,7 @@ class MropeFamily(Family):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor,
-        features: ImageFeatures | None,
+        features: MediaFeatures | None,
         cache: Any = None,
     ) -> torch.Tensor:
         """Hidden states [B, T, H]; `features` take the image placeholders of `input_ids` in order.
@@ -219,10 +261,12 @@ class MropeFamily(Family):
         embeds = model.get_input_embeddings()(input_ids)
         deepstack = {}
         if features is not None:
-            places = input_ids == model.config.image_token_id
+            places = (input_ids == model.config.image_token_id) | (
+                input_ids == model.config.video_token_id
+            )
             merged = torch.cat(features.merged).to(embeds.dtype)
             if (wanted := int(places.sum())) != len(merged):
-                raise ValueError(f"{len(merged)} image features for {wanted} placeholders")
+                raise ValueError(f"{len(merged)} media features for {wanted} placeholders")
             embeds = embeds.masked_scatter(places[..., None], merged)
             if features.deepstack:
                 deepstack = {
@@ -244,20 +288,12 @@ def _factor(image_processor: Any) -> int:
     return image_processor.patch_size * image_processor.merge_size
 
 
-def _split(ids: Sequence[int], placeholder: int) -> list[list[int]]:
-    """The ids cut into runs of text and single placeholders."""
-    runs: list[list[int]] = []
-    for i in ids:
-        if i == placeholder or not runs or runs[-1] == [placeholder]:
-            runs.append([i])
-        else:
-            runs[-1].append(i)
-    return runs
-
-
-def _grid_positions(rows: int, columns: int) -> torch.Tensor:
-    """M-RoPE positions [3, rows * columns] of a still image from 0: time, row, column."""
-    positions = torch.zeros(3, rows, columns, dtype=torch.long)
-    positions[1] = torch.arange(rows)[:, None]
-    positions[2] = torch.arange(columns)
-    return positions.flatten(1)
+def _media(config: Any, prompt: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pixels [patches, dim] and grid [3] of each image and clip, in the prompt's order."""
+    by_token = {}
+    names = zip(("image_token_id", "video_token_id"), PIXELS, GRIDS, strict=True)
+    for token, pixels, grids in names:
+        grid = prompt.tensors.get(grids, torch.zeros(0, 3, dtype=torch.long))
+        cut = prompt.tensors[pixels].split(grid.prod(-1).tolist()) if len(grid) else ()
+        by_token[getattr(config, token)] = iter(zip(cut, grid, strict=True))
+    return [next(by_token[i]) for i in prompt.compact_ids if i in by_token]

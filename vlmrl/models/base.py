@@ -52,6 +52,9 @@ class Family:
         """
         raise TypeError(f"{type(self).__name__} builds no small models")
 
+    def adopt(self, processor: Any, config: Any) -> None:
+        """Note on a loaded processor what encoding needs and only the model's config says."""
+
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
         """The chat prompt as text, ONE placeholder per medium, generation prompt included."""
         raise TypeError(f"{type(self).__name__} must define render")

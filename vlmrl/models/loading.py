@@ -49,6 +49,7 @@ def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -
         assert config.path is not None  # the config allows exactly one of the two
         family, model, processor = _from_checkpoint(config.path, config)
     _set_pixel_budget(processor, config)
+    family.adopt(processor, model.config)
     return Loaded(model.eval(), processor, family)
 
 

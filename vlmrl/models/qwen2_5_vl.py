@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from vlmrl.decoded import Clip
 from vlmrl.models._build import Small
 from vlmrl.models._qwen import LANGUAGE_LINEAR, MropeFamily
+from vlmrl.models._qwen_layout import seconds_per_grid
 from vlmrl.schema import Space
 
 
@@ -40,3 +42,6 @@ class Qwen25Vl(MropeFamily):
             "initializer_range": 0.05,
         },
     )
+
+    def _time_step(self, processor: Any, clip: Clip) -> float:
+        return processor.tokens_per_second * seconds_per_grid(processor, clip)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from vlmrl.decoded import Clip
 from vlmrl.models._build import Small
 from vlmrl.models._qwen import LANGUAGE_LINEAR, MropeFamily
+from vlmrl.models._qwen_layout import Layout, fitting, grid_seconds
 from vlmrl.schema import Space
 
 
@@ -43,3 +45,27 @@ class Qwen3Vl(MropeFamily):
         side_share=20 / 64,
         interleaved=True,
     )
+
+    def _lay_clip(
+        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int]
+    ) -> None:
+        """Every step in time by itself, after its seconds as text.
+
+        The chat template's own start and end of a medium stay around all of them, as in
+        transformers and vLLM.
+        """
+        times, rows, columns = grid
+        seconds = grid_seconds(processor, clip)
+        assert len(seconds) == times
+        for moment in seconds:
+            layout.text(processor.tokenizer(f"<{moment:.1f} seconds>")["input_ids"])
+            layout.text([processor.vision_start_token_id])
+            layout.grid(processor.video_token_id, 1, rows, columns)
+            layout.text([processor.vision_end_token_id])
+
+    def _clip_size(self, processor: Any, clip: Clip) -> tuple[int, int]:
+        from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
+
+        clip = clip.paired()
+        sizes = (len(clip.frames), *clip.size[::-1])
+        return fitting(smart_resize, processor.video_processor, clip, sizes)
