@@ -29,13 +29,13 @@ class VllmOptions:
     """Base of the vLLM engines; the fields are options.
 
     `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
-    prompt with its completion, in tokens. `max_images`, `max_recordings`, `max_clips`: most of
-    them in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one time. `gpu_memory_utilization`: share of each
-    GPU that vLLM may take. `kv_cache_gib`: size of the key-value cache; absent: what that share
-    leaves, on a CPU 1. `block_size`: tokens of one cache block; absent: vLLM's choice.
-    `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy merged into full weights, or as an
-    adapter. `restarts`: how many times in a row a broken engine is started again before the run
-    stops. `timeout`: seconds for one call of generate.
+    prompt with its completion, in tokens. `max_images`, `max_recordings`, `max_clips`: most of them
+    in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one
+    time. `gpu_memory_utilization`: share of each GPU that vLLM may take. `kv_cache_gib`: size of
+    the key-value cache; absent: what that share leaves, on a CPU 1. `block_size`: tokens of one
+    cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy
+    merged into full weights, or as an adapter. `restarts`: how many times in a row a broken engine
+    is started again before the run stops. `timeout`: seconds for one call of generate.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -64,11 +64,6 @@ class VllmOptions:
                 "engine option lora: 'adapter' serves the language tower only, and "
                 f"model.lora.towers is {lora.towers}; use 'merged'"
             )
-
-    @property
-    def media_limits(self) -> dict[str, int]:
-        """Most media of each kind in one prompt."""
-        return {"image": self.max_images, "video": self.max_videos}
 
     def length_limit(self, policy: Policy) -> int:
         """`max_model_len`, or the model's own limit if that is lower."""
