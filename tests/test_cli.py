@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,6 +156,17 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path), "--debug"])
     with pytest.raises(cli.UserError, match="not a run folder"):
         cli.main()
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_without_vllm_its_engines_say_how_to_get_it(
+    vlmrl: Callable[..., Ran], engine: str
+) -> None:
+    ran = vlmrl("train", "quickstart", "run.dir=here", "sft=null", f"engine.name={engine}")
+    assert ran.code == 2
+    assert ran.err.startswith("error: the vllm engines need vLLM: pip install 'vlmrl[vllm]'")
+    assert len(ran.err.splitlines()) == 1
 
 
 def test_a_fault_of_ours_is_exit_code_1_without_a_traceback(vlmrl: Callable[..., Ran]) -> None:

@@ -11,8 +11,11 @@ import torch
 from PIL import Image
 
 from vlmrl import cli, doctor, forecast, plugins
+from vlmrl.config import load
 from vlmrl.doctor import bench, model
 from vlmrl.engines.hf import Hf
+from vlmrl.engines.vllm import Vllm
+from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.forecast import Forecast, activations, kept
 from vlmrl.schema import Completion
@@ -218,3 +221,23 @@ def test_a_user_error_of_a_check_is_its_verdict(monkeypatch):
     found = findings()
     assert found["lengths"] == [("FAIL", "not this one")]
     assert found["sync"][0][0] == "ok"
+
+
+def test_the_forecast_knows_what_vllm_takes_and_where(monkeypatch):
+    monkeypatch.setattr(forecast, "_capacity", lambda device: 2**34)
+    made = small.policy()
+    prompts = [small.prompt(made)]
+    config = load("quickstart", [])
+
+    def parts(engine):
+        seen = forecast.forecast(config, made, engine, prompts, kl=False).parts
+        return seen["engine"] - seen["weights"], seen["kv cache"]
+
+    assert parts(Vllm(kv_cache_gib=0.5)) == (2**29, 0)
+    assert parts(VllmServer())[0] == 2**30
+    elsewhere = VllmServer(urls=["http://10.0.0.2:8000"])
+    assert forecast.forecast(config, made, elsewhere, prompts, kl=False).parts["engine"] == 0
+    made.device = torch.device("cuda")
+    assert Vllm(gpu_memory_utilization=0.5).memory(made, 100) == (50, 0)
+    assert Vllm(gpu_memory_utilization=0.5, sleep=True).memory(made, 100) == (0, 50)
+    assert VllmServer(devices=["1"]).memory(made, 100) == (0, 0)

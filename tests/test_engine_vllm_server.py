@@ -1,8 +1,11 @@
 """Engine `vllm_server` with real servers: parity, safety, faults, and no process left behind."""
 
+import base64
 import dataclasses
 import http.client
+import json
 import os
+import pickle
 import random
 import re
 import signal
@@ -17,13 +20,15 @@ import pytest
 import torch
 from faulty_proxy import FaultyProxy, altered
 from PIL import Image
-from small import advantages, mixed_batch, policy, prompt
+from small import FAMILIES, advantages, mixed_batch, policy, prompt
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.batching import pack
 from vlmrl.config import LoraConfig
-from vlmrl.engines import serve
+from vlmrl.engines import _gloo, serve
+from vlmrl.engines._server import Server
+from vlmrl.engines._transfer import vllm_client
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.probe import parity, probe_prompts
@@ -40,7 +45,7 @@ GENERATE = "/inference/v1/generate"
 def change(made, seed=0, scale=0.05):
     """Other weights, not far from those that every policy of these tests starts with."""
     noise = torch.Generator().manual_seed(seed)
-    start = policy(lora=made.config.lora)
+    start = policy(made.config.build.family, made.config.lora)
     with torch.no_grad():
         for weight, first in zip(made.trainable, start.trainable, strict=True):
             weight.copy_(first + scale * torch.randn(weight.shape, generator=noise))
@@ -75,6 +80,11 @@ def tokens_written(server):
 def processes_of(server):
     process = psutil.Process(server.pid)
     return [process, *process.children(recursive=True)]
+
+
+def vital(processes):
+    """Those without which a server cannot go on: not Python's own helper."""
+    return [p for p in processes if "resource_tracker" not in " ".join(p.cmdline())]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +140,27 @@ def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
         assert parity(engine, made, prompts).max_abs < 1e-5
 
 
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
+def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
+    made = policy(family)
+    engine = VllmServer(enforce_eager=True, **SMALL)
+    engine.start(made)
+    (server,) = engine._servers
+    change(made)
+    engine.sync(made)
+    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    monkeypatch.setenv(serve.TOKEN, server._token)
+    adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))
+    other = VllmServer(urls=[server.url], **SMALL)
+    other.start(adapted)
+    assert parity(other, adapted, probe_prompts(adapted)).max_abs < 1e-5
+    change(adapted)
+    other.sync(adapted)
+    assert parity(other, adapted, probe_prompts(adapted)).max_abs < 1e-5
+    other.close()
+    engine.close()
+
+
 def test_a_lora_policy_arrives_merged(found):
     made = policy(lora=LoraConfig(rank=4, alpha=8, towers=["language", "vision"]))
     engine = found()
@@ -147,6 +178,22 @@ def test_weights_by_gloo_arrive_too(child, found):
         change(made, step)
         engine.sync(made)
         assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+
+
+def test_vllms_own_client_posts_what_json_cannot_hold():
+    """Handles of CUDA memory, for transfer ipc: tuples of bytes and types."""
+
+    class Recorded(Server):
+        def sync(self, path, body=None):
+            self.posted = path, json.loads(json.dumps(body))
+
+    server = Recorded("http://127.0.0.1:1", "token", 1.0)
+    handles = [{"GPU-1": (int, b"handle", (2, 3))}]
+    vllm_client(server).update_weights({"names": ["x"], "ipc_handles": handles})
+    path, body = server.posted
+    assert path == "/update_weights"
+    sent = base64.b64decode(body["update_info"]["ipc_handles_pickled"])
+    assert pickle.loads(sent) == handles
 
 
 def test_greedy_tokens_equal_the_hf_engines(child):
@@ -410,10 +457,48 @@ def test_a_server_that_hangs_meets_the_deadline_and_is_replaced(child):
     _, *workers = processes_of(engine._servers[0])
     for worker in workers:
         worker.suspend()
-    engine.timeout = 20
+    engine.timeout = 10
     assert tokens(engine.generate(batch, DRAW)) == whole
     engine.timeout = 1800
     assert not any(worker.is_running() for worker in workers)
+
+
+def test_a_server_whose_engine_dies_within_an_update_is_not_waited_for(child, caplog):
+    made, engine = child
+    _, *workers = vital(processes_of(engine._servers[0]))
+    for worker in workers:
+        worker.suspend()
+    change(made, seed=3)
+    update = threading.Thread(target=engine.sync, args=(made,))
+    update.start()
+    time.sleep(1)  # it waits for the pause
+    for worker in workers:
+        worker.kill()
+    update.join()
+    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert "server" in caplog.text and "no answer in" not in caplog.text
+
+
+def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
+    child, found, monkeypatch, caplog
+):
+    made, owner = child
+    engine = found(transfer="gloo")
+    engine.start(made)
+    engine.restarts, engine.start_timeout = 0, 1
+    broadcast, sent = _gloo.broadcast, []
+
+    def deadly(group, tensor):
+        sent.append(tensor)
+        if len(sent) == 5:
+            for process in vital(processes_of(owner._servers[0])):
+                process.kill()
+        broadcast(group, tensor)
+
+    monkeypatch.setattr(_gloo, "broadcast", deadly)
+    with pytest.raises(UserError, match="gave up after 1 tries"):
+        engine.sync(made)
+    assert "by gloo: " in caplog.text
 
 
 def test_servers_killed_at_random_moments_lose_no_prompt_and_no_weights(child):
@@ -423,8 +508,8 @@ def test_servers_killed_at_random_moments_lose_no_prompt_and_no_weights(child):
 
     def kill(delay):
         time.sleep(delay)
-        killed.append(chance.choice(processes_of(engine._servers[0])))
-        killed[-1].kill()
+        killed.append(engine._servers[0].pid)
+        chance.choice(vital(processes_of(engine._servers[0]))).kill()
 
     for step in range(8):
         batch = PromptBatch(tuple(prompt(made, 10 * step + i) for i in range(6)))
@@ -439,7 +524,7 @@ def test_servers_killed_at_random_moments_lose_no_prompt_and_no_weights(child):
             killer.join()
         change(made, step, scale=0.01)
         engine.sync(made)
-    assert len(killed) == 2
+    assert len({*killed, engine._servers[0].pid}) == 3  # each kill meant another server
 
 
 # ------------------------------------------------------------------------------- nothing is left

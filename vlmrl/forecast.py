@@ -11,6 +11,7 @@ import torch
 
 from vlmrl.batching import num_tokens, pack
 from vlmrl.config import Config
+from vlmrl.engines._options import VllmOptions, weight_bytes
 from vlmrl.engines.base import Engine
 from vlmrl.forward import CHUNK, completion_logprobs
 from vlmrl.policy import Policy
@@ -29,7 +30,7 @@ LOWER = {
     "optimizer": "model.lora or model.freeze",
     "activations": "optimizer.micro_tokens, model.gradient_checkpointing=true, model.max_pixels",
     "logits": "optimizer.micro_tokens",
-    "engine": "a server engine on another device",
+    "engine": "engine.options.gpu_memory_utilization or sleep=true, or vllm_server on another device",
     "kv cache": "engine.options.max_rows, rollout.max_tokens, rollout.prompts",
 }
 """What lowers each part, most effective first."""
@@ -80,17 +81,19 @@ def forecast(
     longest = max(len(prompt.encoded.ids) for prompt in prompts) + config.rollout.max_tokens
     completions = config.rollout.prompts * config.rollout.group_size
     rows = max(1, min(config.optimizer.micro_tokens // longest, completions))
+    capacity = _capacity(policy.device)
+    stays, generating = _engine(engine, policy, completions * longest, longest, capacity)
     parts = {
         "weights": weights,
         "reference": weights if kl and policy.adapter is None else 0,
         "gradients": trained,
         "optimizer": 2 * trained,  # AdamW: two moments
-        "engine": 0 if engine.exact else weights,  # its own copy
+        "engine": stays,
         "activations": activations(policy, prompts, rows * longest, config.rollout.max_tokens),
         "logits": _logits(policy, rows * config.rollout.max_tokens),
-        "kv cache": _kv_token(policy) * longest * min(_max_rows(engine), completions),
+        "kv cache": generating,
     }
-    return Forecast(parts, _capacity(policy.device))
+    return Forecast(parts, capacity)
 
 
 def activations(policy: Policy, prompts: Sequence[Prompt], tokens: int, max_tokens: int) -> int:
@@ -151,9 +154,15 @@ def _kv_token(policy: Policy) -> int:
     return 2 * text.num_hidden_layers * text.num_key_value_heads * width * size
 
 
-def _max_rows(engine: Engine) -> int:
-    """Completions that the engine decodes at a time; one without such a limit takes all."""
-    return getattr(engine, "max_rows", 2**31)
+def _engine(
+    engine: Engine, policy: Policy, tokens: int, longest: int, capacity: int
+) -> tuple[int, int]:
+    """Bytes that the engine keeps, and those that it needs only while it generates `tokens`."""
+    if isinstance(engine, VllmOptions):
+        return engine.memory(policy, capacity)
+    most = getattr(engine, "max_rows", None)
+    cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
+    return 0 if engine.exact else weight_bytes(policy), cached
 
 
 def _capacity(device: torch.device) -> int:

@@ -10,11 +10,10 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 
-def listen(address: str, world_size: int, timeout: float) -> tuple[TCPStore, int]:
-    """The trainer's meeting point and its port, on this address only (torch's own takes all)."""
-    listener = socket.create_server((address, 0))
-    port = listener.getsockname()[1]
-    store = TCPStore(
+def meeting_point(listener: socket.socket, world_size: int, timeout: float) -> TCPStore:
+    """Where the trainer waits, on the listener's address only (torch's own takes all)."""
+    address, port = listener.getsockname()[:2]
+    return TCPStore(
         address,
         port,
         world_size,
@@ -23,7 +22,6 @@ def listen(address: str, world_size: int, timeout: float) -> tuple[TCPStore, int
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
-    return store, port
 
 
 def join(address: str, port: int, rank: int, world_size: int, timeout: float) -> Any:

@@ -11,17 +11,25 @@ from typing import Any
 import torch
 
 
-def begin_update(model: Any, model_config: Any) -> None:
-    """Get the model ready to be given all its weights anew, whatever an earlier update left."""
+def abandon_update(model: Any, model_config: Any) -> None:
+    """End an update that broke off, if there is one; the next must be whole.
+
+    It has counted weights that would count again then, and end a layer too early.
+    """
     from vllm.model_executor.model_loader.reload.layerwise import (
         finalize_layerwise_reload,
         get_layerwise_info,
-        initialize_layerwise_reload,
     )
 
-    # What broke off has counted weights that would count again, and end a layer too early.
     if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
         finalize_layerwise_reload(model, model_config)
+
+
+def begin_update(model: Any, model_config: Any) -> None:
+    """Get the model ready to be given all its weights anew, whatever an earlier update left."""
+    from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
+
+    abandon_update(model, model_config)
     initialize_layerwise_reload(model)
 
 

@@ -125,6 +125,12 @@ class VllmOptions:
             given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
         return given
 
+    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+        """Bytes of the policy's device, which has `capacity`: always taken, and while generating."""
+        if policy.device.type == "cuda":
+            return round(self.gpu_memory_utilization * capacity), 0
+        return weight_bytes(policy) + int((self.kv_cache_gib or 1.0) * GIB), 0
+
 
 def _served_rank(rank: int) -> int:
     served = (8, 16, 32, 64, 128, 256, 320, 512)

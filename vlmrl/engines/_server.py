@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,6 +23,9 @@ from vlmrl.errors import UserError
 GRACE = 10.0
 """Seconds that a server has to end by itself before it is killed."""
 
+LOOK = 3.0
+"""Every so many seconds of waiting for an answer comes a look whether the server lives."""
+
 
 class Refused(UserError):
     """The server will not do what it was asked, and would not the next time."""
@@ -32,10 +36,7 @@ class NoAnswer(EngineFault):
 
 
 class Server:
-    """Calls to one server, and the life of its process if it is a child.
-
-    It also is what vLLM's own weight transfer calls a client: the four methods at the end.
-    """
+    """Calls to one server, and the life of its process if it is a child."""
 
     def __init__(self, url: str, token: str, sync_timeout: float) -> None:
         self.url, self._token, self._sync_timeout = url, token, sync_timeout
@@ -137,6 +138,7 @@ class Server:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
+            self._wait(connection.sock, timeout)
             response = connection.getresponse()
             text = response.read().decode()
             status = response.status
@@ -152,6 +154,26 @@ class Server:
             raise EngineFault(f"{stage}: {self}, {path}: status {status}: {text[:500]}")
         return _parsed(text)
 
+    def _wait(self, connection: socket.socket, timeout: float) -> None:
+        """Return when the answer begins.
+
+        vLLM leaves calls open whose engine has died, and then waits for them to end.
+
+        Raises:
+            EngineFault: the server is dead.
+            TimeoutError: `timeout` seconds are over.
+        """
+        deadline = time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        while not poll.poll(1000 * min(LOOK, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            try:
+                self.call("GET", "/health", None, LOOK, "health")
+            except NoAnswer:
+                pass  # busy, perhaps
+
     def rpc(self, method: str, *args: Any, stage: str) -> Any:
         """What the first worker answers to a call of `_worker.Worker`."""
         body = {"method": method, "args": list(args)}
@@ -159,32 +181,17 @@ class Server:
 
     # ------------------------------------------------------------------------------------- weights
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Let the workers meet the trainer."""
-        self._sync("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Announce an update."""
-        self._sync("/start_weight_update", None)
-
-    def update_weights(self, update_info: Any) -> None:
-        """Let the workers receive weights."""
-        self._sync("/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Make the received weights the model's."""
-        self._sync("/finish_weight_update", None)
-
     def pause(self) -> None:
         """Freeze all requests and empty all caches."""
-        self._sync("/pause?mode=keep&clear_cache=true", None)
+        self.sync("/pause?mode=keep&clear_cache=true")
 
     def resume(self, version: int) -> None:
         """Go on, with weights of this version."""
-        self._sync("/update_weight_version", {"new_version": str(version)})
-        self._sync("/resume", None)
+        self.sync("/update_weight_version", {"new_version": str(version)})
+        self.sync("/resume")
 
-    def _sync(self, path: str, body: Any) -> None:
+    def sync(self, path: str, body: Any = None) -> None:
+        """One part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,6 +17,7 @@ import safetensors.torch
 import torch
 
 from vlmrl.engines import _gloo
+from vlmrl.engines._requests import EngineFault
 from vlmrl.engines._server import Server
 from vlmrl.errors import UserError
 
@@ -77,13 +79,13 @@ class FileTransfer:
 
     def open(self, server: Server) -> None:
         """Nothing but vLLM's formality."""
-        server.init_weight_transfer_engine({})
+        server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, server: Server) -> None:
         """Name the file to the server."""
-        server.start_weight_update()
-        server.update_weights({"path": str(self._file)})
-        server.finish_weight_update()
+        server.sync("/start_weight_update")
+        server.sync("/update_weights", {"update_info": {"path": str(self._file)}})
+        server.sync("/finish_weight_update")
 
     def close(self) -> None:
         """Remove the file."""
@@ -107,12 +109,16 @@ class GlooTransfer:
     def open(self, server: Server) -> None:
         """Meet the server's workers."""
         world = 1 + _world_size(server, self._timeout)
-        store, port = _gloo.listen(self._address, world, self._timeout)
-        meeting = {"address": self._address, "port": port}
+        listener = _listener(self._address)
+        meeting = {"address": self._address, "port": listener.getsockname()[1]}
         meeting |= {"world_size": world, "timeout": self._timeout}
+        store = _gloo.meeting_point(listener, world, self._timeout)
         with ThreadPoolExecutor(1) as pool:
-            joined = pool.submit(server.init_weight_transfer_engine, meeting)
-            group = _gloo.group(store, 0, world, self._timeout, self._address)
+            joined = pool.submit(
+                server.sync, "/init_weight_transfer_engine", {"init_info": meeting}
+            )
+            with _faults_of(server, "gloo"):
+                group = _gloo.group(store, 0, world, self._timeout, self._address)
             joined.result()
         self._groups[server] = store, group
 
@@ -124,21 +130,31 @@ class GlooTransfer:
             "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
             "shapes": [list(t.shape) for t in tensors],
         }
-        server.start_weight_update()
+        server.sync("/start_weight_update")
         with ThreadPoolExecutor(1) as pool:
-            received = pool.submit(server.update_weights, listed)
-            for tensor in tensors:
-                _gloo.broadcast(self._groups[server][1], tensor)
+            received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
+            with _faults_of(server, "gloo"):
+                for tensor in tensors:
+                    _gloo.broadcast(self._groups[server][1], tensor)
             received.result()
-        server.finish_weight_update()
+        server.sync("/finish_weight_update")
 
     def close(self) -> None:
         """Leave all groups."""
         self._groups, self._weights = {}, {}
 
 
+@contextmanager
+def _faults_of(server: Server, way: str) -> Iterator[None]:
+    """What torch or vLLM says of a server that is gone or silent becomes an EngineFault."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise EngineFault(f"sync: {server} by {way}: {error}") from error
+
+
 class CudaTransfer:
-    """vLLM's own back-ends between GPUs; sends the live weights, without a copy."""
+    """vLLM's own back-ends between GPUs; written after vLLM's source, never run."""
 
     def __init__(self, name: Literal["nccl", "ipc"], address: str) -> None:
         self.backend: str = name
@@ -147,8 +163,8 @@ class CudaTransfer:
         self._senders: dict[Server, Any] = {}
 
     def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Keep the tensors themselves."""
-        self._weights = weights
+        """Copy them where they are; the trainer's own change while a server is started anew."""
+        self._weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def open(self, server: Server) -> None:
         """Let vLLM's trainer side meet the server's workers."""
@@ -159,17 +175,19 @@ class CudaTransfer:
         if self.backend == "ipc":
             info: Any = IPCTrainerInitInfo(rank=0)
         else:
-            with socket.create_server((self._address, 0)) as listener:
+            with _listener(self._address) as listener:
                 port = listener.getsockname()[1]
             world = 1 + _world_size(server, 60.0)
             info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
-        self._senders[server] = WeightTransferTrainerFactory.trainer_init(
-            info, client=server, source=_source(self)
-        )
+        with _faults_of(server, self.backend):
+            self._senders[server] = WeightTransferTrainerFactory.trainer_init(
+                info, client=vllm_client(server), source=_source(self)
+            )
 
     def send(self, server: Server) -> None:
         """Let vLLM do all of it."""
-        self._senders[server].send_weights()
+        with _faults_of(server, self.backend):
+            self._senders[server].send_weights()
 
     def close(self) -> None:
         """Leave all groups."""
@@ -191,6 +209,28 @@ def _source(cuda: CudaTransfer) -> Any:
             return iter(cuda._weights.items())
 
     return Held()
+
+
+def vllm_client(server: Server) -> Any:
+    """The client of vLLM, which can write handles of ipc, with our token and time-outs."""
+    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+
+    class Client(HTTPVLLMWeightSyncClient):
+        """Posts through `Server`."""
+
+        def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+            server.sync(f"/{path}", json)
+
+    return Client(server.url)
+
+
+def _listener(address: str) -> socket.socket:
+    try:
+        return socket.create_server((address, 0))
+    except OSError as error:
+        raise UserError(
+            f"engine option address: this machine cannot listen on {address!r}: {error}"
+        ) from error
 
 
 def _world_size(server: Server, timeout: float) -> int:

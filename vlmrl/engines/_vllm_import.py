@@ -22,6 +22,8 @@ _SETTINGS = {
     "DO_NOT_TRACK": "1",
     # Not ERROR: what a weight update could not load is a warning.
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # Not stdout: that is for our own results.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     # Else vLLM pins this process, the trainer with it, to some of the cores.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
@@ -54,8 +56,9 @@ def import_vllm() -> ModuleType:
         # vLLM looks at a model class in a fresh Python, to keep CUDA out of this one; a fresh
         # Python has no shim, and here there is no CUDA.
         registry._run_in_subprocess = lambda look: look()
-        # Warns at every call of set_num_threads, and of two libraries that are not preloaded.
-        _quiet("vllm.v1.worker.cpu_worker")
+        # Warn of what we chose (seed, chunked prefill) and of what a CPU lacks, at every start.
+        for part in ("v1.worker.cpu_worker", "engine.arg_utils", "config.vllm", "platforms.cpu"):
+            _quiet(f"vllm.{part}")
     return vllm
 
 

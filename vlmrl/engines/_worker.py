@@ -33,8 +33,9 @@ class Worker:
         _model.set_temperature(self.model_runner.get_model(), temperature)
 
     def abandon_update(self) -> None:
-        """Forget an update that broke off; the next one must be whole."""
+        """Forget an update that broke off, see `_model.abandon_update`; vLLM's own do not."""
         self._weight_update_active = False
+        _model.abandon_update(self.model_runner.get_model(), self.vllm_config.model_config)
 
     def describe(self) -> dict[str, Any]:
         """What the trainer compares with its own model before it trusts this server."""

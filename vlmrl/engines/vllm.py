@@ -121,6 +121,12 @@ class Vllm(VllmOptions):
             self._adapter_folder.cleanup()
             self._adapter_folder = None
 
+    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+        """See `VllmOptions`; what sleeps is there only while generating."""
+        stays, generating = super().memory(policy, capacity)
+        asleep = self.sleep and policy.device.type == "cuda"
+        return (0, stays) if asleep else (stays, generating)
+
     # ------------------------------------------------------------------------------------- starting
 
     def _start(self) -> None:

@@ -182,6 +182,12 @@ class VllmServer(VllmOptions):
             self._folder = None
         self._policy = None
 
+    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+        """See `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
+        stays, generating = super().memory(policy, capacity)
+        here = 0 if self.urls or self.devices else self.servers
+        return here * stays, here * generating
+
     # -------------------------------------------------------------------------------------- servers
 
     def _bring_up(self) -> None:
