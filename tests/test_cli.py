@@ -160,9 +160,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
-def test_without_vllm_its_engines_say_how_to_get_it(
-    vlmrl: Callable[..., Ran], engine: str
-) -> None:
+def test_without_vllm_its_engines_say_how_to_get_it(vlmrl: Callable[..., Ran], engine: str) -> None:
     ran = vlmrl("train", "quickstart", "run.dir=here", "sft=null", f"engine.name={engine}")
     assert ran.code == 2
     assert ran.err.startswith("error: the vllm engines need vLLM: pip install 'vlmrl[vllm]'")

@@ -108,11 +108,28 @@ def drawn(folder, steps):
     return found
 
 
+LUCK = '''
+from dataclasses import dataclass
+
+from vlmrl.schema import Verdict
+from vlmrl.verifier import Verifier
+
+
+@dataclass(frozen=True)
+class Luck(Verifier):
+    """Pays random words, so that every step changes the weights."""
+
+    def __call__(self, completion, sample):
+        return Verdict(sum(completion.token_ids) % 8 / 7)
+'''
+
+
 @pytest.mark.parametrize(
     ("steps", "kills"), [(12, 1), pytest.param(200, 5, marks=pytest.mark.nightly)]
 )
 def test_a_run_whose_server_is_killed_trains_every_prompt_once(steps, kills, tmp_path):
-    more = [*TINY, f"run.steps={steps}"]
+    (tmp_path / "luck.py").write_text(LUCK)
+    more = [*TINY, f"run.steps={steps}", f"rewards=[{tmp_path}/luck.py:Luck]"]
     undisturbed = drawn(trained(tmp_path / "hf", *more), steps)
     chance = random.Random(0)
     moments = sorted(chance.sample(range(1, steps * 3 // 4), kills))
@@ -126,6 +143,7 @@ def test_a_run_whose_server_is_killed_trains_every_prompt_once(steps, kills, tmp
     assert drawn(folder, steps) == undisturbed
     lines = metrics(folder)
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert sum(line["update/grad_norm"] > 0 for line in lines) > steps / 2
     # Weights older than the policy's would show here.
     assert max(line["rollout/logprob_gap"] for line in lines) < 1e-5
     assert words(folder).count("server") >= kills
