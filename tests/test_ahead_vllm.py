@@ -3,6 +3,9 @@
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,8 +13,8 @@ import psutil
 import pytest
 import torch
 from small import advantages
+from test_ahead import TINY, ids_of, no_thread_is_left, order, trained, training  # noqa: F401
 from test_ahead import config as ahead_config
-from test_ahead import ids_of, no_thread_is_left, order, trained, training  # noqa: F401
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -114,3 +117,23 @@ def kill_a_server(folder, killed):
     servers = [p for p in children if "engines.serve" in " ".join(p.cmdline())]
     killed.append(chance.choice([*servers, *servers[0].children(recursive=True)]))
     killed[-1].kill()
+
+
+def test_a_run_that_is_told_to_stop_at_once_leaves_no_process_behind(tmp_path):
+    folder = tmp_path / "run"
+    arguments = [f"run.dir={folder}", *TINY, SERVER, "rollout.staleness=2", "run.steps=1000"]
+    trainer = subprocess.Popen(
+        [sys.executable, "-m", "vlmrl", "train", "quickstart", *arguments, "run.save_every=1000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (folder / "metrics.jsonl").exists():
+        assert trainer.poll() is None
+        time.sleep(0.1)
+    family = psutil.Process(trainer.pid).children(recursive=True)
+    assert any("engines.serve" in " ".join(p.cmdline()) for p in family)
+    for _ in range(2):  # the first asks for a stop after the step
+        trainer.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    trainer.wait(60)
+    assert not psutil.wait_procs(family, timeout=15)[1]

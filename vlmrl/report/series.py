@@ -80,6 +80,7 @@ ABOUT = {
     "More": "Metrics that this report has no place for.",
 }
 SHARES = "truncated|masked"
+AHEAD = "off_policy|trainer_waiting|generation_idle"
 STEP_RULES = (
     Rule("reward/mean", "Reward", "Reward", ALL),
     Rule("source/(.+)/reward", "Reward", "Reward", "{0}"),
@@ -92,6 +93,8 @@ STEP_RULES = (
     Rule("mode/([^/]+)/share", "Rollouts", "Modes", "{0}", "share"),
     Rule("mode/([^/]+)/(.+)", "Rollouts", "{1}, by mode", "{0}"),
     Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
+    Rule("rollout/(staleness|staleness_max)", "Rollouts", "Age of tokens, updates", "{0}"),
+    Rule(f"rollout/({AHEAD})", "Rollouts", "Rollouts ahead of the trainer", "{0}", "share"),
     Rule("rollout/(.+)", "Rollouts", "rollout/{0}", "{0}"),
     Rule("loss/clip_(low|high)", "Update", "Clipped tokens", "{0}", "share"),
     Rule("((?:loss|update)/.+)", "Update", "{0}", "{0}"),
