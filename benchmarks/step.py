@@ -13,7 +13,8 @@ as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are v
 Every way has a process of its own with one thread; they take turns, step by step, the first to warm
 up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
 `update` is forward, loss, backward, clipping and optimizer, `other` the rest of a step: pictures,
-rewards, advantages. Memory is the peak of the process, imports included.
+rewards, advantages; of vlmrl also as a share of the step, which is to be 5 % at most. Memory is the
+peak of the process, imports included.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ def row(case: Case, way: str, own: Step, trl: Step) -> str:
         return f"{own[key]:.{digits}f}" + f" ({trl[key] / own[key]:.2f}x)" * (way != "trl")
 
     shape = f"{case.prompt} | {case.completion} | {case.prompts} x {case.group} | {way}"
-    seconds = " | ".join(beside(phase, 2) for phase in PHASES)
+    cells = {phase: beside(phase, 2) for phase in PHASES}
+    if way != "trl":
+        cells["other"] = f"{own['other']:.3f}, {own['other'] / own['step']:.1%}"
+    seconds = " | ".join(cells.values())
     return f"| {shape} | {seconds} | {own['spread']:.0%} | {beside('peak', 0)} |"
 
 

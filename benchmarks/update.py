@@ -12,6 +12,9 @@ plain forward (tower once per prompt), `ours` is what the trainer chooses with
 `optimizer.shared_forward: auto`; the prediction is the ratio of floating-point operations.
 `memory`: the low-memory update against plain forwards of one completion each. `small`: 16 groups of
 8 short completions of the model that the quickstart builds.
+
+Exits with 1 if a gate is broken: `ours` is never slower than 0.95 of `plain`; the low-memory update
+keeps no more than plain forwards of one completion each and is at least 3 times as fast.
 """
 
 from __future__ import annotations
@@ -57,6 +60,13 @@ CELL = 28
 
 
 Ways = dict[str, Callable[[], None]]
+broken: list[str] = []
+"""What was found wrong."""
+
+
+def gate(holds: bool, what: str) -> None:
+    if not holds:
+        broken.append(what)
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ def main() -> None:
         lines.append("")
     if asked.out:
         asked.out.write_text("\n".join(lines).rstrip() + "\n")
+    if broken:
+        raise SystemExit("\n".join(["broken gates:", *broken]))
 
 
 def grid_table(cases: Sequence[Case], repeats: int) -> Iterator[str]:
@@ -118,6 +130,7 @@ def grid_table(cases: Sequence[Case], repeats: int) -> Iterator[str]:
             f"**{seconds[way] / seconds['ours']:.2f}x** ({flops[way] / flops['ours']:.2f})"
             for way in ("trainers", "plain")
         ]
+        gate(seconds["plain"] >= 0.95 * seconds["ours"], f"{case}: ours is slower than plain")
         chosen = "shared" if shared else "plain"
         cells = [case.prompt, case.completion, case.group, chosen]
         cells += [f"{s:.2f}" for s in seconds.values()]
@@ -127,7 +140,7 @@ def grid_table(cases: Sequence[Case], repeats: int) -> Iterator[str]:
 def memory_table(repeats: int) -> Iterator[str]:
     yield (
         "| P | C | G | plain, 1 at a time: s, MiB "
-        "| shared, whole group: s, MiB | low memory: s, MiB | plain / low memory |"
+        "| shared, whole group: s, MiB | low memory: s, MiB | plain / low memory (FLOPs) |"
     )
     yield "|---|---|---|---|---|---|---|"
     policy = make_policy()
@@ -142,7 +155,12 @@ def memory_table(repeats: int) -> Iterator[str]:
         seconds = medians(ways, repeats)
         cells = [str(n) for n in (case.prompt, case.completion, case.group)]
         cells += [f"{seconds[name]:.2f}, {saved[name]:.0f}" for name in ways]
-        yield "| " + " | ".join([*cells, f"**{seconds['plain'] / seconds['low']:.2f}x**"]) + " |"
+        gate(saved["low"] <= saved["plain"], f"{case}: low memory keeps more than plain")
+        ratio = seconds["plain"] / seconds["low"]
+        gate(ratio >= 3, f"{case}: low memory is only {ratio:.2f} times as fast as plain")
+        flops = predicted(policy, case, shared=True)  # one at a time, plain computes all G times
+        cells.append(f"**{ratio:.2f}x** ({flops['trainers'] / flops['ours']:.2f})")
+        yield "| " + " | ".join(cells) + " |"
 
 
 def small_table(repeats: int) -> Iterator[str]:
@@ -178,6 +196,7 @@ def small_table(repeats: int) -> Iterator[str]:
     )
     cells = [f"P = {SMALL}, C = 14 to 18"] + [f"{s:.3f}" for s in seconds.values()]
     cells += [f"**{seconds[way] / seconds['ours']:.2f}x**" for way in ("trainers", "plain")]
+    gate(seconds["plain"] >= 0.95 * seconds["ours"], "small: ours is slower than plain")
     yield "| " + " | ".join(cells) + " |"
 
 

@@ -17,7 +17,6 @@ from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
-from vlmrl.forecast import Forecast, activations, kept
 from vlmrl.schema import Completion
 
 TINY = ["run.threads=1", "evaluation.limit=8", "checks.canary_prompts=4"]
@@ -180,29 +179,6 @@ def test_the_space_of_answers_is_told_by_their_fit():
 
 
 # --------------------------------------------------------------------------------------- memory
-
-
-def test_activations_drawn_out_from_two_small_batches_are_those_of_a_large_one():
-    policy = small.policy()
-    prompts = [small.prompt(policy, 0) for _ in range(12)]
-    large = forecast._micro(prompts, 8)
-    measured = kept(policy, large)
-    tokens = forecast.num_tokens(large)
-    assert activations(policy, prompts[:3], tokens, 8) == pytest.approx(measured, rel=0.05)
-
-
-def test_checkpointing_keeps_less_and_frozen_towers_need_no_gradients():
-    plain, spare = small.policy(), small.policy(gradient_checkpointing=True)
-    micro = forecast._micro([small.prompt(plain, 0)], 8)
-    assert kept(spare, micro) < 0.6 * kept(plain, micro)
-
-
-def test_the_peak_takes_the_larger_of_generation_and_update():
-    parts = dict.fromkeys(forecast.LOWER, 0) | {"weights": 100, "kv cache": 30, "activations": 50}
-    seen = Forecast(parts, capacity=200)
-    assert (seen.peak, seen.share) == (150, 0.75)
-    assert seen.advice().startswith("weights: lower with model.dtype")
-    assert "optimizer.micro_tokens" in seen.advice()
 
 
 def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatch):

@@ -138,7 +138,7 @@ def test_a_cache_with_room_draws_what_transformers_own_cache_draws(monkeypatch, 
     monkeypatch.setattr(_cache, "GROWTH", growth)
     roomy = engine_for(made).generate(batch, draw)
 
-    def copying(cache, rows):
+    def copying(cache, rows, more):
         for layer in cache.layers:
             layer.reorder_cache(rows)
 

@@ -1,7 +1,9 @@
 """The shared forward gives the plain one's log-probs and gradients, or it is not used."""
 
 import dataclasses
+import json
 import logging
+import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from transformers import Gemma3ForConditionalGeneration
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.models.gemma3 import Gemma3Config
 
-from vlmrl import shared_attention, shared_forward
+from vlmrl import cli, shared_attention, shared_forward
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.batching import num_tokens, pack, rows_of
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
@@ -514,3 +516,43 @@ def test_out_of_memory_with_a_single_completion_is_the_users_to_solve():
     with pytest.raises(UserError, match="out of memory"):
         batches = packed(rollouts_of(made))
         made.update(batches, Hungry(most=0), lr=0.0, progress=0.0)
+
+
+# ------------------------------------------------------------------------------------- whole runs
+
+SCORE = "def score(completion):\n    return sum(completion.token_ids) % 7 / 7\n"
+SHORT = [
+    "run.threads=1",
+    "run.steps=5",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft=null",
+    "evaluation=null",
+    "rollout.prompts=4",
+    "rollout.group_size=4",
+    "rollout.max_tokens=6",
+    "optimizer.epochs=2",
+    "algorithm={name: grpo, options: {kl: 0.5}}",
+]
+
+
+def test_runs_with_it_and_without_it_have_the_same_curves(tmp_path, monkeypatch):
+    (tmp_path / "sums.py").write_text(SCORE)
+    curves = []
+    for setting in ("on", "off"):
+        folder = tmp_path / setting
+        more = [f"run.dir={folder}", f"rewards=[{tmp_path}/sums.py:score]"]
+        more.append(f"optimizer.shared_forward={setting}")
+        monkeypatch.setattr(sys, "argv", ["vlmrl", "train", "quickstart", *SHORT, *more])
+        with pytest.raises(SystemExit) as done:
+            cli.main()
+        assert done.value.code == 0
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        curves.append([json.loads(line) for line in lines])
+    assert [line["update/shared"] for line in curves[0]] == [1.0] * 5
+    assert [line["update/shared"] for line in curves[1]] == [0.0] * 5
+    assert max(abs(line["loss/total"]) for line in curves[0]) > 0.01
+    for one, other in zip(*curves, strict=True):
+        assert one["reward/mean"] == other["reward/mean"]
+        assert one["loss/total"] == pytest.approx(other["loss/total"], abs=1e-4)
+        assert one["update/grad_norm"] == pytest.approx(other["update/grad_norm"], rel=1e-3)

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 import torch
 
-from vlmrl.batching import num_tokens, pack
+from vlmrl.batching import pack
 from vlmrl.config import Config
 from vlmrl.engines._options import VllmOptions, weight_bytes
 from vlmrl.engines.base import Engine
-from vlmrl.forward import CHUNK, completion_logprobs
+from vlmrl.forward import CHUNK, Sharing
 from vlmrl.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
 GIB = 2**30
-ROWS = 2
-"""Completions per prompt of the micro-batches that are measured."""
 TIGHT = 0.85
 """Share of the device above which fragmentation and the like may not fit any more."""
 
+STATE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit": 0.5}
+"""Size of an optimizer's state beside the float32 weights that it trains: two moments."""
+
 LOWER = {
-    "weights": "model.dtype=bfloat16 with model.lora or model.freeze, or a smaller model",
+    "weights": "model.lora with model.quantization=nf4 or model.dtype=bfloat16, or a smaller model",
     "reference": "algorithm.options.kl=0, or model.lora (the base model is then the reference)",
     "gradients": "model.lora or model.freeze",
-    "optimizer": "model.lora or model.freeze",
+    "optimizer": "optimizer.name=adamw_8bit, model.lora or model.freeze",
     "activations": "optimizer.micro_tokens, model.gradient_checkpointing=true, model.max_pixels",
     "logits": "optimizer.micro_tokens",
     "engine": "engine.options.gpu_memory_utilization or sleep=true, or vllm_server on another device",
@@ -38,18 +40,26 @@ LOWER = {
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Bytes by part; `phase` names those that exist only while generating or while updating."""
+    """Bytes by part: what stays, what comes with the update, and the KV cache of generation."""
 
     parts: dict[str, int]
     capacity: int
     """Bytes of the device."""
+    accumulated: bool = True
+    """An update has several micro-batches: whole gradients lie beside a micro-batch's activations."""
 
     @property
     def peak(self) -> int:
-        """All that stays, and the larger of what generation and what the update adds."""
-        generating = self.parts["kv cache"]
-        updating = self.parts["activations"] + self.parts["logits"]
-        return sum(self.parts.values()) - min(generating, updating)
+        """All that stays, and the larger of what generation and what the update adds.
+
+        In a single micro-batch gradients come as activations go. They stay until the next update.
+        """
+        parts = self.parts
+        gradients, forward = parts["gradients"], parts["activations"] + parts["logits"]
+        generating = gradients + parts["kv cache"]
+        updating = gradients + forward if self.accumulated else forward
+        stays = sum(parts.values()) - gradients - forward - parts["kv cache"]
+        return stays + max(generating, updating)
 
     @property
     def share(self) -> float:
@@ -70,80 +80,125 @@ class Forecast:
 def forecast(
     config: Config, policy: Policy, engine: Engine, prompts: Sequence[Prompt], kl: bool
 ) -> Forecast:
-    """The peak of a step with prompts like these, on the policy's device.
+    """The peak of a step with prompts as long as the longest of these, on the policy's device.
 
-    Activations are measured on two small micro-batches and drawn out to the largest that the config
-    allows, by the plain forward: the shared forward needs less. With gradient checkpointing one
-    layer's recomputation is not counted. `kl`: the algorithm keeps a reference.
+    Every completion is taken to reach the limit. `kl`: the algorithm keeps a reference.
     """
     weights = sum(_bytes(p) for p in policy.base.parameters())
     trained = sum(_bytes(p) for p in policy.trainable)
-    longest = max(len(prompt.encoded.ids) for prompt in prompts) + config.rollout.max_tokens
+    prompt = max(prompts, key=lambda p: len(p.encoded.ids))
+    limit = config.rollout.max_tokens
+    longest = len(prompt.encoded.ids) + limit
     completions = config.rollout.prompts * config.rollout.group_size
     rows = max(1, min(config.optimizer.micro_tokens // longest, completions))
     capacity = _capacity(policy.device)
     stays, generating = _engine(engine, policy, completions * longest, longest, capacity)
+    low_memory = config.optimizer.shared_forward == "low_memory"
     parts = {
         "weights": weights,
         "reference": weights if kl and policy.adapter is None else 0,
         "gradients": trained,
-        "optimizer": 2 * trained,  # AdamW: two moments
+        "optimizer": round(STATE[config.optimizer.name] * trained),
         "engine": stays,
-        "activations": activations(policy, prompts, rows * longest, config.rollout.max_tokens),
-        "logits": _logits(policy, rows * config.rollout.max_tokens),
+        "activations": activations(config, policy, prompt, rows),
+        "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
     }
-    return Forecast(parts, capacity)
+    several = low_memory or rows * config.optimizer.updates < completions
+    return Forecast(parts, capacity, several)
 
 
-def activations(policy: Policy, prompts: Sequence[Prompt], tokens: int, max_tokens: int) -> int:
-    """Bytes that autograd keeps for a micro-batch of so many tokens, prompts and padding included."""
-    small, large = (_micro(p, max_tokens) for p in (prompts[:1], prompts[:3]))
-    low, high = kept(policy, small), kept(policy, large)
-    at, further = num_tokens(small), num_tokens(large)
-    if further == at:  # a single prompt: nothing to draw a line through
-        return low * tokens // at
-    slope = max(0.0, (high - low) / (further - at))
-    return round(max(0.0, low - slope * at) + slope * tokens)
+# ---------------------------------------------------------------------------------- activations
 
 
-def kept(policy: Policy, micro: MicroBatch) -> int:
-    """Bytes that autograd keeps between forward and backward of a micro-batch, weights left out."""
-    storages = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
+def activations(config: Config, policy: Policy, prompt: Prompt, rows: int) -> int:
+    """Bytes of activations in the update of a micro-batch of so many completions of the full length.
+
+    Measured on one or two rows of the forward that the config would choose: every further prompt
+    and every further completion adds the same. With checkpointing also one layer, computed again.
+    """
+    o, limit, group = config.optimizer, config.rollout.max_tokens, config.rollout.group_size
+    sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
+    if o.shared_forward == "low_memory":
+        return kept(policy, _micro(prompt, 1, 2, limit), sharing)
+    groups = -(-rows // group)
+    shared = sharing.pays(_micro(prompt, 1, min(rows, group), limit))
+    sharing = replace(sharing, setting="on" if shared else "off")
+
+    def drawn_out() -> int:
+        one, two, apart = (
+            kept(policy, _micro(prompt, prompts, each, limit), sharing)
+            for prompts, each in ((1, 1), (1, 2), (2, 1))
+        )
+        return one + (rows - 1) * (two - one) + (groups - 1) * (apart - two)
+
+    found = drawn_out()
+    if policy.config.gradient_checkpointing:
+        policy.base.gradient_checkpointing_disable()
+        found += (drawn_out() - found) // policy.base.config.get_text_config().num_hidden_layers
+        policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+    return found
+
+
+def kept(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
+    """Bytes that autograd keeps between forward and backward of a micro-batch, weights left out.
+
+    With `low_memory` those of one prompt and its first completion.
+    """
+    before, policy.sharing = policy.sharing, sharing
+    try:
+        with _noted(policy) as sizes:
+            if sharing.setting == "low_memory":
+                kept_alive: Any = policy.one_by_one(policy.base, micro)
+                next(kept_alive)
+            else:
+                kept_alive = policy.logprobs(micro)
+        del kept_alive  # only now: a storage that is freed gives its address to the next
+    finally:
+        policy.sharing = before
+    return sum(sizes.values())
+
+
+@contextlib.contextmanager
+def _noted(policy: Policy) -> Iterator[dict[int, int]]:
+    """The storages that autograd keeps meanwhile: address -> bytes."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
     sizes: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in storages:
+        if storage.data_ptr() not in weights:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logprobs, _ = completion_logprobs(
-            policy.base, policy.family, micro, policy.temperature, policy.pad_id
-        )
-    del logprobs  # only now: a storage that is freed gives its address to the next
-    return sum(sizes.values())
+        yield sizes
 
 
-def _micro(prompts: Sequence[Prompt], max_tokens: int) -> MicroBatch:
-    """Completions of the full length, of any token, in one micro-batch."""
+def _micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBatch:
+    """`each` completions of the full length, of any token, to every one of `prompts` equal prompts."""
     words = (1,) * max_tokens
     one = Completion(
-        "", Parsed(None, None, "none", False, 0.0), prompts[0].frame, words, (0.0,) * max_tokens
+        "", Parsed(None, None, "none", False, 0.0), prompt.frame, words, (0.0,) * max_tokens
     )
-    rollouts = Rollouts(PromptBatch(tuple(prompts)), ((one,) * ROWS,) * len(prompts))
+    rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((one,) * each,) * prompts)
     shape = rollouts.shape
-    kept = torch.ones(shape, dtype=torch.bool)
-    everything = Advantages(torch.ones(shape), kept, torch.ones(shape))
+    everything = Advantages(
+        torch.ones(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
+    )
     (batch,) = pack(rollouts, everything, updates=1, micro_tokens=2**62, max_tokens=max_tokens)
     return batch.micro[0]
 
 
+# ------------------------------------------------------------------------------------- the rest
+
+
 def _logits(policy: Policy, tokens: int) -> int:
     """A chunk of logits, their softmax and its gradient, and the gradient of the head."""
-    vocabulary, width = policy.family.head(policy.base).weight.shape  # type: ignore[misc]
-    return 4 * int(vocabulary) * (3 * min(CHUNK, tokens) + int(width))
+    head = policy.family.head(policy.base).weight
+    vocabulary, width = head.shape  # type: ignore[misc]
+    own = int(width) if head.requires_grad else 0
+    return 4 * int(vocabulary) * (3 * min(CHUNK, tokens) + own)
 
 
 def _kv_token(policy: Policy) -> int:
@@ -172,4 +227,5 @@ def _capacity(device: torch.device) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    scales = getattr(tensor, "quant_state", None)  # of 4-bit weights
+    return tensor.nbytes + (scales.absmax.nbytes if scales else 0)

@@ -107,9 +107,10 @@ class Policy:
                 model, self.family, micro, self.temperature, self.pad_id, shared
             )
 
-    def _one_by_one(
+    def one_by_one(
         self, model: Any, micro: MicroBatch
     ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
+        """The low-memory forward of policy or reference."""
         return low_memory.one_by_one(
             model, self.family, micro, self.temperature, autocast=self._autocast
         )
@@ -161,7 +162,7 @@ class Policy:
         if self.sharing.setting != "low_memory":
             return self._forward(model, micro, shared)[0]
         out = torch.zeros(micro.mask.shape, device=self.device)
-        for row, _, logprobs, _ in self._one_by_one(model, micro):
+        for row, _, logprobs, _ in self.one_by_one(model, micro):
             out[row] = logprobs[0]
         return out
 
@@ -257,7 +258,7 @@ class Policy:
     ) -> dict[str, float]:
         sums: dict[str, float] = {}
         if self.sharing.setting == "low_memory":
-            for _, part, new, entropy in self._one_by_one(self.base, micro):
+            for _, part, new, entropy in self.one_by_one(self.base, micro):
                 _add(sums, self._loss(part, new, entropy, batch, objective, progress))
             shared = True
         else:

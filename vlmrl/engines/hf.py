@@ -71,7 +71,7 @@ def _generate(
     cache, hidden, mask = _prefill(policy, prompts)
     count = len(prompts) * sampling.n
     group = torch.arange(len(prompts), device=policy.device).repeat_interleave(sampling.n)
-    take_rows(cache, group)
+    take_rows(cache, group, sampling.max_tokens)
     mask, hidden = mask[group], hidden[group]
     position = torch.tensor([p.encoded.next_position for p in prompts], device=policy.device)
     position = position[group]
@@ -99,7 +99,7 @@ def _generate(
             break
         if len(writing) <= SHRINK * len(rows):
             keep = torch.tensor(writing, device=policy.device)
-            take_rows(cache, keep)
+            take_rows(cache, keep, sampling.max_tokens - step)
             rows, mask, token, position = rows[keep.cpu()], mask[keep], token[keep], position[keep]
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
         hidden = policy.family.decode(
