@@ -1,14 +1,14 @@
 """JSONL records with a task, a question, an answer and boxes in pixels, media beside the file.
 
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
-`images` (paths relative to the folder), `question`, `answer` (always a string), and where they
-apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture), `labels`, `count`, `width`,
-`height`.
+`images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
+and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture), `labels`, `count`,
+`width`, `height`, `span` ([start, end] in seconds).
 
-What is true of a row is what its question asks for, told by its answer: a box list means boxes, an
-integer beside `count` a number, one of the options that the question names a choice, else a text
-(and a number too, if it reads as one). Boxes that only back up another answer go to
-`meta["boxes"]`.
+What is true of a row is what its question asks for, told by its answer: a box list means boxes, a
+`span` a span, an integer beside `count` a number, one of the options that the question names a
+choice, else a text (and a number too, if it reads as one). Boxes that only back up another answer
+go to `meta["boxes"]`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vlmrl.data.places import check_inside
 from vlmrl.data.readers import open_rows
 from vlmrl.data.source import View
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Frame, Sample, Truth
+from vlmrl.schema import Box, Frame, MediaKind, Sample, Truth
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
 _LABELLED = re.compile(
@@ -47,10 +47,10 @@ class Records(Card):
     """Rows of a folder (`<split>.jsonl`) or of one JSONL file.
 
     Options: `path`; `tasks` to keep (all when empty); `native` drops "[x1, y1, x2, y2] in pixels"
-    from the questions, since each model writes coordinates in its own space; `loose` pushes each
-    side of a demonstration's box outwards by up to this share of the picture; `seed` of that;
-    `grid` then lets it grow to the lines of a grid of so many cells across and down (0: none), so
-    that a small model has few numbers to learn.
+    and "[start, end] in seconds" from the questions, since the instruction says how to answer;
+    `loose` pushes each side of a demonstration's box outwards by up to this share of the picture;
+    `seed` of that; `grid` then lets it grow to the lines of a grid of so many cells across and down
+    (0: none), so that a small model has few numbers to learn.
     """
 
     origin: ClassVar[str] = "a folder or file of yours; ../shared/data has examples"
@@ -98,7 +98,7 @@ class Records(Card):
         return Sample(
             id=str(name),
             source=source,
-            parts=(*(reference(path, self._folder) for path in _images(row)), question),
+            parts=(*(reference(path, self._folder, kind) for kind, path in _media(row)), question),
             truth=truth,
             demo=demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid),
             meta=_meta(row, truth),
@@ -109,9 +109,9 @@ class Records(Card):
         return str(self._folder)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The first picture: its questions stay together."""
-        images = _images(row)
-        return str(images[0]) if images else None
+        """The first medium: its questions stay together."""
+        media = _media(row)
+        return str(media[0][1]) if media else None
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
@@ -131,14 +131,16 @@ def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
         return None
 
 
-def _images(row: Mapping[str, Any]) -> list[Any]:
-    for kind in ("videos", "audios"):
-        if row.get(kind):
-            raise UserError(f"key {kind!r}: {kind} are not supported yet, only images")
-    images = row.get("images", [])
-    if not isinstance(images, list):
-        raise UserError(f"key 'images': a list of paths is wanted, found {images!r:.60}")
-    return images
+def _media(row: Mapping[str, Any]) -> list[tuple[MediaKind, Any]]:
+    """The row's media by kind: pictures, then clips, then recordings."""
+    kinds: dict[str, MediaKind] = {"images": "image", "videos": "video", "audios": "audio"}
+    found: list[tuple[MediaKind, Any]] = []
+    for key, kind in kinds.items():
+        paths = row.get(key) or []
+        if not isinstance(paths, list):
+            raise UserError(f"key {key!r}: a list of paths is wanted, found {paths!r:.60}")
+        found += [(kind, path) for path in paths]
+    return found
 
 
 def _truth(row: Mapping[str, Any]) -> Truth:
@@ -146,6 +148,8 @@ def _truth(row: Mapping[str, Any]) -> Truth:
     if row.get("boxes") is not None and _is_json_list(answer):
         boxes = _boxes(row)
         return Truth(boxes=boxes, none=not boxes)
+    if row.get("span") is not None:
+        return truths.read({"spans": [row["span"]]}, Frame())
     if options := _options(row["question"]):
         if answer not in options:
             raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
@@ -194,6 +198,7 @@ def _options(question: str) -> tuple[str, ...]:
 def _native(question: str) -> str:
     """The question without the space and layout of its answer, which the instruction says."""
     question = _LABELLED.sub(r"Label each with one of \g<names>", question)
+    question = question.removesuffix(" Answer as [start, end] in seconds.")
     return re.sub(rf" as {_PIXELS}", "", question)
 
 

@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from vlmrl.config import SourceConfig
 from vlmrl.data.check import check, check_and_print, explain, list_cards
 from vlmrl.data.decode import decode
 from vlmrl.data.source import Source, open_source, open_target, select
+from vlmrl.decoded import Recording
 from vlmrl.errors import MediaError, UserError
 from vlmrl.schema import Truth
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-DATASETS = ("bccd", "cards", "charts", "gui", "iqa_livec", "tables")
+DATASETS = ("bccd", "cards", "charts", "gui", "iqa_livec", "tables", "fsdd", "video")
+KINDS = ("images", "videos", "audios")
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
@@ -33,9 +36,9 @@ def test_every_shared_row_becomes_a_sample(name: str) -> None:
             sample = source.sample(i)
             assert sample.id == row["id"]
             assert [Path(m.path or "").name for m in sample.media] == [
-                Path(p).name for p in row["images"]
+                Path(p).name for kind in KINDS for p in row.get(kind, [])
             ]
-            assert "pixels" not in sample.text
+            assert "pixels" not in sample.text and "as [start" not in sample.text
             assert sample.demo is not None
             agrees(sample.truth, row)
         decode(source.sample(0), source.access)
@@ -50,6 +53,9 @@ def agrees(truth: Truth, row: Mapping[str, Any]) -> None:
         np.testing.assert_allclose([b.xyxy for b in truth.boxes] * size, listed)
         if isinstance(answer[0], dict):
             assert [b.label for b in truth.boxes] == [item["label"] for item in answer]
+    elif truth.spans is not None:
+        assert [[span.start, span.end] for span in truth.spans] == [row["span"]]
+        assert json.loads(row["answer"]) == row["span"]
     elif "count" in row:
         assert truth == Truth(number=int(row["answer"]))
     elif truth.choice is not None:
@@ -136,7 +142,7 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
         ({"answer": None}, "key 'answer'"),
         ({"id": None}, "key 'id'"),
         ({"images": "a.png"}, "key 'images'"),
-        ({"images": [], "videos": ["a.mp4"]}, "videos are not supported yet"),
+        ({"images": [], "videos": "a.mp4"}, "key 'videos': a list of paths"),
         (
             {"question": "Which? Answer with one of: cat, cow.", "answer": "dog"},
             "none of the options",
@@ -278,3 +284,24 @@ def test_targets_on_the_command_line(folder: Path) -> None:
         assert (source.name, source.split, len(source.rows)) == (name, split, count)
     with pytest.raises(UserError, match="did you mean 'shapes'"):
         open_target("shaeps:train")
+
+
+def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path: Path) -> None:
+    for name in ("7_jackson_4", "7_jackson_5", "0_theo_49", "seq_1", "10_theo_3"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(4000, np.float32), 8000)
+    options = {"path": str(tmp_path)}
+    train, test = (
+        open_source(SourceConfig(card="spoken_digits", split=split, options=options))
+        for split in ("train", "test")
+    )
+    ids = [[source.sample(i).id for i in range(len(source.rows))] for source in (train, test)]
+    assert ids == [["0_theo_49", "7_jackson_5"], ["7_jackson_4"]]
+    sample = test.sample(0)
+    assert sample.truth == Truth(text=("7",), number=7.0)
+    (recording,) = decode(sample, test.access)
+    assert isinstance(recording, Recording) and recording.duration == 0.5
+    with pytest.raises(UserError, match="no split 'val'"):
+        open_source(SourceConfig(card="spoken_digits", split="val", options=options))
+    nowhere = {"path": str(tmp_path / "absent")}
+    with pytest.raises(UserError, match=r"absent holds no recording.*free-spoken-digit-dataset"):
+        open_source(SourceConfig(card="spoken_digits", options=nowhere))

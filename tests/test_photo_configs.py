@@ -1,4 +1,4 @@
-"""The configs on real photos run to their end, every source scored by its own verifiers."""
+"""The configs on real photos and recordings run to their end, every source scored by its own verifiers."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     ("name", "sources"),
     [
         ("bccd_grounding", {"cells": ["box_iou", "format"]}),
+        ("spoken_digits", {"digits": ["exact", "format"]}),
         (
             "cards_mixed",
             {
@@ -92,7 +93,7 @@ def test_photos_that_are_not_there_are_one_clear_line(tmp_path: Path, name: str)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed"])
+@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed", "spoken_digits"])
 def test_no_photo_serves_two_purposes(name: str) -> None:
     """Imitation, its stop, GRPO and evaluation each have pictures of their own."""
     config = load(name)
@@ -106,7 +107,7 @@ def test_no_photo_serves_two_purposes(name: str) -> None:
             str(image)
             for source in opened
             for row in source.rows
-            for image in row.get("images", [])
+            for image in row.get("images", [row["id"]])
         }
         assert pictures and not pictures & seen
         seen |= pictures

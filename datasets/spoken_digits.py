@@ -1,0 +1,77 @@
+"""Spoken digits (Free Spoken Digit Dataset): one recording of under two seconds, which digit is it?
+
+The set is a folder of files `<digit>_<speaker>_<take>.wav`, 8 kHz. As its authors divide it, takes 0
+to 4 are for testing. The same six speakers are on both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import Card
+from vlmrl.data.media import reference
+from vlmrl.errors import UserError
+from vlmrl.schema import Demo, Sample, Truth
+
+_NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]+)\.wav")
+TEST_TAKES = 5
+
+
+@dataclass(frozen=True)
+class SpokenDigits(Card):
+    """Recordings of a folder. Options: `path`, the folder (`recordings` of the data set)."""
+
+    origin: ClassVar[str] = "github.com/Jakobovski/free-spoken-digit-dataset"
+    licence: ClassVar[str] = "CC BY-SA 4.0"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("exact", "number", "format")
+
+    path: str
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row per recording, by name."""
+        if split not in self.splits:
+            raise UserError(
+                f"card 'spoken_digits' has no split {split!r}: {', '.join(self.splits)}"
+            )
+        folder = Path(self.path)
+        names = sorted(file.name for file in folder.glob("*.wav")) if folder.is_dir() else []
+        found = [match for name in names if (match := _NAME.fullmatch(name))]
+        if not found:
+            raise UserError(
+                f"card 'spoken_digits': {self.path} holds no recording such as 7_jackson_32.wav; "
+                f"get the Free Spoken Digit Dataset ({self.origin}) and set `path` to its folder "
+                "`recordings`"
+            )
+        testing = split == "test"
+        return [
+            {"id": match[0].removesuffix(".wav"), **match.groupdict()}
+            for match in found
+            if (int(match["take"]) < TEST_TAKES) == testing
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """The recording and the question."""
+        digit = row["digit"]
+        return Sample(
+            id=row["id"],
+            source=source,
+            parts=(reference(f"{row['id']}.wav", self.path, "audio"), "Which digit?"),
+            truth=Truth(text=(digit,), number=float(digit)),
+            template="answer_only",
+            demo=Demo(text=digit),
+            meta={"speaker": row["speaker"]},
+        )
+
+    def media_root(self) -> str:
+        """The folder."""
+        return self.path
+
+    def corpus(self) -> list[str]:
+        """Questions and answers."""
+        return demos.corpus(self, self.rows("train"))
