@@ -6,6 +6,10 @@ from typing import Any
 
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
+
+# isort: split
+from transformers import ProcessorMixin
+
 from vlmrl.schema import Media, Sample
 
 
@@ -26,8 +30,13 @@ def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) 
         else:
             parts[last] = f"{parts[last]}\n{instruction}"
     content = [_content(family, sample, part) for part in parts]
-    return processor.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    messages: list[Any] = [{"role": "user", "content": content}]
+    # Not the processor's own method: SmolVLM's adds options of videos and warns of them each time.
+    return ProcessorMixin.apply_chat_template(
+        processor,
+        messages,
+        tokenize=False,
+        add_generation_prompt=True,
     )
 
 

@@ -39,7 +39,9 @@ class PictureFamily(Family):
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
         model, tokenizer = _small.build(self.small, build, corpus, seed)
-        return model, self.small_processor(model.config, tokenizer)
+        processor = self.small_processor(model.config, tokenizer)
+        model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
+        return model, processor
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         """The processor of a small model of this config."""

@@ -56,7 +56,6 @@ def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) ->
         raise UserError(f"model.build: {' '.join(str(error).split())}") from error
     model.generation_config.update(
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
         pad_token_id=tokenizer.pad_token_id,
     )
     return model, tokenizer

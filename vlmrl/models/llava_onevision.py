@@ -1,0 +1,121 @@
+"""LLaVA-OneVision: a picture as one tile and again as a grid of tiles, boxes in the unit square.
+
+Sources: Li et al. 2024, "LLaVA-OneVision", arXiv:2408.03326; boxes as in the data of LLaVA-1.5
+(arXiv:2310.03744), numbers from 0 to 1. Some of that data means the picture padded to a square; here
+they always mean the picture itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+
+from vlmrl.models._picture import LANGUAGE_LINEAR
+from vlmrl.models._siglip import LINEAR, VISION, SiglipFamily
+from vlmrl.models._small import Small
+from vlmrl.models._tokenizer import Format
+from vlmrl.schema import Space
+
+IMAGE = "<image>"
+SIDE = 56
+GRIDS = [[SIDE * rows, SIDE * columns] for rows in (1, 2) for columns in (1, 2)]
+"""Of a small model: height and width of the grids that a picture may be cut into."""
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }} "
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] if part['type'] != 'text' %}<{{ part['type'] }}>\n"
+    "{% endfor %}{% for part in message['content'] if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% endfor %}{% endif %}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class LlavaOnevision(SiglipFamily):
+    """Checkpoints of model type `llava_onevision`.
+
+    `pixel_values`: [pictures, tiles, 3, side, side], zeros behind a picture's last tile;
+    `image_sizes`: int64 [pictures, 2], height and width. Of several pictures every one is cut into a
+    grid, as vLLM does it and the HF processor of a flat list; the makers show each as one tile.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
+    space: ClassVar[Space] = "norm1"
+    placeholder: ClassVar[str] = IMAGE
+    turn_ends: ClassVar[tuple[str, ...]] = ("<|im_end|>", "<|endoftext|>")
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<video>")
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_tower.",),
+        "projector": ("model.multi_modal_projector.", "model.image_newline"),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": LINEAR,
+        "projector": ("linear_1", "linear_2"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.vision_tower.encoder.layers",
+    )
+    shared: ClassVar[bool] = True
+    tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
+    small: ClassVar[Small] = Small(
+        model="LlavaOnevisionForConditionalGeneration",
+        config="LlavaOnevisionConfig",
+        text="qwen2",
+        vision="siglip_vision_model",
+        format=Format(
+            special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *media_tokens),
+            roles=("system ", "user ", "assistant\n"),
+        ),
+        vision_fields={**VISION, "image_size": SIDE},
+        token_ids={"image_token_index": IMAGE, "video_token_index": "<video>"},
+        fields={"image_grid_pinpoints": GRIDS},
+    )
+
+    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+        """Tiles of the tower's size, in grids of at most two by two."""
+        vision = config.vision_config
+        size = {"height": vision.image_size, "width": vision.image_size}
+        return transformers.LlavaOnevisionProcessor(
+            image_processor=transformers.LlavaOnevisionImageProcessor(
+                size=size,
+                image_grid_pinpoints=config.image_grid_pinpoints,
+                image_mean=[0.5] * 3,
+                image_std=[0.5] * 3,
+            ),
+            tokenizer=tokenizer,
+            video_processor=transformers.LlavaOnevisionVideoProcessor(size=size),
+            num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
+            vision_feature_select_strategy=config.vision_feature_select_strategy,
+            chat_template=CHAT_TEMPLATE,
+        )
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """One tile, the grid without its padding, and a line break after each of its rows."""
+        sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])
+        return sizes.num_image_tokens[0]
+
+    def picture_features(
+        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
+    ) -> torch.Tensor:
+        """[tokens of all pictures, H]."""
+        tiles = max(t["pixel_values"].shape[1] for t in tensors)
+        pixels = torch.cat([_padded(t["pixel_values"], tiles) for t in tensors])
+        out = model.model.get_image_features(
+            pixel_values=pixels.to(model.device, model.model.vision_tower.dtype),
+            image_sizes=torch.cat([t["image_sizes"] for t in tensors]),
+            return_dict=True,
+        )
+        return torch.cat(out.pooler_output)
+
+
+def _padded(pixels: torch.Tensor, tiles: int) -> torch.Tensor:
+    """The same pictures with room for so many tiles."""
+    missing = tiles - pixels.shape[1]
+    return torch.cat([pixels, pixels.new_zeros(len(pixels), missing, *pixels.shape[2:])], 1)
