@@ -40,10 +40,10 @@ pytest: $(READY)  ## the tests
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 
-# Without vLLM these tests would be skipped; here that is a failure.
+# Without vLLM these tests would be skipped; here that is a failure. Two files at a time.
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines._vllm_import import import_vllm; import_vllm()'
-	$(VENV)-vllm/bin/python -m pytest tests/test_*vllm*.py
+	ls tests/test_*vllm*.py | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly

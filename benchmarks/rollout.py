@@ -28,8 +28,8 @@ from PIL import Image
 
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
-from vlmrl.engines._job import _data_url
-from vlmrl.engines._requests import sampling_fields
+from vlmrl.engines._job import request
+from vlmrl.engines._requests import media_data, sampling_fields
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_server import VllmServer
@@ -67,7 +67,7 @@ def raw_llm(engine: Vllm, policy: Policy, batch: PromptBatch, sampling: Sampling
     requests = [
         {
             "prompt_token_ids": list(p.encoded.compact_ids),
-            "multi_modal_data": {"image": list(p.images)},
+            "multi_modal_data": media_data(p),
         }
         for p in batch.prompts
     ]
@@ -85,13 +85,7 @@ def raw_http(engine: VllmServer, policy: Policy, batch: PromptBatch, sampling: S
     headers = {"Authorization": f"Bearer {server._token}", "Content-Type": "application/json"}
 
     def post(number: int) -> Any:
-        prompt = batch.prompts[number]
-        body = {
-            "token_ids": list(prompt.encoded.compact_ids),
-            "content_parts": [{"type": "image_url", "url": _data_url(i)} for i in prompt.images],
-            "sampling_params": sampling_fields(policy, sampling, number),
-            "return_token_ids": True,
-        }
+        body = request(batch.prompts[number], sampling_fields(policy, sampling, number))
         connection = http.client.HTTPConnection(str(address.hostname), address.port)
         connection.request("POST", ROUTE, json.dumps(body), headers)
         return json.loads(connection.getresponse().read())

@@ -164,7 +164,7 @@ def test_no_server_outlives_a_run_that_is_told_to_stop(signals, tmp_path):
     for number in signals:
         process.send_signal(number)
         time.sleep(0.1)
-    assert process.wait(300) == 130, words(folder)
+    assert process.wait(900) == 130, words(folder)
     assert not psutil.wait_procs(family, timeout=60)[1]
     if len(signals) == 1:  # it ended the step, and saved
         last = len(metrics(folder))
@@ -177,23 +177,22 @@ STALE = '''
 from vlmrl.engines.vllm import Vllm
 
 
-class {name}(Vllm):
-    """{name}."""
+class Stale(Vllm):
+    """Keeps its prefix cache when new weights come."""
 
     def sync(self, policy):
-        engine = self._llm.llm_engine
-        engine.reset_prefix_cache = lambda: True
+        self._llm.llm_engine.reset_prefix_cache = lambda: True
         super().sync(policy)
 '''
 
 
 def test_a_run_whose_engine_keeps_a_stale_prefix_cache_stops(tmp_path):
-    (tmp_path / "stale.py").write_text(STALE.format(name="Stale"))
+    (tmp_path / "stale.py").write_text(STALE)
+    (tmp_path / "luck.py").write_text(LUCK)
+    more = [*TINY, "run.steps=3", "optimizer.warmup_steps=0", f"rewards=[{tmp_path}/luck.py:Luck]"]
     folder = tmp_path / "run"
-    process = train(
-        folder, *TINY, "optimizer.warmup_steps=0", f"engine.name={tmp_path}/stale.py:Stale", OPTIONS
-    )
-    assert process.wait(300) == 2, words(folder)
+    process = train(folder, *more, f"engine.name={tmp_path}/stale.py:Stale", OPTIONS)
+    assert process.wait(900) == 2, words(folder)
     assert "parity after 1 steps: the engine's log-probs are not the trainer's" in words(folder)
 
 
@@ -201,7 +200,7 @@ def test_a_run_whose_engine_keeps_a_stale_prefix_cache_stops(tmp_path):
 def test_the_doctor_passes_the_quickstart_on(engine, tmp_path):
     command = [sys.executable, "-m", "vlmrl", "doctor", "quickstart", "run.threads=1"]
     command += ["evaluation.limit=8", "checks.canary_prompts=4", f"engine.name={engine}", OPTIONS]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert {line.split()[0] for line in lines} == {"ok"}

@@ -62,6 +62,16 @@ class Job:
             self.error = self.error or error
 
 
+def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server is asked for one prompt, see `ask`."""
+    return {
+        "token_ids": list(prompt.encoded.compact_ids),
+        "content_parts": [_part(medium) for medium in prompt.media],
+        "sampling_params": fields,
+        "return_token_ids": True,
+    }
+
+
 def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: float) -> Answer:
     """The server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
 
@@ -69,15 +79,11 @@ def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: flo
         UserError: the server refuses the prompt.
         EngineFault: no answer in time, or none that can be read; the message names the stage.
     """
-    body = {
-        "token_ids": list(prompt.encoded.compact_ids),
-        "content_parts": [_part(medium) for medium in prompt.media],
-        "sampling_params": fields,
-        "return_token_ids": True,
-    }
     seconds = max(0.1, deadline - time.monotonic())
     try:
-        reply = server.post("/inference/v1/generate", body, seconds, "generation")
+        reply = server.post(
+            "/inference/v1/generate", request(prompt, fields), seconds, "generation"
+        )
     except Refused as error:
         raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
     except NoAnswer as fault:
