@@ -1,5 +1,6 @@
 """What every model family must do; a new file under `vlmrl/models` joins without an edit here."""
 
+import dataclasses
 import functools
 import socket
 
@@ -8,9 +9,18 @@ import pytest
 import torch
 from PIL import Image
 from small import CORPUS, advantages, loaded, model_config, policy
-from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
+from test_shared_forward import (
+    GRADIENT,
+    LOGPROBS,
+    gaps,
+    micro_batch,
+    packed,
+    rollouts_of,
+    with_live_adapter,
+)
 
 from vlmrl import plugins
+from vlmrl.algorithms.grpo import Grpo
 from vlmrl.batching import pack
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
@@ -281,6 +291,19 @@ def test_the_shared_forward_equals_the_plain_one_however_it_is_trained(name, tra
     logprobs, gradient = gaps(made, micro_batch(made))
     assert logprobs < LOGPROBS
     assert gradient < GRADIENT
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_low_memory_gives_the_gradient_of_the_plain_forward(name):
+    gradients = []
+    for setting in ("off", "low_memory"):
+        made = policy(name)
+        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
+        batch = dataclasses.replace(packed(rollouts_of(made))[0], micro=(micro_batch(made),))
+        made.update([batch], Grpo(), lr=0.0, progress=0.0)
+        grads = (p.grad for p in made.trainable if p.grad is not None)
+        gradients.append(torch.cat([grad.flatten() for grad in grads]))
+    assert (gradients[1] - gradients[0]).norm() < GRADIENT * gradients[0].norm()
 
 
 @each_family
