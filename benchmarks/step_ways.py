@@ -147,7 +147,8 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     from vlmrl.data.loader import Loader
     from vlmrl.data.source import open_source
     from vlmrl.models.loading import load_model
-    from vlmrl.policy import Policy, adamw
+    from vlmrl.optimizers import adamw
+    from vlmrl.policy import Policy
     from vlmrl.scoring import Scorer
     from vlmrl.tracking import Tracker
     from vlmrl.trainer import Trainer

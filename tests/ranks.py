@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from small import CORPUS, advantages, mixed_batch, model_config
 
-from vlmrl import answers, distributed
+from vlmrl import answers, checkpoint, distributed
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.batching import pack
 from vlmrl.config import LoraConfig, OptimizerConfig
 from vlmrl.models.loading import load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
 
 
@@ -54,11 +55,11 @@ CASES = {
 }
 
 
-def made(case: Case, optimizer: str = "sgd") -> Policy:
+def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
     """The policy of a case; the same weights every time."""
     torch.manual_seed(0)  # adapters begin at random
     config = model_config(**case.model)
-    policy = Policy(*load_model(config, CORPUS, seed=0), config)
+    policy = Policy(*load_model(config, CORPUS, seed=0), config, shard=shard)
     settings = OptimizerConfig(clip_norm=0.5, shared_forward=case.shared)
     if optimizer == "sgd":  # moves by the gradient itself: nothing hides
         chosen: torch.optim.Optimizer = torch.optim.SGD(policy.trainable, lr=1.0, momentum=0.9)
@@ -107,22 +108,46 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
             batches = policy.with_reference(batches)
         if case.updates > 1:
             batches = policy.with_old(batches)
-        metrics = policy.update(batches, Grpo(kl=case.kl), lr=1.0, progress=0.0)
+        lr = policy.optimizer.defaults["lr"]
+        metrics = policy.update(batches, Grpo(kl=case.kl), lr=lr, progress=0.0)
     return metrics
 
 
-def outcome(name: str, folder: Path) -> dict[str, Any]:
+def outcome(name: str, folder: Path, shard: bool = False) -> dict[str, Any]:
     """Weights and metrics of a case."""
     case = CASES[name]
-    policy = made(case)
-    metrics = trained(policy, case, folder / name)
+    policy = made(case, shard=shard)
+    metrics = trained(policy, case, folder / f"{name} {shard}")
     return {"weights": {k: v.clone() for k, v in policy.weights().items()}, "metrics": metrics}
+
+
+def continued(folder: Path, saved: str | None, name: str, shard: bool = False) -> dict[str, Any]:
+    """Train one step from a checkpoint (None: from nothing), save as `name`; the weights after it."""
+    case = CASES["adapter"]
+    policy = made(case, "adamw", shard)
+    start = folder / "checkpoints" / saved if saved else None
+    if start:
+        checkpoint.restore(start, policy, checkpoint.read_progress(start))
+    trained(policy, Case(), folder, steps=1)
+    progress = checkpoint.Progress("rl", int(name.removeprefix("step-")))
+    checkpoint.save(folder, policy, progress, keep=99, best=None)
+    return policy.weights()
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with distributed.session(60):
-        found = {name: outcome(name, folder) for name in CASES}
+        found = {
+            strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in CASES}
+            for strategy in ("ddp", "fsdp2")
+        }
+        continued(folder, None, "step-1", shard=True)
+        alone = Path(sys.argv[2])
+        found["continued"] = {
+            "fsdp2 from one": continued(alone, "step-1", "step-12", shard=True),
+            "ddp from one": continued(alone, "step-1", "step-22", shard=False),
+            "ddp from fsdp2": continued(folder, "step-1", "step-32", shard=False),
+        }
         torch.save(found, folder / f"rank-{distributed.rank()}.pt")
 
 

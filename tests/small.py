@@ -13,7 +13,8 @@ from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.decoded import Decoded, Recording
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 from vlmrl.schema import (
     Advantages,
     Box,

@@ -18,7 +18,7 @@ from vlmrl.config import load
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.interrupt import Interrupt
-from vlmrl.policy import learning_rate
+from vlmrl.optimizers import learning_rate
 from vlmrl.validate import validate
 
 HERE = Path(__file__).parent

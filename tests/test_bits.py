@@ -16,7 +16,8 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 
 pytest.importorskip("bitsandbytes")
 LORA = LoraConfig(rank=4, towers=["language"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ranks
+import safetensors.torch
 import torch
 from test_resume import TINY, metric_lines
 
@@ -32,25 +33,58 @@ def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What every case came to on two ranks, by rank."""
+def by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of one rank."""
+    folder = tmp_path_factory.mktemp("one")
+    ranks.continued(folder, None, "step-1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder_of_two(tmp_path_factory: pytest.TempPathFactory, by_one: Path) -> Path:
+    """Where two ranks wrote what every case came to, and their checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = torchrun(str(Path(ranks.__file__)), str(folder))
+    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one))
     assert done.returncode == 0, done.stderr
-    return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_two(folder_of_two: Path) -> list[dict[str, Any]]:
+    """What every case came to on two ranks, by rank."""
+    paths = [folder_of_two / f"rank-{rank}.pt" for rank in range(2)]
+    return [torch.load(path, weights_only=True) for path in paths]
 
 
 @pytest.mark.parametrize("name", ranks.CASES)
-def test_two_ranks_give_the_update_of_one(name, by_two, tmp_path):
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_give_the_update_of_one(strategy, name, by_two, tmp_path):
     alone = ranks.outcome(name, tmp_path)
     exact = ranks.CASES[name].model.get("dtype") != "bfloat16"
     close, relative = (1e-6, 1e-4) if exact else (1e-3, 2e-2)
-    for found in by_two:
+    for found in (of_rank[strategy] for of_rank in by_two):
         assert found[name]["weights"].keys() == alone["weights"].keys()
         for key, value in alone["weights"].items():
             assert (found[name]["weights"][key] - value).abs().max() <= close, key
         for key, value in alone["metrics"].items():
             assert found[name]["metrics"][key] == pytest.approx(value, rel=relative, abs=1e-5), key
+
+
+def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    assert found.keys() == expected.keys()
+    return all((found[k] - value).abs().max() <= 1e-6 for k, value in expected.items())
+
+
+def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of_two):
+    expected = ranks.continued(by_one, "step-1", "step-2")
+    for of_rank in by_two:
+        for way, found in of_rank["continued"].items():
+            assert close(found, expected), way
+    assert close(ranks.continued(folder_of_two, "step-1", "step-2"), expected)
+    saved = safetensors.torch.load_file(folder_of_two / "checkpoints/step-1/model.safetensors")
+    assert close(
+        saved, safetensors.torch.load_file(by_one / "checkpoints/step-1/model.safetensors")
+    )
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from vlmrl.engines.hf import Hf
 from vlmrl.engines.probe import parity, probe_prompts
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 from vlmrl.schema import PromptBatch
 
 

@@ -25,7 +25,8 @@ from vlmrl.errors import UserError
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.scoring import Scorer
 from vlmrl.summary import summarise
@@ -89,7 +90,8 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
         if start is None:
             runfolder.move_aside(config.folder)
         runfolder.write_config(config.folder, config)
-    policy = Policy(*loaded, config.model, config.rollout.temperature)
+    shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
+    policy = Policy(*loaded, config.model, config.rollout.temperature, shard)
     engine.start(policy)
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
     loader = _loader(config, train_sources, policy, config.rollout.prompts, quarantine)
@@ -129,6 +131,12 @@ def refuse_together(config: Config, engine: Engine) -> None:
     if world > 1 and not engine.every_rank:
         raise UserError(
             f"engine {config.engine.name!r} works in one process, and there are {world}; use 'hf'"
+        )
+    sharded = world > 1 and config.distributed.strategy == "fsdp2"
+    if sharded and (config.model.quantization or config.optimizer.name != "adamw"):
+        raise UserError(
+            "distributed.strategy: fsdp2 shards neither model.quantization nor the optimizers of "
+            "bitsandbytes; use ddp"
         )
     if config.rollout.prompts < world:
         raise UserError(
@@ -211,7 +219,10 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
 
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
-        found = evaluate(batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens)
+        with trainer.policy.whole():
+            found = evaluate(
+                batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
+            )
         return found.result["metrics"][settings.stop_metric]
 
     return measure

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 
-from vlmrl import distributed
+from vlmrl import distributed, optimizer_state
 from vlmrl.errors import UserError
 from vlmrl.policy import Policy
 
@@ -61,8 +60,8 @@ def save(
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
     """
     final = folder / "checkpoints" / progress.name
+    _write(final, policy, progress, queue)
     if distributed.is_main():
-        _write(final, policy, progress, queue)
         _prune(folder, keep, best)
     distributed.barrier()
     return final
@@ -72,12 +71,19 @@ def _write(
     final: Path, policy: Policy, progress: Progress, queue: Sequence[Mapping[str, Any]]
 ) -> None:
     working = final.with_name(f".{final.name}.part")
+    main = distributed.is_main()
     try:
-        shutil.rmtree(working, ignore_errors=True)
-        (working / "trainer").mkdir(parents=True)
+        if main:
+            shutil.rmtree(working, ignore_errors=True)
+            (working / "trainer").mkdir(parents=True)
+        distributed.barrier()
         policy.save(str(working))
-        torch.save(policy.optimizer.state_dict(), working / "trainer" / "optimizer.pt")
-        if adapter := policy.training_state():
+        optimizer_state.save(working / "trainer", policy)
+        adapter = policy.training_state()
+        distributed.barrier()
+        if not main:
+            return
+        if adapter:
             safetensors.torch.save_file(
                 {k: v.contiguous() for k, v in adapter.items()},
                 working / "trainer" / "adapter.safetensors",
@@ -137,9 +143,8 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     adapter = checkpoint / "trainer/adapter.safetensors"
     if adapter.is_file():
         policy.restore(safetensors.torch.load_file(adapter))
-    state = torch.load(checkpoint / "trainer/optimizer.pt", map_location="cpu", weights_only=True)
     try:
-        policy.optimizer.load_state_dict(state)
+        optimizer_state.restore(checkpoint / "trainer", policy)
     except ValueError as error:
         raise UserError(
             f"{checkpoint}: the optimizer state does not fit this model: {error}"

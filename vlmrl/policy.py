@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import logging
 import math
@@ -11,16 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors.torch
 import torch
 
-from vlmrl import batching, bits, distributed, low_memory, shared_attention, tuning
+from vlmrl import batching, distributed, low_memory, shared_attention, shares, tuning
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import Sharing, completion_logprobs, disagreement
 from vlmrl.models.base import Family
+from vlmrl.reference import Reference
 from vlmrl.schema import MicroBatch, TrainBatch
+from vlmrl.sharding import Sharded, copied, whole_state
 
 _T = TypeVar("_T")
 log = logging.getLogger("vlmrl")
@@ -42,6 +42,7 @@ class Policy:
         family: Family,
         config: ModelConfig,
         temperature: float = 1.0,
+        shard: bool = False,
     ) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.family, self.processor, self.config = family, processor, config
@@ -54,12 +55,13 @@ class Policy:
             self.pad_id = self.stop_ids[0]
         if config.quantization:
             tuning.quantize(model, family, config)
-        self.base = model.to(self.device)
+        # What is to be sharded reaches the device in slices: the whole may not fit.
+        self.base = model if shard else model.to(self.device)
         self.adapter = tuning.with_lora(self.base, family, config) if config.lora else None
         tuning.freeze(self.base, family, config)
         distributed.same_everywhere(self.trainable)
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
-        self._reference: Any = None
+        self._reference: Reference | None = None
         self._can_share = family.shared and shared_attention.install(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self._micro_tokens: int | None = None
@@ -67,18 +69,36 @@ class Policy:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
             self.base.enable_input_require_grads()
         self.base.train()
+        self.sharded = Sharded(self.base, family, self.device) if shard else None
 
     @property
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that an update changes."""
         return [p for p in self.base.parameters() if p.requires_grad]
 
+    @property
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """The same by their names."""
+        return {name: p for name, p in self.base.named_parameters() if p.requires_grad}
+
     @contextlib.contextmanager
     def generating(self) -> Iterator[None]:
-        """Evaluation mode without gradient; checkpointing and dropout are off inside."""
+        """Evaluation mode without gradient; checkpointing and dropout are off inside.
+
+        A sharded model is whole inside.
+        """
+        with self.whole(), self._evaluating(), self._autocast():
+            yield
+
+    def whole(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, every rank has all weights; all ranks enter it together."""
+        return contextlib.nullcontext() if self.sharded is None else self.sharded.whole()
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
         self.base.eval()
         try:
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad():
                 yield
         finally:
             self.base.train()
@@ -99,13 +119,32 @@ class Policy:
             self.sharing.judge(found, self.config.dtype)
         return self.sharing.pays(micro)
 
+    def _together(self, batches: Sequence[TrainBatch]) -> Sequence[TrainBatch]:
+        """The batches as all ranks can go through them side by side; nothing changes for one rank.
+
+        Whether to share prompts is decided for all, and where weights are sharded all get the same
+        number of micro-batches.
+        """
+        if distributed.world() > 1 and self.sharing.verified is None:
+            paying = [m for batch in batches for m in batch.micro if self.sharing.pays(m)]
+            if distributed.any_rank(bool(paying)):
+                with self.whole():
+                    if paying:
+                        self.shares(paying[0])
+                verdicts = distributed.gather(self.sharing.verified)
+                self.sharing.verified = all(verdict is not False for verdict in verdicts)
+        return shares.evened(batches) if self.sharded else batches
+
     def _forward(
         self, model: Any, micro: MicroBatch, shared: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        with self._autocast():
-            return completion_logprobs(
-                model, self.family, micro, self.temperature, self.pad_id, shared
-            )
+        def work() -> tuple[torch.Tensor, torch.Tensor]:
+            with self._autocast():
+                return completion_logprobs(
+                    model, self.family, micro, self.temperature, self.pad_id, shared
+                )
+
+        return work() if self.sharded is None else self.sharded.run(work)
 
     def one_by_one(
         self, model: Any, micro: MicroBatch
@@ -122,40 +161,34 @@ class Policy:
 
         With LoRA the reference is the model without its adapter, and nothing is kept.
         """
-        if self.adapter is not None:
-            return
-        self._reference = copy.deepcopy(self.base).eval().requires_grad_(False)
-        if distributed.from_main(file.is_file()):
-            safetensors.torch.load_model(self._reference, file)
-        elif distributed.is_main():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(".part")
-            safetensors.torch.save_model(self._reference, str(part))
-            part.replace(file)
+        if self.adapter is None:
+            self._reference = Reference(self.base, self.sharded, file)
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `ref_logprobs` filled in."""
         fill = self._reference_logprobs
+        batches = self._together(batches)
         return [self._fitting(b, lambda b: _filled(b, "ref_logprobs", fill)) for b in batches]
 
     def with_old(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `old_logprobs` filled in; needed only when a batch gives several updates."""
         fill = self._own_logprobs
+        batches = self._together(batches)
         return [self._fitting(b, lambda b: _filled(b, "old_logprobs", fill)) for b in batches]
 
     def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
         shared = self.shares(micro)
-        with self.generating():
+        with self._evaluating():
             return self._constant(self.base, micro, shared)
 
     def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
         shared = self.shares(micro)  # with the adapter on: without it there is no gradient to check
         if self.adapter is not None:
-            with self.adapter.disable_adapter(), self.generating():
+            with self.adapter.disable_adapter(), self._evaluating():
                 return self._constant(self.base, micro, shared)
         assert self._reference is not None, "keep_reference was not called"
-        with torch.no_grad():
-            return self._constant(self._reference, micro, shared)
+        with self._evaluating(), self._reference.model() as model:
+            return self._constant(model, micro, shared)
 
     def _constant(self, model: Any, micro: MicroBatch, shared: bool) -> torch.Tensor:
         """Log-probs [B, T] without gradient."""
@@ -181,6 +214,10 @@ class Policy:
             raise UserError(
                 "optimizer.shared_forward: low_memory does not go with model.gradient_checkpointing"
             )
+        if config.shared_forward == "low_memory" and self.sharded:
+            raise UserError(
+                "optimizer.shared_forward: low_memory does not go with distributed.strategy: fsdp2"
+            )
         self.sharing = Sharing(config.shared_forward, config.shared_threshold, self._can_share)
 
     def update(
@@ -194,12 +231,11 @@ class Policy:
         norms, skipped, tokens = [], 0, 0
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        for batch in batches:
+        for batch in self._together(batches):
             own = self._fitting(batch, lambda b: self._gradient(b, objective, progress))
             for share in distributed.gather(own):
                 _add(sums, share)
-            distributed.sum_gradients(self.trainable)
-            norm = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm).item()
+            norm = self._clipped()
             norms.append(norm)
             tokens += batch.num_tokens
             if math.isfinite(norm):
@@ -219,6 +255,15 @@ class Policy:
             "update/skipped": float(skipped),
         }
 
+    def _clipped(self) -> float:
+        """Sum the gradients over all ranks and clip them; the norm that they had."""
+        if self.sharded:  # the backward summed them
+            self.sharded.forget_unused()
+        else:
+            distributed.sum_gradients(self.trainable)
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm)
+        return (norm.full_tensor() if self.sharded else norm).item()
+
     def _fitting(self, batch: TrainBatch, work: Callable[[TrainBatch], _T]) -> _T:
         """What `work` makes of the batch; out of memory, of the batch in halved micro-batches.
 
@@ -230,6 +275,11 @@ class Policy:
             try:
                 return work(batch)
             except torch.OutOfMemoryError as error:
+                if self.sharded:
+                    raise UserError(
+                        "out of memory: with distributed.strategy fsdp2 no rank can cut its "
+                        "micro-batches alone; lower optimizer.micro_tokens"
+                    ) from error
                 if all(len(micro.group) == 1 for micro in batch.micro):
                     raise UserError(
                         "out of memory with a single completion: use model.gradient_checkpointing, "
@@ -305,29 +355,49 @@ class Policy:
         sums["rollout/logprob_gap"] = gap.abs().sum().item()
         # KL(engine || trainer), Schulman's k3: http://joschu.net/blog/kl-approx.html
         sums["rollout/logprob_kl"] = (gap.exp() - 1 - gap).sum().item()
-        sums[WORST] = gap.abs().max().exp().item()
+        sums[WORST] = gap.abs().max().exp().item() if gap.numel() else 1.0
         return sums
 
     # ----------------------------------------------------------------------------------- weights
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """All weights under the HF model's own names, adapters merged in; live tensors, no copies."""
-        if self.adapter is None:
-            return {name: p.detach() for name, p in self.base.state_dict().items()}
-        return tuning.merged(self.base)
+        """All weights under the HF model's own names, adapters merged in; live tensors, no copies.
+
+        Of a sharded model copies on the CPU; all ranks ask together.
+        """
+        if self.sharded is not None:
+            with self.whole(), torch.no_grad():
+                return copied(self._merged(whole_state(self.base)))
+        return self._merged(self.base.state_dict())
+
+    def _merged(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.adapter is not None:
+            return tuning.merged(self.base, state)
+        return {name: p.detach() for name, p in state.items()}
 
     def save(self, folder: str) -> None:
-        """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor."""
-        self.family.save(self.base, folder, self.weights())
-        self.processor.save_pretrained(folder)
+        """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor.
+
+        All ranks call it, the main one writes.
+        """
+        weights = self.weights()
+        if distributed.is_main():
+            self.family.save(self.base, folder, weights)
+            self.processor.save_pretrained(folder)
 
     def training_state(self) -> dict[str, torch.Tensor]:
         """What `save` does not hold: with LoRA the adapter's weights, else nothing."""
-        return {name: p for name, p in self.base.state_dict().items() if ".lora_" in name}
+        if self.adapter is None:
+            return {}
+        state = self.base.state_dict() if self.sharded is None else self.sharded.state()
+        return {name: p for name, p in state.items() if ".lora_" in name}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Take back what `training_state` gave."""
-        unexpected = self.base.load_state_dict(state, strict=False).unexpected_keys
+        if self.sharded is not None:
+            unexpected = sorted(self.sharded.load(state))
+        else:
+            unexpected = self.base.load_state_dict(state, strict=False).unexpected_keys
         if unexpected:
             raise UserError(f"the checkpoint's adapter does not fit model.lora: {unexpected[0]}")
 
@@ -335,36 +405,6 @@ class Policy:
         if self.config.dtype == "bfloat16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
-
-
-def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
-    """The lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""
-    if step < config.warmup_steps:
-        return config.lr * (step + 1) / (config.warmup_steps + 1)
-    share = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
-    if config.schedule == "linear":
-        return config.lr * (1 - share)
-    if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * share))
-    return config.lr
-
-
-def adamw(
-    parameters: Sequence[torch.nn.Parameter],
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.95),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    name: str = "adamw",
-) -> torch.optim.Optimizer:
-    """AdamW, or a kind of it in `bits`, that decays matrices only (not norms, not biases)."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    if name in bits.OPTIMIZERS:
-        return bits.optimizer(name)(groups, lr=lr, betas=betas, eps=eps)  # type: ignore[call-arg]
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
 
 def _filled(

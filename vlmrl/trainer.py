@@ -19,7 +19,8 @@ from vlmrl.data.loader import Loader
 from vlmrl.engines.base import Engine
 from vlmrl.evaluation import Evaluation, evaluate
 from vlmrl.interrupt import Interrupt
-from vlmrl.policy import Policy, learning_rate
+from vlmrl.optimizers import learning_rate
+from vlmrl.policy import Policy
 from vlmrl.refill import refill
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring import Scorer
@@ -196,7 +197,7 @@ class Trainer:
             return False
         with self.clock("generate"):
             self.ahead.drain()
-        with self.clock("evaluate"):
+        with self.clock("evaluate"), self.policy.whole():
             evaluation = evaluate(
                 self.held_out(),
                 self.engine,

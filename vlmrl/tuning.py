@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -38,7 +39,7 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
     """
     for name, parameter in model.named_parameters():
         if config.lora is None:
-            trains = parameter.requires_grad and _tower_of(name, family) not in config.freeze
+            trains = parameter.requires_grad and tower_of(name, family) not in config.freeze
             parameter.requires_grad_(trains)
         if config.dtype == "bfloat16" and parameter.is_floating_point():
             low = torch.float32 if parameter.requires_grad else torch.bfloat16
@@ -78,8 +79,8 @@ def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
     )
 
 
-def merged(model: Any) -> dict[str, torch.Tensor]:
-    """The state dict an adapter-less model of the same function would have."""
+def merged(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state dict an adapter-less model of the same function would have; `state` is the model's."""
     from peft.tuners.lora import LoraLayer
 
     deltas = {
@@ -90,7 +91,7 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
     packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
     scales = tuple(f"{name}." for name in packed)
     out = {}
-    for name, value in model.state_dict().items():
+    for name, value in state.items():
         if ".lora_" in name or name.startswith(scales):
             continue
         if name in packed:
@@ -105,10 +106,15 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
 def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
     """Whether the linear layer of this name is in the tower and among its `lora_targets`."""
     targets = family.lora_targets.get(tower, ())
-    return layer.rpartition(".")[2] in targets and _tower_of(f"{layer}.weight", family) == tower
+    return layer.rpartition(".")[2] in targets and tower_of(f"{layer}.weight", family) == tower
 
 
-def _tower_of(name: str, family: Family) -> str:
+def tower_of(name: str, family: Family) -> str:
+    """The tower of a parameter, by its full name in the HF model or in one with adapters.
+
+    Raises:
+        UserError: it belongs to none.
+    """
     plain = name.replace(".base_layer", "")
     for tower, prefixes in family.towers.items():
         if plain.startswith(prefixes):

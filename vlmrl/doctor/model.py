@@ -17,7 +17,7 @@ from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.probe import Parity, parity, probe_prompts, tolerance
 from vlmrl.forecast import TIGHT, forecast
-from vlmrl.policy import adamw
+from vlmrl.optimizers import adamw
 from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
 
 BATCH = 4

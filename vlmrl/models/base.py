@@ -42,6 +42,7 @@ class Family:
     media_tokens: ClassVar[tuple[str, ...]] = ()
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    decoder_layers: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
