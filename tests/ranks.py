@@ -39,6 +39,8 @@ class Case:
     model: dict[str, Any] = field(default_factory=dict)
     shared: str = "off"
     updates: int = 1
+    text_from: int = 99
+    """From this update on there are no pictures."""
 
 
 CASES = {
@@ -51,6 +53,19 @@ CASES = {
     "adapter": Case(model={"lora": LoraConfig(rank=4, towers=["vision", "language"])}, kl=0.1),
     "checkpointing": Case(model={"gradient_checkpointing": True}, shared="on"),
     "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}),
+    "another family": Case(model={"family": "internvl"}, homes=(0, 0, 1, 0), micro_tokens=1),
+    "frozen tower, one rank sees text only": Case(
+        model={"freeze": ["vision"]}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
+    "adapter, one rank sees text only": Case(
+        model={
+            "lora": LoraConfig(rank=4, towers=["vision", "language"]),
+            "gradient_checkpointing": True,
+        },
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+    ),
+    "then nobody sees a picture": Case(text_from=1),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
 }
 
@@ -95,7 +110,10 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
     if case.kl:
         policy.keep_reference(folder / "reference.safetensors")
     drawn = rollouts(policy, case.homes)
-    for _ in range(steps):
+    for step in range(steps):
+        if step == case.text_from:
+            only = drawn.batch.prompts[2:3], drawn.completions[2:3]
+            drawn = Rollouts(PromptBatch(only[0]), only[1])
         batches = pack(
             drawn,
             advantages(drawn),

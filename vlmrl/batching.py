@@ -7,8 +7,9 @@ the first forward: how a batch is cut never changes the update.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -96,6 +97,18 @@ def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
     return dataclasses.replace(
         batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
     )
+
+
+def filled(
+    batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
+) -> TrainBatch:
+    """The batch with field `name` of its micro-batches computed from them."""
+
+    def fill(micro: MicroBatch) -> MicroBatch:
+        change: dict[str, Any] = {name: compute(micro)}
+        return dataclasses.replace(micro, **change)
+
+    return dataclasses.replace(batch, micro=tuple(map(fill, batch.micro)))
 
 
 def num_tokens(micro: MicroBatch) -> int:

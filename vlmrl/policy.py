@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,11 +20,10 @@ from vlmrl.models.base import Family
 from vlmrl.reference import Reference
 from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.sharding import Sharded, copied, whole_state
+from vlmrl.sums import add, averages, engine_gap
 
 _T = TypeVar("_T")
 log = logging.getLogger("vlmrl")
-WORST = "rollout/logprob_max_ratio"
-"""The one number of an update that is a largest one, not a mean over tokens."""
 
 
 class Policy:
@@ -168,13 +166,17 @@ class Policy:
         """The batches with `ref_logprobs` filled in."""
         fill = self._reference_logprobs
         batches = self._together(batches)
-        return [self._fitting(b, lambda b: _filled(b, "ref_logprobs", fill)) for b in batches]
+        return [
+            self._fitting(b, lambda b: batching.filled(b, "ref_logprobs", fill)) for b in batches
+        ]
 
     def with_old(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """The batches with `old_logprobs` filled in; needed only when a batch gives several updates."""
         fill = self._own_logprobs
         batches = self._together(batches)
-        return [self._fitting(b, lambda b: _filled(b, "old_logprobs", fill)) for b in batches]
+        return [
+            self._fitting(b, lambda b: batching.filled(b, "old_logprobs", fill)) for b in batches
+        ]
 
     def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
         shared = self.shares(micro)
@@ -234,7 +236,7 @@ class Policy:
         for batch in self._together(batches):
             own = self._fitting(batch, lambda b: self._gradient(b, objective, progress))
             for share in distributed.gather(own):
-                _add(sums, share)
+                add(sums, share)
             norm = self._clipped()
             norms.append(norm)
             tokens += batch.num_tokens
@@ -243,12 +245,8 @@ class Policy:
             else:
                 skipped += 1
         self.version += 1
-        whole = ("loss/total", WORST)
-        means = {key: value / max(tokens, 1) for key, value in sums.items() if key not in whole}
         return {
-            **means,
-            WORST: sums.get(WORST, 1.0),
-            "loss/total": sums.get("loss/total", 0.0) / max(len(batches), 1),
+            **averages(sums, tokens, len(batches)),
             "update/grad_norm": sum(norms) / max(len(norms), 1),
             "update/lr": lr,
             "update/tokens": float(tokens),
@@ -300,7 +298,7 @@ class Policy:
         sums: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         for micro in batch.micro:
-            _add(sums, self._backward(micro, batch, objective, progress))
+            add(sums, self._backward(micro, batch, objective, progress))
         return sums
 
     def _backward(
@@ -309,12 +307,12 @@ class Policy:
         sums: dict[str, float] = {}
         if self.sharing.setting == "low_memory":
             for _, part, new, entropy in self.one_by_one(self.base, micro):
-                _add(sums, self._loss(part, new, entropy, batch, objective, progress))
+                add(sums, self._loss(part, new, entropy, batch, objective, progress))
             shared = True
         else:
             shared = self.shares(micro)
             new, entropy = self._forward(self.base, micro, shared)
-            _add(sums, self._loss(micro, new, entropy, batch, objective, progress))
+            add(sums, self._loss(micro, new, entropy, batch, objective, progress))
         sums["update/shared"] = float(micro.mask.sum()) * shared
         return sums
 
@@ -351,12 +349,7 @@ class Policy:
         sums = {key: float(value) for key, value in out.metrics.items()}
         sums["loss/total"] = out.loss.item()
         sums["rollout/entropy"] = entropy[mask].sum().item()
-        # How far the engine's log-probs are from the trainer's: 0 for an exact engine.
-        sums["rollout/logprob_gap"] = gap.abs().sum().item()
-        # KL(engine || trainer), Schulman's k3: http://joschu.net/blog/kl-approx.html
-        sums["rollout/logprob_kl"] = (gap.exp() - 1 - gap).sum().item()
-        sums[WORST] = gap.abs().max().exp().item() if gap.numel() else 1.0
-        return sums
+        return {**sums, **engine_gap(gap)}
 
     # ----------------------------------------------------------------------------------- weights
 
@@ -405,19 +398,3 @@ class Policy:
         if self.config.dtype == "bfloat16":
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
-
-
-def _filled(
-    batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
-) -> TrainBatch:
-    def fill(micro: MicroBatch) -> MicroBatch:
-        change: dict[str, Any] = {name: compute(micro)}
-        return dataclasses.replace(micro, **change)
-
-    return dataclasses.replace(batch, micro=tuple(map(fill, batch.micro)))
-
-
-def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    for key, value in more.items():
-        before = sums.get(key, 0.0)
-        sums[key] = max(before, value) if key == WORST else before + value

@@ -59,5 +59,5 @@ def _write(file: Path, write: Callable[[str], None]) -> None:
 
 def _once(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Of tied weights only the first name."""
-    first = {id(value): name for name, value in reversed(state.items())}
+    first = {id(value): name for name, value in reversed(list(state.items()))}
     return {name: value for name, value in state.items() if first[id(value)] == name}

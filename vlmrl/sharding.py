@@ -9,13 +9,13 @@ computed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vlmrl import distributed
@@ -24,6 +24,10 @@ from vlmrl.tuning import tower_of
 
 Scored = tuple[torch.Tensor, torch.Tensor]
 Work = Callable[[], Scored]
+
+
+Place = tuple[torch.nn.Module, str]
+"""Where a weight is: inside and outside of `whole` it is not the same tensor."""
 
 
 class _Root(torch.nn.Module):
@@ -39,11 +43,11 @@ class _Root(torch.nn.Module):
 
 @dataclass(frozen=True)
 class _Tower:
-    """What runs only if there are media: its module, its layers, its weights outside of them."""
+    """What runs only if there are media: module, layers, and what else of it trains."""
 
     module: torch.nn.Module
     layers: tuple[torch.nn.Module, ...]
-    loose: tuple[tuple[torch.nn.Module, str], ...]
+    loose: tuple[Place, ...]
 
 
 class Sharded:
@@ -56,23 +60,24 @@ class Sharded:
         self.model, self._device = model, device
         mesh = init_device_mesh(device.type, (distributed.world(),))
         inside = {path: _layers(model, path) for path in family.decoder_layers}
-        language = [p for p in inside if tower_of(f"{p}.0.", family) == "language"]
-        self._towers = [_tower(model, p, inside[p]) for p in inside if p not in language]
-        layered = {id(p) for layers in inside.values() for m in layers for p in m.parameters()}
-        self._projectors = [
-            (module, leaf)
-            for name, module, leaf, parameter in _trainable(model)
-            if id(parameter) not in layered and tower_of(name, family) == "projector"
+        towers = {path: tower_of(f"{path}.0.", family) for path in inside}
+        loose = _loose(model, family, inside.values())
+        self._towers = [
+            _Tower(_above(model, path), inside[path], tuple(loose.get(tower, ())))
+            for path, tower in towers.items()
+            if tower != "language"
         ]
-        self._units = [unit for layers in inside.values() for unit in layers]
-        for unit in self._units:
+        self._projectors = loose.get("projector", [])
+        units = [unit for layers in inside.values() for unit in layers]
+        for unit in units:
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-        self._root = fully_shard(_Root(model), mesh=mesh, reshard_after_forward=False)
-        self._units.insert(0, self._root)
+        root = fully_shard(_Root(model), mesh=mesh, reshard_after_forward=False)
+        self._root = cast(Any, root)
+        self._units: list[Any] = [self._root, *units]
         for unit in self._units:
-            cast(FSDPModule, unit).set_gradient_divide_factor(1.0)
-            cast(FSDPModule, unit).set_force_sum_reduction_for_comms(True)
-        self._watch(language)
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)
+        self._watch(_above(model, path) for path, t in towers.items() if t == "language")
         self._is_whole = True  # the first call only makes the root the root
         self._root(lambda: None)
         self._reshard()
@@ -99,12 +104,11 @@ class Sharded:
         nothing = self._nothing + _nothing_of(getattr(m, leaf) for m, leaf in self._projectors)
         return logprobs + nothing, entropies
 
-    def _watch(self, language: Sequence[str]) -> None:
+    def _watch(self, language: Iterable[torch.nn.Module]) -> None:
         """Have towers that are left out gathered before the next one, or the language model, runs."""
         for number, tower in enumerate(self._towers):
             tower.module.register_forward_pre_hook(lambda *_, n=number: self._enter(n))
-        for path in language:
-            module = self.model.get_submodule(path.rpartition(".")[0])
+        for module in language:
             module.register_forward_pre_hook(lambda *_: self._enter(len(self._towers)))
 
     def _enter(self, number: int) -> None:
@@ -137,7 +141,7 @@ class Sharded:
             return
         self._reshard()
         for unit in self._units:
-            cast(FSDPModule, unit).unshard()
+            unit.unshard()
         hooks = [(hooks, dict(hooks)) for unit in self._units for hooks in _hooks_of(unit)]
         for live, _ in hooks:
             live.clear()  # they would slice a layer again when it has run
@@ -186,9 +190,9 @@ class Sharded:
             mine.copy_(other)
             other.copy_(kept)
 
-    def _reshard(self, *units: torch.nn.Module) -> None:
+    def _reshard(self, *units: Any) -> None:
         for unit in units or (self._root,):
-            cast(FSDPModule, unit).reshard()
+            unit.reshard()
 
     # ---------------------------------------------------------------------------------- the update
 
@@ -196,13 +200,15 @@ class Sharded:
         """Drop the gradients, all 0, of towers that ran on no rank since the last call."""
         ran = set().union(*distributed.gather(self._trained))
         self._trained = set()
+        used = {place for number in ran for place in self._towers[number].loose}
+        used |= set(self._projectors) if ran else set()
+        unused = {place for tower in self._towers for place in tower.loose} | set(self._projectors)
+        for module, leaf in unused - used:
+            getattr(module, leaf).grad = None
         for number, tower in enumerate(self._towers):
             if number not in ran:
-                for parameter in tower.module.parameters():
+                for parameter in (p for layer in tower.layers for p in layer.parameters()):
                     parameter.grad = None
-        if not ran:
-            for module, leaf in self._projectors:
-                getattr(module, leaf).grad = None
 
 
 # ---------------------------------------------------------------------------------------- parts
@@ -240,21 +246,22 @@ def _layers(model: torch.nn.Module, path: str) -> tuple[torch.nn.Module, ...]:
     return tuple(model.get_submodule(path).children())
 
 
-def _tower(model: torch.nn.Module, path: str, layers: tuple[torch.nn.Module, ...]) -> _Tower:
-    module = model.get_submodule(path.rpartition(".")[0])
-    inside = {id(p) for layer in layers for p in layer.parameters()}
-    loose = tuple((m, leaf) for _, m, leaf, p in _trainable(module) if id(p) not in inside)
-    return _Tower(module, layers, loose)
+def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
 
 
-def _trainable(
-    model: torch.nn.Module,
-) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Parameter]]:
-    """Full name, module, name in it and parameter of all that trains."""
+def _loose(
+    model: torch.nn.Module, family: Family, layers: Iterable[Sequence[torch.nn.Module]]
+) -> dict[str, list[Place]]:
+    """By tower, the places of what trains and is in no layer."""
+    inside = {id(p) for some in layers for layer in some for p in layer.parameters()}
+    found: dict[str, list[Place]] = {}
     for path, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad:
-                yield (f"{path}.{leaf}" if path else leaf), module, leaf, parameter
+            if parameter.requires_grad and id(parameter) not in inside:
+                tower = tower_of(f"{path}.{leaf}" if path else leaf, family)
+                found.setdefault(tower, []).append((module, leaf))
+    return found
 
 
 def _nothing_of(parameters: Iterator[torch.Tensor]) -> torch.Tensor | float:
@@ -264,7 +271,7 @@ def _nothing_of(parameters: Iterator[torch.Tensor]) -> torch.Tensor | float:
 
 def _without_computing(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Call a layer, its hooks and all, that only passes `x` on; its weights get gradients of 0."""
-    layer.forward = lambda x: x + _nothing_of(layer.parameters())  # type: ignore[method-assign]
+    layer.forward = lambda x: x + _nothing_of(layer.parameters())
     try:
         # Not `layer(x)`: a checkpointed layer would compute, when it runs again in the backward.
         return torch.nn.Module.__call__(layer, x)

@@ -56,15 +56,16 @@ def whole_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
 
 def evened(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
     """The batches with as many micro-batches as the rank that has most: empty ones are added."""
-    counts = [len(batch.micro) for batch in batches]
+    counts = distributed.gather([len(batch.micro) for batch in batches])
+    if all(of_rank == counts[0] for of_rank in counts):
+        return list(batches)
     some = next((batch.micro[0] for batch in batches if batch.micro), None)
-    told = distributed.gather((counts, None if some is None else _emptied(some)))
-    empty = next(micro for _, micro in told if micro is not None) if counts else None
-    made = []
-    for number, batch in enumerate(batches):
-        missing = max(of_rank[number] for of_rank, _ in told) - len(batch.micro)
-        made.append(replace(batch, micro=(*batch.micro, *[empty] * missing)))
-    return made
+    told = distributed.gather(None if some is None else _emptied(some))
+    empty = next(micro for micro in told if micro is not None)
+    return [
+        replace(batch, micro=(*batch.micro, *[empty] * (max(of_ranks) - len(batch.micro))))
+        for batch, of_ranks in zip(batches, zip(*counts, strict=True), strict=True)
+    ]
 
 
 def _emptied(micro: MicroBatch) -> MicroBatch:
@@ -86,10 +87,4 @@ def _emptied(micro: MicroBatch) -> MicroBatch:
         sampling_logprobs=torch.zeros(1, 1),
         advantages=torch.zeros(1, 1),
         weights=torch.zeros(1),
-        old_logprobs=_first(micro.old_logprobs),
-        ref_logprobs=_first(micro.ref_logprobs),
     )
-
-
-def _first(of_rows: torch.Tensor | None) -> torch.Tensor | None:
-    return None if of_rows is None else of_rows[:1, :1]
