@@ -1,7 +1,7 @@
 """Engine `vllm` with recordings: prompt ids and log-probs are the trainer's."""
 
 import pytest
-from small import CORPUS, TEXT, mixed_batch, prompt
+from small import CORPUS, TEXT, mixed_batch, policy, prompt
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -45,3 +45,8 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     with pytest.raises(UserError, match=r"5 recordings exceed the engine's max_recordings \(4\)"):
         engine.generate(PromptBatch((prompt(made, images=5),)), sampling)
     engine.close()
+
+
+def test_the_omni_thinker_is_refused_with_the_reason():
+    with pytest.raises(UserError, match=r"qwen2_5_omni_thinker.*thinker alone.*engine: hf"):
+        engine_for(policy("qwen2_5_omni"))

@@ -236,7 +236,7 @@ def test_every_parameter_is_in_exactly_one_tower_and_every_linear_layer_takes_an
         linear = {
             layer.rpartition(".")[2]
             for layer, module in model.model.named_modules()
-            if isinstance(module, torch.nn.Linear) and layer.startswith(prefixes)
+            if isinstance(module, torch.nn.Linear) and f"{layer}.".startswith(prefixes)
         }
         assert linear - {"lm_head"} == set(model.family.lora_targets.get(tower, ()))
     for layers in model.family.decoder_layers:

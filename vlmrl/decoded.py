@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -87,6 +87,13 @@ class Clip:
 
 
 Decoded = Picture | Clip | Recording
+
+
+def kind_of(decoded: Decoded) -> Literal["image", "video", "audio"]:
+    """What kind of medium this is, as `Media.kind` says."""
+    if isinstance(decoded, Recording):
+        return "audio"
+    return "video" if isinstance(decoded, Clip) else "image"
 
 
 def described(decoded: Decoded) -> str:

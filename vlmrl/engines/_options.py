@@ -52,8 +52,11 @@ class VllmOptions:
     restarts: int = 2
     timeout: float = 1800.0
 
-    def check_lora(self, policy: Policy) -> None:
-        """Raise UserError if the policy's adapters cannot be sent as adapters."""
+    def check(self, policy: Policy) -> None:
+        """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
+        if policy.family.unserved:
+            name = policy.family.model_types[0]
+            raise UserError(f"{name}: {policy.family.unserved}; use engine: hf")
         lora = policy.config.lora
         if self.lora != "adapter":
             return

@@ -64,7 +64,7 @@ class Vllm(VllmOptions):
         Raises:
             UserError: vLLM is not installed, or cannot serve this model with these options.
         """
-        self.check_lora(policy)
+        self.check(policy)
         import_vllm()
         self._policy = policy
         self._start()

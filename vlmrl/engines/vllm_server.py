@@ -100,6 +100,7 @@ class VllmServer(VllmOptions):
             )
         if self.lora == "adapter":
             raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
+        self.check(policy)
         if self.urls:
             token = os.environ.get(serve.TOKEN, "")
             if not token:

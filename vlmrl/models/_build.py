@@ -96,7 +96,8 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     head_dim("vision", small.vision_width, vision, "num_heads", 4)
     if heads % text["num_key_value_heads"]:
         raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
-    text.setdefault("rope_parameters", _mrope(small, text["head_dim"]))
+    rope = mrope(text["head_dim"], small.side_share, small.interleaved)
+    text.setdefault("rope_parameters", rope)
     tied = text.pop(TIED, False)
     token = tokenizer.convert_tokens_to_ids
     return config_class(
@@ -146,15 +147,27 @@ def head_dim(
     return width // heads
 
 
-def _mrope(small: Small, head_dim: int) -> dict[str, Any]:
+def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:
+    """Rotary parameters with a share of the frequencies for rows, and as many for columns."""
     frequencies = head_dim // 2
-    side = int(frequencies * small.side_share)
+    side = int(frequencies * side_share)
     sections = [frequencies - 2 * side, side, side]
     rope = {"rope_type": "default", "rope_theta": ROPE_THETA, "mrope_section": sections}
-    return {**rope, "mrope_interleaved": True} if small.interleaved else rope
+    return {**rope, "mrope_interleaved": True} if interleaved else rope
 
 
 def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
+    of_images, of_clips = pixel_settings(vision)
+    return getattr(transformers, small.processor)(
+        image_processor=transformers.Qwen2VLImageProcessor(**of_images),
+        tokenizer=tokenizer,
+        video_processor=getattr(transformers, small.video_processor)(**of_clips),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def pixel_settings(vision: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the image and of the video processor that go with a vision tower."""
     factor = vision.patch_size * vision.spatial_merge_size
     shared = {
         "patch_size": vision.patch_size,
@@ -164,11 +177,5 @@ def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
         "image_mean": [0.5] * 3,
         "image_std": [0.5] * 3,
     }
-    return getattr(transformers, small.processor)(
-        image_processor=transformers.Qwen2VLImageProcessor(**shared),
-        tokenizer=tokenizer,
-        video_processor=getattr(transformers, small.video_processor)(
-            **{**shared, "size": {"shortest_edge": factor**2, "longest_edge": 8192 * factor**2}}
-        ),
-        chat_template=CHAT_TEMPLATE,
-    )
+    sizes = {"shortest_edge": factor**2, "longest_edge": 8192 * factor**2}
+    return shared, {**shared, "size": sizes}

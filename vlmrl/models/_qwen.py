@@ -6,14 +6,14 @@ them looks like; that is what their own files say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Clip, Decoded, Picture
+from vlmrl.decoded import Clip, Decoded, Picture, kind_of
 from vlmrl.errors import UserError
 from vlmrl.models import _build
 from vlmrl.models._chat import user_turn
@@ -100,10 +100,10 @@ class MropeFamily(Family):
         Raises:
             UserError: an image or frames of a shape that the model refuses.
         """
-        kinds = {processor.image_token_id: "image", processor.video_token_id: "video"}
+        kinds = {getattr(processor, f"{kind}_token_id"): kind for kind in self.kinds}
         compact = processor.tokenizer(text)["input_ids"]
         places = [kinds[i] for i in compact if i in kinds]
-        shown = ["video" if isinstance(m, Clip) else "image" for m in media]
+        shown = [kind_of(medium) for medium in media]
         if places != shown:
             wanted = ", ".join(
                 f"{places.count(k)} {k} placeholders for {shown.count(k)} {k}s"
@@ -115,6 +115,7 @@ class MropeFamily(Family):
         for clip in clips:
             self._clip_size(processor, clip)
         more, clip_grids = clip_pixels(processor, clips)
+        sounds, lengths = self._sounds(processor, media)
         waiting, pairs = iter(grids), iter(zip(clips, clip_grids, strict=True))
         merge, layout = processor.image_processor.merge_size, Layout()
         for run in runs(compact, tuple(kinds)):
@@ -124,16 +125,24 @@ class MropeFamily(Family):
             elif kind == "image":
                 _, rows, columns = next(waiting)
                 layout.grid(run[0], 1, rows // merge, columns // merge)
+            elif kind == "audio":
+                layout.text(run * next(lengths))
             else:
                 clip, (times, rows, columns) = next(pairs)
                 self._lay_clip(processor, layout, clip, (times, rows // merge, columns // merge))
         return Encoded(
             ids=tuple(layout.ids),
             compact_ids=tuple(compact),
-            tensors={**tensors, **more},
+            tensors={**tensors, **more, **sounds},
             position_ids=layout.positions,
             next_position=layout.start,
         )
+
+    def _sounds(
+        self, processor: Any, media: Sequence[Decoded]
+    ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
+        """Tensors of what can be heard among the media, and how many tokens each becomes."""
+        return {}, iter(())
 
     def _lay_clip(
         self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int]
@@ -218,12 +227,20 @@ class MropeFamily(Family):
 
     # ------------------------------------------------------------------------------- forward
 
+    def visual(self, model: Any) -> Any:
+        """The vision tower."""
+        return model.model.visual
+
+    def language(self, model: Any) -> Any:
+        """The decoder, to which embeddings are given."""
+        return model.model.language_model
+
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
         """The vision tower over all images and clips of all prompts at once, with gradient."""
         media = [medium for p in prompts for medium in _media(model.config, p)]
         if not media:
             return None
-        visual = model.model.visual
+        visual = self.visual(model)
         pixels = torch.cat([pixels for pixels, _ in media]).to(model.device, visual.dtype)
         grid = torch.stack([grid for _, grid in media])
         tokens = (grid.prod(-1) // visual.spatial_merge_size**2).tolist()
@@ -244,6 +261,12 @@ class MropeFamily(Family):
         media = [first[r] + k for r in rows for k in range(counts[r])]
         return features.pick(media) if media else None
 
+    def embedded(
+        self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
+    ) -> torch.Tensor:
+        """Embeddings [B, T, H] before images and clips take their places."""
+        return model.get_input_embeddings()(input_ids)
+
     def decode(
         self,
         model: Any,
@@ -258,9 +281,9 @@ class MropeFamily(Family):
         The language model is called directly: it keeps no `rope_deltas` between calls, and older
         transformers (5.16) cannot be given image features in any other way.
         """
-        embeds = model.get_input_embeddings()(input_ids)
+        embeds = self.embedded(model, input_ids, features)
         deepstack = {}
-        if features is not None:
+        if features is not None and features.merged:
             places = (input_ids == model.config.image_token_id) | (
                 input_ids == model.config.video_token_id
             )
@@ -273,7 +296,7 @@ class MropeFamily(Family):
                     "visual_pos_masks": places,
                     "deepstack_visual_embeds": [torch.cat(level) for level in features.deepstack],
                 }
-        out = model.model.language_model(
+        out = self.language(model)(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
             position_ids=position_ids,

@@ -44,6 +44,8 @@ class Family:
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     decoder_layers: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False
+    unserved: ClassVar[str] = ""
+    """Why vLLM cannot serve it; empty: it can."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.

@@ -1,0 +1,244 @@
+"""Qwen2.5-Omni, its thinker: pictures, clips and recordings in one prompt; text comes out.
+
+Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", arXiv:2503.20215.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+
+from vlmrl.config import BuildConfig
+from vlmrl.decoded import Clip, Decoded, Recording
+from vlmrl.errors import UserError
+from vlmrl.models import _build, _tokenizer
+from vlmrl.models._qwen import LANGUAGE_LINEAR, MediaFeatures, MropeFamily
+from vlmrl.models._qwen_layout import seconds_per_grid
+from vlmrl.models._sound import mel_features, sound_tokens
+from vlmrl.schema import Encoded, Frame, MediaKind, Space
+
+AUDIO, IMAGE, VIDEO = "<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>"
+NAMED = {
+    "audio_token": AUDIO,
+    "image_token": IMAGE,
+    "video_token": VIDEO,
+    "audio_bos_token": "<|audio_bos|>",
+    "audio_eos_token": "<|audio_eos|>",
+    "vision_bos_token": "<|vision_bos|>",
+    "vision_eos_token": "<|vision_eos|>",
+}
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_bos|><|IMAGE|><|vision_eos|>"
+    "{% elif part['type'] == 'video' %}<|vision_bos|><|VIDEO|><|vision_eos|>"
+    "{% elif part['type'] == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SMALL_VISION: Mapping[str, Any] = {
+    "depth": 2,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_heads": 4,
+    "patch_size": 14,
+    "fullatt_block_indexes": [0, 1],
+    "initializer_range": 0.05,
+}
+SMALL_AUDIO: Mapping[str, Any] = {
+    "d_model": 96,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 192,
+    "num_mel_bins": 40,
+    "initializer_range": 0.05,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OmniFeatures(MediaFeatures):
+    """Also `heard[i]` [tokens, H]: features of some recordings, in order."""
+
+    heard: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Qwen25Omni(MropeFamily):
+    """Checkpoints of model type `qwen2_5_omni_thinker`; the sound of clips is not shown.
+
+    Of recordings `input_features` is float32 [recordings, mel, frames] and
+    `feature_attention_mask` says which frames are sound.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker",)
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
+    space: ClassVar[Space] = "resized"
+    media_tokens: ClassVar[tuple[str, ...]] = tuple(NAMED.values())
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("visual.patch_embed.", "visual.blocks."),
+        "audio": (
+            "audio_tower.conv1.",
+            "audio_tower.conv2.",
+            "audio_tower.layers.",
+            "audio_tower.ln_post.",
+            "audio_tower.audio_bos_eos_token.",
+        ),
+        "projector": ("visual.merger.", "audio_tower.proj."),
+        "language": ("model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("q", "k", "v", "proj", "gate_proj", "up_proj", "down_proj"),
+        "audio": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        "projector": ("0", "2", "proj"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.layers",
+        "visual.blocks",
+        "audio_tower.layers",
+    )
+
+    unserved: ClassVar[str] = "vLLM knows the whole Qwen2.5-Omni only, not its thinker alone"
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """A small model of this architecture, see `Family.build`."""
+        chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+        chat_format = _tokenizer.Format(special=(*chat, *NAMED.values()), named=NAMED)
+        tokenizer = _tokenizer.train(corpus, build.vocab_size, chat_format)
+        try:
+            config = _config(build, tokenizer)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                model = transformers.Qwen2_5OmniThinkerForConditionalGeneration(config).eval()
+        except (StrictDataclassError, ValueError, KeyError) as error:
+            raise UserError(f"model.build: {' '.join(str(error).split())}") from error
+        model.generation_config.update(
+            eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        of_images, of_clips = _build.pixel_settings(config.vision_config)
+        return model, transformers.Qwen2_5OmniProcessor(
+            image_processor=transformers.Qwen2VLImageProcessor(**of_images),
+            video_processor=transformers.Qwen2VLVideoProcessor(**of_clips),
+            feature_extractor=transformers.WhisperFeatureExtractor(
+                feature_size=config.audio_config.num_mel_bins, return_attention_mask=True
+            ),
+            tokenizer=tokenizer,
+            chat_template=CHAT_TEMPLATE,
+        )
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def adopt(self, processor: Any, config: Any) -> None:
+        """The processor learns the ids of the placeholders and the positions of a second."""
+        for kind in self.kinds:
+            setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
+        processor.tokens_per_second = config.position_id_per_seconds
+
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """As of its relatives; of a recording the length."""
+        if isinstance(medium, Recording):
+            return Frame(space=self.space, duration=medium.duration)
+        return MropeFamily.frame(self, processor, medium)
+
+    def _time_step(self, processor: Any, clip: Clip) -> float:
+        return processor.tokens_per_second * seconds_per_grid(processor, clip)
+
+    def _sounds(
+        self, processor: Any, media: Sequence[Decoded]
+    ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
+        recordings = [m for m in media if isinstance(m, Recording)]
+        tensors = mel_features(processor.feature_extractor, recordings, whole=True)
+        lengths = sound_tokens(tensors["feature_attention_mask"]) if tensors else []
+        return tensors, iter(lengths)
+
+    # ------------------------------------------------------------------------------- forward
+
+    def visual(self, model: Any) -> Any:
+        """The vision tower."""
+        return model.visual
+
+    def language(self, model: Any) -> Any:
+        """The decoder, to which embeddings are given."""
+        return model.model
+
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> OmniFeatures | None:
+        """Both towers over all media of all prompts at once, with gradient."""
+        seen = MropeFamily.tower_features(self, model, prompts)
+        sounds = [p.tensors for p in prompts if "input_features" in p.tensors]
+        if not sounds:
+            return None if seen is None else OmniFeatures(seen.merged)
+        mels = torch.cat([t["input_features"] for t in sounds]).to(model.device)
+        mask = torch.cat([t["feature_attention_mask"] for t in sounds]).to(model.device)
+        lengths = mask.sum(-1)
+        out = model.audio_tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
+        heard = out.last_hidden_state.split(sound_tokens(mask))
+        return OmniFeatures(seen.merged if seen else (), heard=heard)
+
+    def spread(
+        self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
+    ) -> OmniFeatures | None:
+        """The features of every row's media, row after row; None if no row has any."""
+        assert features is None or isinstance(features, OmniFeatures)
+        if features is None:
+            return None
+        seen = MropeFamily.spread(self, features, prompts, rows)
+        counts = [len(p.tensors.get("input_features", ())) for p in prompts]
+        first = [sum(counts[:i]) for i in range(len(counts))]
+        heard = tuple(features.heard[first[r] + k] for r in rows for k in range(counts[r]))
+        return OmniFeatures(seen.merged if seen else (), heard=heard) if seen or heard else None
+
+    def embedded(
+        self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
+    ) -> torch.Tensor:
+        """Embeddings [B, T, H] with what is heard in its places."""
+        embeds = model.get_input_embeddings()(input_ids)
+        if not isinstance(features, OmniFeatures) or not features.heard:
+            return embeds
+        places = input_ids == model.config.audio_token_id
+        heard = torch.cat(features.heard).to(embeds.dtype)
+        if (wanted := int(places.sum())) != len(heard):
+            raise ValueError(f"{len(heard)} audio features for {wanted} placeholders")
+        return embeds.masked_scatter(places[..., None], heard)
+
+
+def _config(build: BuildConfig, tokenizer: Any) -> Any:
+    config_class: Any = transformers.Qwen2_5OmniThinkerConfig
+    parts = {"text": build.text, "vision": build.vision, "audio": build.audio}
+    tokens = _build.token_fields(tokenizer)
+    fixed = {"text": {*tokens}, "vision": {"out_hidden_size"}, "audio": {"output_dim"}}
+    for part, overrides in parts.items():
+        own = config_class.sub_configs[f"{part}_config"].__annotations__
+        _build.check_fields(build, part, overrides, {*own} - fixed[part])
+    text = {**_build.TEXT, **build.text}
+    vision, audio = {**SMALL_VISION, **build.vision}, {**SMALL_AUDIO, **build.audio}
+    heads = text["num_attention_heads"]
+    text.setdefault("num_key_value_heads", heads)
+    width = _build.head_dim("text", "hidden_size", text, "num_attention_heads", 2)
+    _build.head_dim("vision", "hidden_size", vision, "num_heads", 4)
+    _build.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    if heads % text["num_key_value_heads"]:
+        raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
+    text.setdefault("rope_parameters", _build.mrope(width))
+    tied = text.pop(_build.TIED, False)
+    token = tokenizer.convert_tokens_to_ids
+    return config_class(
+        # The text config ties by default, and vLLM listens to it.
+        text_config={**text, **tokens, _build.TIED: tied},
+        vision_config={**vision, "out_hidden_size": text["hidden_size"]},
+        audio_config={**audio, "output_dim": text["hidden_size"]},
+        tie_word_embeddings=tied,
+        image_token_index=token(IMAGE),
+        video_token_index=token(VIDEO),
+        audio_token_index=token(AUDIO),
+        audio_start_token_id=token("<|audio_bos|>"),
+        audio_end_token_id=token("<|audio_eos|>"),
+        vision_start_token_id=token("<|vision_bos|>"),
+        vision_end_token_id=token("<|vision_eos|>"),
+    )
