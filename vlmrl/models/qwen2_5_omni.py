@@ -137,6 +137,7 @@ class Qwen25Omni(MropeFamily):
 
     def adopt(self, processor: Any, config: Any) -> None:
         """The processor learns the ids of the placeholders and the positions of a second."""
+        MropeFamily.adopt(self, processor, config)
         for kind in self.kinds:
             setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
         processor.tokens_per_second = config.position_id_per_seconds
