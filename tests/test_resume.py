@@ -36,6 +36,9 @@ TINY = [
     "rollout.max_tokens=6",
     "evaluation.every=2",
     "evaluation.limit=6",
+    # By the quickstart's own rewards so short a run earns nothing and learns nothing.
+    f"rewards=[{Path(__file__).parent / 'copy_engine.py'}:varied]",
+    "evaluation.metric=varied",
 ]
 
 
