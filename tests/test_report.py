@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -10,13 +11,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl import files, runfolder
 from vlmrl.config import parse
+from vlmrl.decoded import Recording
 from vlmrl.errors import UserError
 from vlmrl.report import build_report
 from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, said
@@ -30,6 +34,7 @@ from vlmrl.report.series import (
     sections,
     smoothed,
 )
+from vlmrl.rows import _stored
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href=//x.test>$\\frac{$"
@@ -452,3 +457,28 @@ def test_stacked_phases_end_at_their_sum() -> None:
     alone = draw(Panel("", (Series("sum", (1, 2), (4.0, 8.0)),), "s", stacked=True), {})
     assert together.curves[1].line == alone.curves[0].line
     assert together.hover["rows"] == [["1 s", "2 s"], ["3 s", "6 s"]]
+
+
+def test_a_recording_has_a_player_and_spans_on_its_waveform(run: Path) -> None:
+    recording = Recording(np.sin(np.arange(16000) / 9).astype(np.float32), 16000)
+    name = _stored(runfolder.media_folder(run), recording)
+    assert name is not None and name == _stored(runfolder.media_folder(run), recording)
+    media = {"kind": "audio", "name": "a.wav", "start": None, "end": None, "thumbnail": name}
+    answer = [{"span": [0.25, 0.5]}, {"span": [0.5, 9.0]}]
+    heard = {**completion(0.5), "verdicts": {"temporal_iou": verdict(0.5, answer=answer)}}
+    truth = {"spans": [{"span": [0.5, 1.0], "label": "seven"}]}
+    line = row("heard", [heard], media=[media], truth=truth)
+    files.write_lines(runfolder.rollouts_path(run, 2), [line])
+
+    page = Page(build_report(run))
+
+    (player,) = [a for tag, a in page.tags if tag == "audio"]
+    start = "data:audio/wav;base64,"
+    assert (player["src"] or "").startswith(start)
+    data = base64.b64decode((player["src"] or "")[len(start) :])
+    samples, rate = soundfile.read(io.BytesIO(data))
+    assert rate == 16000 and np.allclose(samples, recording.samples, atol=1e-4)
+    drawn = {
+        (a["x"], a["width"]) for tag, a in page.tags if tag == "rect" and a.get("height") == "96"
+    }
+    assert drawn == {("240.0", "240.0"), ("120.0", "120.0")}

@@ -118,7 +118,7 @@ def test_a_picture_is_stored_once_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_large_picture_is_stored_scaled_down(tmp_path: Path) -> None:
-    large = replace(prompt("a", "red"), images=(Image.new("RGB", (2000, 1000), "red"),))
+    large = replace(prompt("a", "red"), media=(Image.new("RGB", (2000, 1000), "red"),))
     one = Rollouts(PromptBatch((large,)), ((completion("1"),),))
     scored = Rewards(torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool), (({},),))
     (row,) = rows(tmp_path, one, scored)

@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import soundfile
 from PIL import Image
 
+from vlmrl.decoded import Recording
 from vlmrl.files import write_bytes
 from vlmrl.schema import (
     Advantages,
@@ -103,10 +105,27 @@ def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list
             "name": medium.name,
             "start": medium.start,
             "end": medium.end,
-            "thumbnail": _thumbnail(folder, found) if isinstance(found, Image.Image) else None,
+            "thumbnail": _stored(folder, found),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
+
+
+def _stored(folder: Path, found: Any) -> str | None:
+    """The file in `folder` that shows a decoded medium; None for what is not stored."""
+    if isinstance(found, Recording):
+        return _sound(folder, found)
+    return _thumbnail(folder, found) if isinstance(found, Image.Image) else None
+
+
+def _sound(folder: Path, recording: Recording) -> str:
+    """Store a recording once, as 16-bit WAV (clipped at full scale); returns its file name."""
+    name = f"{hashlib.sha256(recording.samples.tobytes()).hexdigest()[:24]}.wav"
+    if not (folder / name).exists():
+        data = io.BytesIO()
+        soundfile.write(data, recording.samples, recording.rate, format="WAV", subtype="PCM_16")
+        write_bytes(folder / name, data.getvalue())
+    return name
 
 
 def _thumbnail(folder: Path, picture: Image.Image) -> str:

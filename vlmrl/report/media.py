@@ -13,22 +13,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import soundfile
 from PIL import Image
 
 from vlmrl.rows import Row
 
 MAX_SIDE = 480
 """Longest side of an embedded picture, pixels."""
+WAVE = (480, 96)
+"""Width and height of a waveform, pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An embedded picture: its id on the page, its data URI, its size in pixels."""
+    """An embedded picture: its id on the page, its data URI, its size in pixels.
+
+    That of a recording is its waveform from 0 to `seconds`, with its `sound` as a data URI.
+    """
 
     id: str
     uri: str
     width: int
     height: int
+    seconds: float | None = None
+    sound: str = ""
 
 
 @dataclass
@@ -49,8 +58,9 @@ class Album:
         if not path.is_file() or self.budget <= 0:
             self.left_out += 1
             return None
-        picture = _embedded(path, f"m{len(self.pictures)}")
-        self.budget -= len(picture.uri)
+        embed = _waveform if path.suffix == ".wav" else _embedded
+        picture = embed(path, f"m{len(self.pictures)}")
+        self.budget -= len(picture.uri) + len(picture.sound)
         self.pictures[name] = picture
         return picture
 
@@ -79,7 +89,13 @@ def image(medium: Row, album: Album) -> View:
     return View("image", medium["name"], album.get(thumbnail) if thumbnail else None)
 
 
-VIEWS: dict[str, Callable[[Row, Album], View]] = {"image": image}
+def audio(medium: Row, album: Album) -> View:
+    """A recording: its waveform, and a player."""
+    stored = medium.get("thumbnail")
+    return View("audio", medium["name"], album.get(stored) if stored else None)
+
+
+VIEWS: dict[str, Callable[[Row, Album], View]] = {"image": image, "audio": audio}
 
 
 def view(medium: Row, album: Album) -> View:
@@ -89,10 +105,27 @@ def view(medium: Row, album: Album) -> View:
 
 
 def shapes(value: Any, picture: Picture | None) -> tuple[Shape, ...]:
-    """Every box and point in typed JSON (`rows.to_json`), scaled to the picture, each once."""
+    """Every box and point in typed JSON (`rows.to_json`), scaled to the picture, each once.
+
+    On a recording every span instead, as a box as high as the waveform.
+    """
     if picture is None:
         return ()
+    if picture.seconds is not None:
+        return tuple(dict.fromkeys(_spans(value, picture, picture.seconds)))
     return tuple(dict.fromkeys(_walk(value, picture.width, picture.height)))
+
+
+def _spans(value: Any, picture: Picture, seconds: float) -> list[Shape]:
+    match value:
+        case list():
+            return [shape for part in value for shape in _spans(part, picture, seconds)]
+        case {"span": [_, _] as span} if _are_numbers(span):
+            left, right = (min(max(t / seconds, 0.0), 1.0) * picture.width for t in span)
+            return [_shape("box", (left, 0, right - left, picture.height), value)]
+        case dict():
+            return [shape for part in value.values() for shape in _spans(part, picture, seconds)]
+    return []
 
 
 def _walk(value: Any, width: int, height: int) -> list[Shape]:
@@ -132,3 +165,19 @@ def _embedded(path: Path, name: str) -> Picture:
             kind = "png" if path.suffix == ".png" else "jpeg"
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Picture(name, uri, *size)
+
+
+def _waveform(path: Path, name: str) -> Picture:
+    """The loudest samples of each column up and down from the middle, grey on black."""
+    samples, rate = soundfile.read(path, dtype="float32")
+    width, height = WAVE
+    columns = np.array_split(samples, width)
+    peaks = np.array([np.abs(column).max() if len(column) else 0.0 for column in columns])
+    reach = peaks / max(float(peaks.max()), 1e-9) * (height / 2)
+    rows = np.abs(np.arange(height)[:, None] - (height - 1) / 2)
+    drawn = Image.fromarray(np.where(rows <= np.maximum(reach, 0.5), 170, 20).astype(np.uint8))
+    out = io.BytesIO()
+    drawn.save(out, format="PNG")
+    uri = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+    sound = f"data:audio/wav;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return Picture(name, uri, width, height, len(samples) / rate, sound)
