@@ -305,3 +305,31 @@ def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path
     nowhere = {"path": str(tmp_path / "absent")}
     with pytest.raises(UserError, match=r"absent holds no recording.*free-spoken-digit-dataset"):
         open_source(SourceConfig(card="spoken_digits", options=nowhere))
+
+
+def test_mmau_as_it_is_published(tmp_path: Path) -> None:
+    row = {
+        "id": "a1",
+        "audio_id": "./test-mini-audios/a1.wav",
+        "question": "What is heard first?",
+        "choices": ["A dog", "Rain", "A horn", "Speech"],
+        "answer": "Rain",
+        "task": "sound",
+        "difficulty": "easy",
+    }
+    (tmp_path / "test-mini-audios").mkdir()
+    soundfile.write(tmp_path / "test-mini-audios/a1.wav", np.zeros(8000, np.float32), 16000)
+    file = tmp_path / "mmau-test-mini.json"
+    file.write_text(json.dumps([row, {**row, "answer": "Wind"}]))
+    source = open_source(SourceConfig(card="mmau", split="test", options={"path": str(file)}))
+    sample = source.sample(0)
+    assert sample.truth == Truth(choice="B", options=("A dog", "Rain", "A horn", "Speech"))
+    assert sample.text == "What is heard first?\nA. A dog\nB. Rain\nC. A horn\nD. Speech"
+    assert sample.meta == {"task": "sound", "difficulty": "easy"}
+    (recording,) = decode(sample, source.access)
+    assert isinstance(recording, Recording) and recording.duration == 0.5
+    with pytest.raises(UserError, match="'Wind' is none of the choices"):
+        source.sample(1)
+    file.write_text("{")
+    with pytest.raises(UserError, match=r"mmau-test-mini\.json: cannot be read as JSON"):
+        open_source(SourceConfig(card="mmau", split="test", options={"path": str(file)}))

@@ -1,0 +1,86 @@
+"""MMAU: questions about sound, music and speech with four options, as its authors publish them.
+
+Source: Sakshi et al. 2024, "MMAU", arXiv:2410.19168. A JSON list (`mmau-test-mini.json`, `mmau-test.json`)
+of objects with `id`, `audio_id` (a path such as `./test-mini-audios/x.wav`), `question`, `choices`,
+`answer` (the right option's text; absent in the hidden test), and plain fields such as `task`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import Card
+from vlmrl.data.media import reference
+from vlmrl.errors import UserError
+from vlmrl.schema import Demo, Sample, Truth
+
+LETTERS = "ABCDEFGHIJ"
+
+
+@dataclass(frozen=True)
+class Mmau(Card):
+    """Multiple choice about recordings. Options: `path` of the JSON file; `root` of the recordings
+    (absent: the file's folder).
+    """
+
+    origin: ClassVar[str] = "github.com/Sakshi113/MMAU"
+    licence: ClassVar[str] = "see the data's own page"
+    splits: ClassVar[tuple[str, ...]] = ("test",)
+    verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
+
+    path: str
+    root: str | None = None
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The file's objects."""
+        if split not in self.splits:
+            raise UserError(f"card 'mmau' has no split {split!r}; it is for evaluation: test")
+        try:
+            rows = json.loads(Path(self.path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path}: cannot be read as JSON: {error}") from error
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{self.path}: a JSON list of objects is wanted")
+        return rows
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One question with its options and its recording."""
+        options, answer = row.get("choices"), row.get("answer")
+        if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
+            raise UserError(
+                f"key 'choices': 2 to {len(LETTERS)} options are wanted: {options!r:.60}"
+            )
+        options = [str(option).strip() for option in options]
+        if not isinstance(answer, str) or answer.strip() not in options:
+            raise UserError(f"key 'answer': {answer!r:.60} is none of the choices")
+        letter = LETTERS[options.index(answer.strip())]
+        listed = "\n".join(f"{mark}. {o}" for mark, o in zip(LETTERS, options, strict=False))
+        kept = ("dataset", "task", "category", "sub-category", "difficulty")
+        return Sample(
+            id=str(row.get("id")),
+            source=source,
+            parts=(
+                reference(row.get("audio_id"), self.media_root(), "audio"),
+                f"{row.get('question')}\n{listed}",
+            ),
+            truth=Truth(choice=letter, options=tuple(options)),
+            demo=Demo(text=letter),
+            meta={key: row[key] for key in kept if isinstance(row.get(key), str)},
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the file's folder."""
+        return self.root or str(Path(self.path).parent)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The recording."""
+        return str(row.get("audio_id"))
+
+    def corpus(self) -> list[str]:
+        """Questions and letters."""
+        return demos.corpus(self, self.rows("test"))
