@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 from vlmrl.data import demos
 from vlmrl.data.card import Card
+from vlmrl.data.choices import lettered
 from vlmrl.data.media import reference
 from vlmrl.errors import UserError
-from vlmrl.schema import Demo, Sample, Truth
-
-LETTERS = "ABCDEFGHIJ"
+from vlmrl.schema import Sample
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,17 @@ class Mmau(Card):
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One question with its options and its recording."""
-        options, answer = row.get("choices"), row.get("answer")
-        if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
-            raise UserError(
-                f"key 'choices': 2 to {len(LETTERS)} options are wanted: {options!r:.60}"
-            )
-        options = [str(option).strip() for option in options]
-        if not isinstance(answer, str) or answer.strip() not in options:
-            raise UserError(f"key 'answer': {answer!r:.60} is none of the choices")
-        letter = LETTERS[options.index(answer.strip())]
-        listed = "\n".join(f"{mark}. {o}" for mark, o in zip(LETTERS, options, strict=False))
+        text, truth, demo = lettered(row.get("question"), row.get("choices"), row.get("answer"))
         kept = ("dataset", "task", "category", "sub-category", "difficulty")
         return Sample(
             id=str(row.get("id")),
             source=source,
             parts=(
                 reference(row.get("audio_id"), self.media_root(), "audio"),
-                f"{row.get('question')}\n{listed}",
+                text,
             ),
-            truth=Truth(choice=letter, options=tuple(options)),
-            demo=Demo(text=letter),
+            truth=truth,
+            demo=demo,
             meta={key: row[key] for key in kept if isinstance(row.get(key), str)},
         )
 

@@ -328,8 +328,33 @@ def test_mmau_as_it_is_published(tmp_path: Path) -> None:
     assert sample.meta == {"task": "sound", "difficulty": "easy"}
     (recording,) = decode(sample, source.access)
     assert isinstance(recording, Recording) and recording.duration == 0.5
-    with pytest.raises(UserError, match="'Wind' is none of the choices"):
+    with pytest.raises(UserError, match="'Wind' is none of the options"):
         source.sample(1)
     file.write_text("{")
     with pytest.raises(UserError, match=r"mmau-test-mini\.json: cannot be read as JSON"):
         open_source(SourceConfig(card="mmau", split="test", options={"path": str(file)}))
+
+
+def test_avqa_as_it_is_published(tmp_path: Path) -> None:
+    row = {
+        "id": 183,
+        "video_name": "-HG3Omg_89c_000030",
+        "video_id": 341,
+        "question_text": "What happened in the video?",
+        "multi_choice": ["motorboat", "sailing", "rowing", "swimming"],
+        "answer": 1,
+        "question_relation": "View",
+        "question_type": "Happening",
+    }
+    (tmp_path / "train_qa.json").write_text(json.dumps([row, {**row, "answer": 4}]))
+    soundfile.write(tmp_path / "-HG3Omg_89c_000030.wav", np.zeros(8000, np.float32), 16000)
+    source = open_source(SourceConfig(card="avqa", options={"path": str(tmp_path)}))
+    sample = source.sample(0)
+    assert sample.truth == Truth(choice="B", options=tuple(row["multi_choice"]))
+    assert sample.text.endswith("A. motorboat\nB. sailing\nC. rowing\nD. swimming")
+    (recording,) = decode(sample, source.access)
+    assert isinstance(recording, Recording) and recording.duration == 0.5
+    with pytest.raises(UserError, match="4 is none of the options"):
+        source.sample(1)
+    with pytest.raises(UserError, match=r"val_qa\.json: cannot be read"):
+        open_source(SourceConfig(card="avqa", split="val", options={"path": str(tmp_path)}))

@@ -1,0 +1,86 @@
+"""AVQA: questions with four options about clips and their sound, as its authors publish them.
+
+Source: Yang et al. 2022, "AVQA: A Dataset for Audio-Visual Question Answering on Videos", ACM MM. JSON
+lists `train_qa.json` and `val_qa.json` of objects with `id`, `video_name`, `question_text`,
+`multi_choice`, `answer` (index from 0), `question_type`; the clips or recordings lie elsewhere, one
+file `<video_name><suffix>` each. R1-AQA trained on the sound alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from vlmrl.data import demos
+from vlmrl.data.card import Card
+from vlmrl.data.choices import lettered
+from vlmrl.data.media import reference
+from vlmrl.errors import UserError
+from vlmrl.schema import Sample
+
+FILES = {"train": "train_qa.json", "val": "val_qa.json"}
+
+
+@dataclass(frozen=True)
+class Avqa(Card):
+    """Multiple choice about clips or their sound.
+
+    Options: `path` of the folder of the JSON files; `root` of the media (absent: the same);
+    `kind` of the media and `suffix` of their files.
+    """
+
+    origin: ClassVar[str] = "mn.cs.tsinghua.edu.cn/avqa"
+    licence: ClassVar[str] = "see the data's own page"
+    splits: ClassVar[tuple[str, ...]] = ("train", "val")
+    verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
+
+    path: str
+    root: str | None = None
+    kind: Literal["audio", "video"] = "audio"
+    suffix: str = ".wav"
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """The objects of a split's file."""
+        if split not in FILES:
+            raise UserError(f"card 'avqa' has no split {split!r}; there are: {', '.join(FILES)}")
+        file = Path(self.path) / FILES[split]
+        try:
+            rows = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file}: cannot be read as JSON: {error}") from error
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise UserError(f"{file}: a JSON list of objects is wanted")
+        return rows
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One question with its options and its medium."""
+        name = row.get("video_name")
+        if not isinstance(name, str) or not name:
+            raise UserError(f"key 'video_name': a name is wanted, found {name!r:.60}")
+        text, truth, demo = lettered(
+            row.get("question_text"), row.get("multi_choice"), row.get("answer")
+        )
+        kept = ("question_relation", "question_type")
+        return Sample(
+            id=str(row.get("id")),
+            source=source,
+            parts=(reference(f"{name}{self.suffix}", self.media_root(), self.kind), text),
+            truth=truth,
+            demo=demo,
+            meta={key: row[key] for key in kept if isinstance(row.get(key), str)},
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the folder of the JSON files."""
+        return self.root or self.path
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip."""
+        return str(row.get("video_name"))
+
+    def corpus(self) -> list[str]:
+        """Questions and letters."""
+        return demos.corpus(self, self.rows("train"))
