@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from PIL import Image
 from small import FAMILIES, advantages, mixed_batch, policy, prompt
 from test_models_video import CASES, shown
 
@@ -400,7 +401,7 @@ def test_other_pixels_than_the_trainers_are_named(pair):
 
 def test_a_refused_image_is_named_and_leaves_nothing_behind(pair):
     made, engine = pair
-    bad = dataclasses.replace(prompt(made, 5), images=("no picture",))
+    bad = dataclasses.replace(prompt(made, 5), media=(Image.new("RGB", (3000, 2)),))
     batch = PromptBatch((prompt(made), bad))
     with pytest.raises(UserError, match="sample '5': vLLM refuses it"):
         engine.generate(batch, Sampling(n=2, max_tokens=4))

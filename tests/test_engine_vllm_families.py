@@ -16,7 +16,8 @@ from vlmrl.config import OptimizerConfig
 from vlmrl.engines.probe import parity, probe_prompts, tolerance
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 
 CAUSAL_ON_CPU = ("gemma3",)
 """vLLM's attention for the CPU leaves out that the tokens of a picture see each other both ways."""

@@ -401,7 +401,7 @@ def test_other_prompt_tokens_than_the_trainers_stop_the_run(proxied):
 def test_a_refused_picture_is_named(child):
     made, engine = child
     before = engine._servers[0].pid
-    flat = dataclasses.replace(prompt(made, 5), images=(Image.new("RGB", (3000, 2)),))
+    flat = dataclasses.replace(prompt(made, 5), media=(Image.new("RGB", (3000, 2)),))
     with pytest.raises(UserError, match=r"sample '5': generation: server .* refuses .*\(400\)"):
         engine.generate(PromptBatch((prompt(made), flat)), DRAW)
     engine.generate(PromptBatch((prompt(made),)), DRAW)

@@ -12,7 +12,8 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forecast import Forecast
 from vlmrl.models.loading import load_model
-from vlmrl.policy import Policy, adamw
+from vlmrl.optimizers import adamw
+from vlmrl.policy import Policy
 from vlmrl.schema import PromptBatch
 
 WIDE = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 256}
