@@ -60,8 +60,8 @@ class Clip:
         With the file's own indices where they tell the times, else (uneven, or cut out of a longer
         clip) with indices in milliseconds.
         """
-        told = np.array(self.indices) / self.fps
-        if np.allclose(told, self.times, atol=TOLD, rtol=0):
+        pairs = zip(self.indices, self.times, strict=True)
+        if all(abs(index / self.fps - time) <= TOLD for index, time in pairs):
             total, fps, indices = self.total, self.fps, list(self.indices)
         else:
             total, fps = max(1, round(self.duration * 1000)), 1000.0

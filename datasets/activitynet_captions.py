@@ -1,0 +1,96 @@
+"""ActivityNet Captions: sentences with the spans of time that they describe, in clips of two minutes.
+
+Source: Krishna et al. 2017, "Dense-Captioning Events in Videos", arXiv:1705.00754. `train.json`,
+`val_1.json`, `val_2.json`: {"v_QOlSCBRmfWY": {"duration": 82.73, "timestamps": [[0.83, 19.86], ...],
+"sentences": ["A young woman ...", ...]}}, in seconds; one clip file for each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.errors import UserError
+from vlmrl.files import read_json
+from vlmrl.schema import Demo, Sample
+
+FILES = {"train": "train.json", "val": "val_1.json", "test": "val_2.json"}
+
+
+@dataclass(frozen=True)
+class ActivitynetCaptions(Card):
+    """When does it happen? ActivityNet Captions as published; `test` is its second validation file.
+
+    Options: `path` of the folder with the JSON files; `videos`: the folder of the clips, seen from
+    `path`.
+    """
+
+    origin: ClassVar[str] = "arXiv:1705.00754; clips: ActivityNet 1.3"
+    licence: ClassVar[str] = "annotations: see the authors' page; clips: YouTube's terms"
+    verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
+
+    path: str
+    videos: str = "videos"
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row a sentence."""
+        if split not in FILES:
+            raise UserError(
+                f"activitynet_captions has no split {split!r}; there are: {', '.join(FILES)}"
+            )
+        file = Path(self.path) / FILES[split]
+        clips = read_json(file)
+        if not isinstance(clips, dict):
+            raise UserError(f"{file}: an object of clips by name is wanted")
+        return [
+            {"video": name, "clip": clip, "number": number, WHERE: f"{file}: {name} [{number}]"}
+            for name, clip in clips.items()
+            for number in range(_count(clip))
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One sentence as a sample."""
+        clip, number = row["clip"], row["number"]
+        if not isinstance(clip, dict) or not isinstance(clip.get("sentences"), list):
+            raise UserError(f"an object with sentences is wanted, found {clip!r:.60}")
+        spans, sentences = clip.get("timestamps"), clip.get("sentences")
+        duration = clip.get("duration")
+        if not isinstance(duration, int | float) or not duration > 0:
+            raise UserError(f"duration is seconds, found {duration!r}")
+        if not isinstance(spans, list) or len(spans) != len(sentences):
+            raise UserError(f"{len(sentences)} sentences need as many timestamps")
+        if not isinstance(sentences[number], str) or not sentences[number].strip():
+            raise UserError(f"a sentence is a text, found {sentences[number]!r:.60}")
+        truth = spans_truth([spans[number]], float(duration))
+        question = f"When does this happen: {sentences[number].strip().rstrip('.')}?"
+        return Sample(
+            id=f"{row['video']}-{number}",
+            source=source,
+            parts=(clip_named(Path(self.path) / self.videos, row["video"]), question),
+            truth=truth,
+            demo=Demo(spans=truth.spans),
+            meta={"where": row[WHERE], "duration": float(duration)},
+        )
+
+    def media_root(self) -> str:
+        """The folder of the clips."""
+        return str(Path(self.path) / self.videos)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip."""
+        return str(row["video"])
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
+
+
+def _count(clip: Any) -> int:
+    """Sentences of a clip; a broken one is one row, to be reported."""
+    sentences = clip.get("sentences") if isinstance(clip, dict) else None
+    return len(sentences) if isinstance(sentences, list) else 1

@@ -1,0 +1,84 @@
+"""Charades-STA: a sentence, and when it happens in an indoor clip of half a minute.
+
+Source: Gao et al. 2017, "TALL: Temporal Activity Localization via Language Query", arXiv:1705.02101.
+Lines of `charades_sta_train.txt` and `charades_sta_test.txt`: `AO8RW 0.0 6.9##a person is putting a
+book on a shelf.`, start and end in seconds; the clips are those of Charades, one file each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.errors import UserError
+from vlmrl.schema import Demo, Sample
+
+
+@dataclass(frozen=True)
+class CharadesSta(Card):
+    """When does it happen? Charades-STA as published.
+
+    Options: `path` of the folder with the two text files; `videos`: the folder of the clips, seen
+    from `path`.
+    """
+
+    origin: ClassVar[str] = "arXiv:1705.02101; clips: Charades (AI2)"
+    licence: ClassVar[str] = "Charades: non-commercial research"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
+
+    path: str
+    videos: str = "Charades_v1_480"
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row a line."""
+        if split not in self.splits:
+            raise UserError(f"charades_sta has no split {split!r}; there are: train, test")
+        file = Path(self.path) / f"charades_sta_{split}.txt"
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: {error}") from error
+        return [
+            {"id": f"charades-sta-{split}-{number}", "line": line, WHERE: f"{file}:{number}"}
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One line as a sample."""
+        head, mark, sentence = row["line"].partition("##")
+        fields = head.split()
+        if not mark or len(fields) != 3 or not sentence.strip():
+            raise UserError(f"a line is `VIDEO START END##sentence`; found {row['line']!r:.80}")
+        try:
+            span = [float(fields[1]), float(fields[2])]
+        except ValueError as error:
+            raise UserError(f"start and end are seconds: {error}") from error
+        truth = spans_truth([span], None)
+        question = f"When does this happen: {sentence.strip().rstrip('.')}?"
+        return Sample(
+            id=row["id"],
+            source=source,
+            parts=(clip_named(Path(self.path) / self.videos, fields[0]), question),
+            truth=truth,
+            demo=Demo(spans=truth.spans),
+            meta={"where": row[WHERE]},
+        )
+
+    def media_root(self) -> str:
+        """The folder of the clips."""
+        return str(Path(self.path) / self.videos)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip."""
+        return str(row["line"].split(" ", 1)[0])
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))

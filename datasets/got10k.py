@@ -1,0 +1,142 @@
+"""GOT-10k: follow one object through a clip; boxes ten times a second.
+
+Source: Huang et al. 2021, "GOT-10k: A Large High-Diversity Benchmark for Generic Object Tracking in
+the Wild", arXiv:1810.11981. `<split>/list.txt` names the clips; each is a folder with 00000001.jpg ...,
+`groundtruth.txt` (x,y,width,height in pixels, a line a frame), `absence.label` (a line a frame, 1
+where the object is out of sight) and `meta_info.ini`. Of the test split only the first box is public.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data.card import WHERE, Card
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Media, Sample, Track, Truth
+
+FPS = 10.0
+
+
+@dataclass(frozen=True)
+class Got10k(Card):
+    """Follow an object, told by its name and its first box in percent; GOT-10k as published.
+
+    Options: `path` of the folder that holds `train` and `val`; `every`: seconds between two boxes of
+    the true track; `most`: boxes that are asked for, from the start of the clip, which is cut there.
+    """
+
+    origin: ClassVar[str] = "arXiv:1810.11981"
+    licence: ClassVar[str] = "CC BY-NC-SA 4.0"
+    splits: ClassVar[tuple[str, ...]] = ("train", "val")
+    verifiers: ClassVar[tuple[str, ...]] = ("track", "format")
+
+    path: str
+    every: float = 1.0
+    most: int = 8
+
+    def __post_init__(self) -> None:
+        if round(self.every * FPS) < 1 or self.most < 1:
+            raise ValueError(f"every is at least {1 / FPS} s and most at least 1")
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row a clip, by the list of the split."""
+        if split not in self.splits:
+            raise UserError(f"got10k has no split {split!r}; there are: train, val")
+        file = Path(self.path) / split / "list.txt"
+        try:
+            names = file.read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: {error}") from error
+        return [
+            {"id": name, "split": split, WHERE: f"{file}:{number}"}
+            for number, name in enumerate(names, start=1)
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One clip as a sample."""
+        name = row["id"]
+        if Path(name).name != name:
+            raise UserError(f"{name!r} is no name of a clip")
+        folder = Path(self.path) / row["split"] / name
+        boxes = _boxes(folder / "groundtruth.txt")
+        absent = [line.strip() == "1" for line in _lines(folder / "absence.label")]
+        kind, (width, height) = _meta(folder / "meta_info.ini")
+        if len(absent) != len(boxes):
+            raise UserError(f"{folder}: {len(boxes)} boxes and {len(absent)} labels of absence")
+        step = round(self.every * FPS)
+        most = step * (self.most - 1) + 1
+        last = (min(len(boxes), most) - 1) // step * step + 1
+        track = [
+            (number / FPS, _unit(boxes[number], width, height))
+            for number in range(0, last, step)
+            if not absent[number]
+        ]
+        seen = [(time, box) for time, box in track if box is not None]
+        if not seen:
+            raise UserError(f"{folder}: the object is never in sight")
+        first = [round(100 * v) for v in seen[0][1].xyxy]
+        question = (
+            f"Follow the {kind} that at {seen[0][0]:g} s is inside x {first[0]} to {first[2]} %, "
+            f"y {first[1]} to {first[3]} % of the picture: where is it every {self.every:g} s?"
+        )
+        frames = tuple(str(folder / f"{n:08d}.jpg") for n in range(1, last + 1))
+        return Sample(
+            id=name,
+            source=source,
+            parts=(Media("video", frames=frames, fps=FPS), question),
+            truth=Truth(track=Track(tuple(t for t, _ in seen), tuple(b for _, b in seen), kind)),
+            meta={"where": row[WHERE], "size": (width, height)},
+        )
+
+    def media_root(self) -> str:
+        """The folder of the data."""
+        return self.path
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip."""
+        return str(row["id"])
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def _boxes(file: Path) -> list[list[float]]:
+    found = []
+    for number, line in enumerate(_lines(file), start=1):
+        try:
+            numbers = [float(v) for v in line.split(",")]
+        except ValueError as error:
+            raise UserError(f"{file}:{number}: {error}") from error
+        if len(numbers) != 4:
+            raise UserError(f"{file}:{number}: x,y,width,height are wanted, found {line!r:.60}")
+        found.append(numbers)
+    return found
+
+
+def _unit(box: Sequence[float], width: int, height: int) -> Box | None:
+    """The box inside the picture, unit square; None if none of it is."""
+    x, y, w, h = box
+    x1, x2 = (min(1.0, max(0.0, v / width)) for v in (x, x + w))
+    y1, y2 = (min(1.0, max(0.0, v / height)) for v in (y, y + h))
+    return Box(x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+
+
+def _meta(file: Path) -> tuple[str, tuple[int, int]]:
+    """What the object is, and the pictures' (width, height)."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string("\n".join(_lines(file)))
+        meta = parser["METAINFO"]
+        kind = meta["object_class"]
+        width, height = (int(v) for v in meta["resolution"].strip("() ").split(","))
+    except (configparser.Error, KeyError, ValueError) as error:
+        raise UserError(f"{file}: [METAINFO] object_class, resolution: {error}") from error
+    return kind, (width, height)

@@ -1,0 +1,114 @@
+"""NExT-GQA: a question about a clip with five options, and the spans of time that prove the answer.
+
+Source: Xiao et al. 2024, "Can I Trust Your Answer? Visually Grounded Video Question Answering",
+arXiv:2309.01327. `<split>.csv` (video_id, question, answer, qid, type, a0 ... a4; NExT-QA's older
+files say `video`, and the answer's number), `gsub_<split>.json` ({video: {"duration": 34, "location":
+{qid: [[start, end], ...]}}}, in seconds; there is none for train) and `map_vid_vidorID.json` (video ->
+path of the clip without its ending).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.errors import UserError
+from vlmrl.files import read_json
+from vlmrl.schema import Demo, Sample, Truth
+
+LETTERS = "ABCDE"
+
+
+@dataclass(frozen=True)
+class NextGqa(Card):
+    """Answer with a letter and prove it by spans of time; NExT-GQA as published.
+
+    Options: `path` of the folder with the annotation files; `videos`: the folder of the clips, seen
+    from `path`.
+    """
+
+    origin: ClassVar[str] = "arXiv:2309.01327; clips: VidOR"
+    licence: ClassVar[str] = "annotations: MIT; clips: YFCC100M's licences"
+    verifiers: ClassVar[tuple[str, ...]] = ("choice", "temporal_iou", "format")
+
+    path: str
+    videos: str = "NExTVideo"
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row a question."""
+        if split not in self.splits:
+            raise UserError(f"next_gqa has no split {split!r}; there are: {', '.join(self.splits)}")
+        folder = Path(self.path)
+        file = folder / f"{split}.csv"
+        try:
+            with file.open(encoding="utf-8-sig", newline="") as stream:
+                rows = list(csv.DictReader(stream))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"{file}: {error}") from error
+        grounded = folder / f"gsub_{split}.json"
+        proofs = read_json(grounded) if grounded.exists() else {}
+        names = read_json(folder / "map_vid_vidorID.json")
+        found = []
+        for number, row in enumerate(rows, start=2):
+            video = row.get("video_id") or row.get("video") or ""
+            extra = {"video": video, "proof": proofs.get(video), "name": names.get(video)}
+            found.append({**row, **extra, WHERE: f"{file}:{number}"})
+        return found
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One question as a sample; with spans if there are any."""
+        options = [row.get(f"a{n}") for n in range(len(LETTERS))]
+        question = row.get("question")
+        if not question or not all(options):
+            raise UserError("columns question and a0 ... a4 are texts; one is empty")
+        if not row["name"]:
+            raise UserError(f"video {row['video']!r} is not in map_vid_vidorID.json")
+        letter = LETTERS[_right(row.get("answer"), options)]
+        listed = " ".join(f"({n}) {text}" for n, text in zip(LETTERS, options, strict=True))
+        truth, template = Truth(choice=letter, options=tuple(LETTERS)), "think_answer"
+        if row["proof"] is not None:
+            spans = row["proof"].get("location", {}).get(str(row.get("qid")))
+            if not spans:
+                raise UserError(f"question {row.get('qid')!r} has no spans in gsub")
+            duration = float(row["proof"]["duration"])
+            truth = spans_truth(spans, duration, choice=letter, options=list(LETTERS))
+            template = "think_answer_glue"
+        return Sample(
+            id=f"{row['video']}-{row.get('qid')}",
+            source=source,
+            parts=(
+                clip_named(Path(self.path) / self.videos, row["name"]),
+                f"{question.strip().capitalize()}? {listed}",
+            ),
+            truth=truth,
+            template=template,
+            demo=Demo(text=letter) if template == "think_answer" else None,
+            meta={"where": row[WHERE], "type": row.get("type", "")},
+        )
+
+    def media_root(self) -> str:
+        """The folder of the clips."""
+        return str(Path(self.path) / self.videos)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip."""
+        return str(row["video"])
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
+
+
+def _right(answer: Any, options: Sequence[Any]) -> int:
+    """Which option is right, by its text or its number."""
+    if answer in options:
+        return options.index(answer)
+    if isinstance(answer, str) and answer.isdigit() and int(answer) < len(options):
+        return int(answer)
+    raise UserError(f"answer {answer!r:.60} is none of the options")
