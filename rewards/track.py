@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract, geometry
+from vlmrl import extract, geometry, schema
 from vlmrl.schema import Box, Completion, Truth, Verdict
 from vlmrl.verifier import AnswerVerifier
 
@@ -53,9 +53,15 @@ class Track(AnswerVerifier):
         overlaps = [
             geometry.iou(b, r) for b, r in zip(paired, right, strict=False) if b is not None
         ]
-        boxes = tuple(box for _, box in found if box is not None)
-        return Verdict(math.fsum(overlaps) / max(len(found), len(right)), answer=boxes, note=note)
+        score = math.fsum(overlaps) / max(len(found), len(right))
+        return Verdict(score, answer=_track(times, paired), note=note)
 
     def _at(self, time: float, timed: list[tuple[float, Box | None]]) -> Box | None:
         """The first box within tolerance of a time."""
         return next((box for t, box in timed if abs(t - time) <= self.tolerance), None)
+
+
+def _track(times: tuple[float, ...], boxes: list[Box | None]) -> schema.Track | None:
+    """The boxes that were read, at the times of the true ones they were paired with."""
+    known = [(t, b) for t, b in zip(times, boxes, strict=False) if b is not None]
+    return schema.Track(tuple(t for t, _ in known), tuple(b for _, b in known)) if known else None

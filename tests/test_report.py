@@ -298,11 +298,11 @@ def test_every_source_is_among_the_prompts_shown(tmp_path: Path) -> None:
 
 
 def test_a_medium_that_cannot_be_shown_yet_is_named(run: Path) -> None:
-    clip = {"kind": "video", "name": "a.mp4", "start": 0, "end": 4, "thumbnail": None}
+    scent = {"kind": "smell", "name": "a.nose", "start": 0, "end": 4, "thumbnail": None}
     files.write_lines(
-        runfolder.rollouts_path(run, 2), [row("clip", [completion(0.5)], media=[clip])]
+        runfolder.rollouts_path(run, 2), [row("scent", [completion(0.5)], media=[scent])]
     )
-    assert "video: a.mp4" in Page(build_report(run)).text
+    assert "smell: a.nose" in Page(build_report(run)).text
 
 
 def test_a_megabyte_of_text_is_cut_visibly(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import soundfile
 from PIL import Image
 
-from vlmrl.decoded import Recording
+from vlmrl import footage
+from vlmrl.decoded import Clip, Recording
 from vlmrl.files import write_bytes
 from vlmrl.schema import (
     Advantages,
@@ -106,6 +107,7 @@ def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _stored(folder, found),
+            **(footage.stored(folder, found) if isinstance(found, Clip) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]

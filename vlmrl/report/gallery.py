@@ -131,7 +131,7 @@ def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
 def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
     views = tuple(view(medium, album) for medium in row["media"])
     # Coordinates belong to the first visual medium (schema.Prompt.frame).
-    canvas = next((v.picture for v in views if v.picture), None)
+    canvas = next((v for v in views if v.picture), None)
     made = [
         _attempt(label, completion, shapes(_answers(completion), canvas))
         for label, completion in attempts

@@ -23,6 +23,10 @@ MAX_SIDE = 480
 """Longest side of an embedded picture, pixels."""
 WAVE = (480, 96)
 """Width and height of a waveform, pixels."""
+MAX_STRIP = 1280
+"""Longest side of a strip of frames."""
+LINE = 0.25
+"""Height of the line of time below a clip, as a share of its strip's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Album:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A box (x, y, width, height) or a point (x, y), in pixels of the picture it is drawn on."""
+    """A box or span (x, y, width, height) or a point (x, y), in pixels of the picture it is drawn on."""
 
     kind: str
     numbers: tuple[float, ...]
@@ -81,6 +85,12 @@ class View:
     kind: str
     name: str
     picture: Picture | None = None
+    motion: Picture | None = None
+    """A clip's moving picture."""
+    times: tuple[float, ...] = ()
+    """Of a clip: seconds of the frames that stand side by side in `picture`."""
+    duration: float = 0.0
+    """Seconds; spans are drawn on a line below the picture."""
 
 
 def image(medium: Row, album: Album) -> View:
@@ -95,7 +105,20 @@ def audio(medium: Row, album: Album) -> View:
     return View("audio", medium["name"], album.get(stored) if stored else None)
 
 
-VIEWS: dict[str, Callable[[Row, Album], View]] = {"image": image, "audio": audio}
+def video(medium: Row, album: Album) -> View:
+    """A strip of a clip's frames above a line of time, and the clip in motion."""
+    strip, motion = (
+        album.get(medium[key]) if medium.get(key) else None for key in ("thumbnail", "motion")
+    )
+    times, duration = medium.get("times", ()), medium.get("duration") or 0.0
+    return View("video", medium["name"], strip, motion, tuple(times), duration)
+
+
+VIEWS: dict[str, Callable[[Row, Album], View]] = {
+    "image": image,
+    "video": video,
+    "audio": audio,
+}
 
 
 def view(medium: Row, album: Album) -> View:
@@ -104,16 +127,17 @@ def view(medium: Row, album: Album) -> View:
     return show(medium, album) if show else View("other", f"{medium['kind']}: {medium['name']}")
 
 
-def shapes(value: Any, picture: Picture | None) -> tuple[Shape, ...]:
-    """Every box and point in typed JSON (`rows.to_json`), scaled to the picture, each once.
+def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
+    """Every box, point and span in typed JSON (`rows.to_json`), scaled to the view, each once.
 
-    On a recording every span instead, as a box as high as the waveform.
+    On a recording every span, as a box as high as the waveform. On a clip a box is drawn on the
+    frame nearest to its time, without a time on every frame.
     """
-    if picture is None:
+    if view is None or view.picture is None:
         return ()
-    if picture.seconds is not None:
-        return tuple(dict.fromkeys(_spans(value, picture, picture.seconds)))
-    return tuple(dict.fromkeys(_walk(value, picture.width, picture.height)))
+    if view.picture.seconds is not None:
+        return tuple(dict.fromkeys(_spans(value, view.picture, view.picture.seconds)))
+    return tuple(dict.fromkeys(_walk(value, view, view.picture, None)))
 
 
 def _spans(value: Any, picture: Picture, seconds: float) -> list[Shape]:
@@ -128,19 +152,40 @@ def _spans(value: Any, picture: Picture, seconds: float) -> list[Shape]:
     return []
 
 
-def _walk(value: Any, width: int, height: int) -> list[Shape]:
+def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[Shape]:
     match value:
         case list():
-            return [shape for part in value for shape in _walk(part, width, height)]
+            return [shape for part in value for shape in _walk(part, view, picture, time)]
         case {"box": [_, _, _, _] as box} if _are_numbers(box):
             x1, y1, x2, y2 = box
-            numbers = (x1 * width, y1 * height, (x2 - x1) * width, (y2 - y1) * height)
-            return [_shape("box", numbers, value)]
+            return [
+                _shape("box", (left + x1 * w, y1 * h, (x2 - x1) * w, (y2 - y1) * h), value)
+                for left, w, h in _places(view, picture, value.get("time", time))
+            ]
         case {"point": [_, _] as point} if _are_numbers(point):
-            return [_shape("point", (point[0] * width, point[1] * height), value)]
+            return [
+                _shape("point", (left + point[0] * w, point[1] * h), value)
+                for left, w, h in _places(view, picture, time)
+            ]
+        case {"span": [_, _] as span} if _are_numbers(span) and view.duration:
+            start, end = (min(max(s / view.duration, 0), 1) * picture.width for s in span)
+            return [
+                _shape("span", (start, picture.height, end - start, LINE * picture.height), value)
+            ]
         case dict():
-            return [shape for part in value.values() for shape in _walk(part, width, height)]
+            return [s for part in value.values() for s in _walk(part, view, picture, time)]
     return []
+
+
+def _places(view: View, picture: Picture, time: Any) -> list[tuple[float, float, float]]:
+    """Left edge, width and height, in the picture, of each frame on which something is drawn."""
+    if not view.times:
+        return [(0.0, picture.width, picture.height)]
+    width = picture.width / len(view.times)
+    cells = range(len(view.times))
+    if isinstance(time, (int, float)):
+        cells = [min(cells, key=lambda cell: abs(view.times[cell] - time))]
+    return [(cell * width, width, picture.height) for cell in cells]
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -154,7 +199,7 @@ def _shape(kind: str, numbers: tuple[float, ...], value: Row) -> Shape:
 def _embedded(path: Path, name: str) -> Picture:
     with Image.open(path) as picture:
         size, data = picture.size, path.read_bytes()
-        if max(size) > MAX_SIDE:
+        if max(size) > (MAX_STRIP if size[0] > 2 * size[1] else MAX_SIDE):
             small = picture.convert("RGB")
             small.thumbnail((MAX_SIDE, MAX_SIDE))
             out = io.BytesIO()
@@ -162,7 +207,7 @@ def _embedded(path: Path, name: str) -> Picture:
             size, data = small.size, out.getvalue()
             kind = "jpeg"
         else:
-            kind = "png" if path.suffix == ".png" else "jpeg"
+            kind = {".png": "png", ".webp": "webp"}.get(path.suffix, "jpeg")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return Picture(name, uri, *size)
 
