@@ -58,7 +58,7 @@ class ActivitynetCaptions(Card):
         clip, number = row["clip"], row["number"]
         if not isinstance(clip, dict) or not isinstance(clip.get("sentences"), list):
             raise UserError(f"an object with sentences is wanted, found {clip!r:.60}")
-        spans, sentences = clip.get("timestamps"), clip.get("sentences")
+        spans, sentences = clip.get("timestamps"), clip["sentences"]
         duration = clip.get("duration")
         if not isinstance(duration, int | float) or not duration > 0:
             raise UserError(f"duration is seconds, found {duration!r}")

@@ -26,7 +26,7 @@ def stored(folder: Path, clip: Clip) -> dict[str, Any]:
     `times`, and the clip's `duration`.
     """
     digest = hashlib.sha256(repr((clip.frames.shape, clip.times)).encode())
-    digest.update(np.ascontiguousarray(clip.frames))
+    digest.update(clip.frames.tobytes())
     name = digest.hexdigest()[:24]
     taken = _evenly(len(clip.frames), STRIP_FRAMES)
     strip, motion = f"{name}.jpg", f"{name}.webp"

@@ -182,7 +182,7 @@ def _places(view: View, picture: Picture, time: Any) -> list[tuple[float, float,
     if not view.times:
         return [(0.0, picture.width, picture.height)]
     width = picture.width / len(view.times)
-    cells = range(len(view.times))
+    cells = list(range(len(view.times)))
     if isinstance(time, (int, float)):
         cells = [min(cells, key=lambda cell: abs(view.times[cell] - time))]
     return [(cell * width, width, picture.height) for cell in cells]
