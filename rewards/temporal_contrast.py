@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlmrl.lengths import correct
-from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.schema import SHUFFLED_REWARDS, Completion, Sample, Verdict
 from vlmrl.verifier import GroupVerifier
-
-KEY = "shuffled_rewards"
-"""Where the sample's meta holds the rewards of the control group, made from shuffled frames."""
 
 
 @dataclass(frozen=True)
 class TemporalContrast(GroupVerifier):
     """1 for each correct completion if the group does well enough beside its control group, else 0.
 
-    Well enough: the mean reward is at least `ratio` times the mean reward on shuffled frames, which
-    whoever generates the control group puts into `sample.meta["shuffled_rewards"]` (a list of
-    numbers). Without it the verifier does not apply. Correct: the reward exceeds `correct_above`.
+    Well enough: the share of correct completions is at least `ratio` times that among completions
+    to shuffled frames, whose rewards `rollout.contrast` puts into `sample.meta["shuffled_rewards"]`
+    (a list of numbers). Without it the verifier does not apply. Correct: the combined reward of the
+    item verifiers exceeds `correct_above`; with a format reward, set it above what format alone pays.
 
-    Published sets: Video-R1 (T-GRPO): the defaults, with weight 0.3 and a control group of G / 2.
+    Published sets: Video-R1 (T-GRPO): the defaults, with weight 0.3 and `rollout.contrast` of G / 2.
+    Its code compares mean accuracies: for right-or-wrong rewards, the same.
 
     Source: Video-R1, arXiv 2503.21776, eq. 2-3.
 
@@ -39,12 +38,14 @@ class TemporalContrast(GroupVerifier):
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Compare with the control group."""
-        control = sample.meta.get(KEY)
+        control = sample.meta.get(SHUFFLED_REWARDS)
         known = [reward for reward in rewards if reward is not None]
         if not control or not known:
             return [Verdict.not_applicable("no control group") for _ in completions]
-        ordered, shuffled = sum(known) / len(known), sum(control) / len(control)
+        ordered, shuffled = (
+            sum(correct(group, self.correct_above)) / len(group) for group in (known, control)
+        )
         helped = ordered >= self.ratio * shuffled
-        parts = {"gain": ordered - shuffled}
+        parts = {"ordered": ordered, "shuffled": shuffled}
         right = correct(rewards, self.correct_above)
         return [Verdict(float(helped and r), parts) for r in right]

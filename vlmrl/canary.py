@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from vlmrl.batching import pack
+from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.forward import completion_logprobs
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rewards, Rollouts
@@ -77,13 +78,14 @@ def reliance(
     greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
     seen = engine.generate(PromptBatch(tuple(prompts)), greedy)
     own = _mean_logprob(policy, seen)
-    blank = PromptBatch(tuple(_shown(policy, p, blanks(p)) for p in prompts))
+    model = (policy.family, policy.processor)
+    blank = PromptBatch(tuple(with_media(p, blanks(p), *model) for p in prompts))
     blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
     others = donors(prompts)
     swap_drop = None
     if all(donor is not None for donor in others):
         pairs = zip(prompts, others, strict=True)
-        swapped = PromptBatch(tuple(_shown(policy, p, d) for p, d in pairs if d is not None))
+        swapped = PromptBatch(tuple(with_media(p, d, *model) for p, d in pairs if d is not None))
         swap_drop = own - _mean_logprob(policy, replace(seen, batch=swapped))
     rewards = scorer.score(seen, progress, whole=False)
     guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
@@ -124,12 +126,6 @@ def _sizes(prompt: Prompt) -> list[tuple[int, int]]:
 
 def _content(prompt: Prompt) -> list[bytes]:
     return [image.tobytes() for image in prompt.images]
-
-
-def _shown(policy: Policy, prompt: Prompt, images: Sequence[Image.Image]) -> Prompt:
-    """The prompt with these pictures, of the sizes of its own."""
-    encoded = policy.family.encode(policy.processor, prompt.text, images)
-    return replace(prompt, encoded=encoded, media=tuple(images))
 
 
 def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:

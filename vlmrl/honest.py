@@ -14,13 +14,13 @@ from typing import Any
 
 from vlmrl import geometry
 from vlmrl.answers import template
-from vlmrl.schema import Box, Frame, Point, Sample, Span, Track, Truth
+from vlmrl.schema import SHUFFLED_REWARDS, Box, Frame, Point, Sample, Span, Track, Truth
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")
 """Labels that no example's truth has."""
 OPPOSITES = {"yes": "no", "no": "yes"}
-CONTROL = {"shuffled_rewards": [1.0, 0.0]}
+CONTROL = {SHUFFLED_REWARDS: [1.0, 0.0]}
 """What the sample's meta holds for verifiers that compare with a control group."""
 
 

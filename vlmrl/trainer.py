@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from vlmrl import checkpoint, distributed, metrics, runfolder
+from vlmrl import checkpoint, contrast, distributed, metrics, runfolder
 from vlmrl.ahead import Ahead
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.batching import pack
@@ -132,7 +132,11 @@ class Trainer:
             self.ahead.fill(self.done, self.extra_draws)
         with self.clock("generate"):
             rollouts = self.ahead.take()
+            batch, draw = rollouts.batch, self.config.rollout
+            control = contrast.control_group(batch, self.policy, self.engine, draw, self._seed(3))
         with self.clock("reward"):
+            batch = contrast.told(batch, control, self.scorer, self.progress)
+            rollouts = replace(rollouts, batch=batch)
             rewards = self.scorer.score(rollouts, self.progress)
             if self.config.control.shuffle_rewards:
                 rewards = _shuffled(rewards, self._seed(2))
@@ -168,6 +172,7 @@ class Trainer:
         advantages: Advantages,
     ) -> StepReport:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
+        numbers |= contrast.metrics(rewards)
         numbers |= self.ahead.metrics(rollouts, self.policy.version - 1)
         seconds = {f"time/{phase}": s for phase, s in self.clock.lap().items()}
         return StepReport(

@@ -7,6 +7,7 @@ Nothing here imports torch.
 
 from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.reading import load, parse, schema
+from vlmrl.config.rollout import RolloutConfig
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections import (
     BuildConfig,
@@ -19,7 +20,6 @@ from vlmrl.config.sections import (
     ModelConfig,
     OptimizerConfig,
     RewardConfig,
-    RolloutConfig,
     RunConfig,
     ScoringConfig,
     SftConfig,

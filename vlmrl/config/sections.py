@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from vlmrl.config.distributed import DistributedConfig
 from vlmrl.config.media import AudioConfig, VideoConfig
+from vlmrl.config.rollout import RolloutConfig
 from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.plugins import nearest
 
@@ -233,22 +234,6 @@ class SftConfig(Section):
     validation_limit: int = Field(96, ge=1)
     decay_steps: int = Field(25, ge=0)
     """Steps of linear decay to a tenth of the lr after the stop."""
-
-
-class RolloutConfig(Section):
-    """How completions are drawn."""
-
-    prompts: int = Field(16, ge=1)
-    """P: prompts per step."""
-    group_size: int = Field(8, ge=2)
-    """G: completions per prompt; an advantage is relative to the others of its group."""
-    max_tokens: int = Field(256, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    staleness: int = Field(0, ge=0)
-    """η: batches that are generated ahead while the policy trains, so that no token is by weights
-    more than η updates old. 0: generate, then train. More needs an engine that can (vllm_server)."""
 
 
 class OptimizerConfig(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from vlmrl.decoded import Decoded
@@ -35,3 +36,9 @@ def make_prompt(
         raise UserError(f"sample {sample.id!r}: {error}") from error
     frame = family.frame(processor, media[0] if media else None)
     return Prompt(sample=sample, text=text, encoded=encoded, frame=frame, media=tuple(media))
+
+
+def with_media(prompt: Prompt, media: Sequence[Decoded], family: Family, processor: Any) -> Prompt:
+    """The prompt with other media of the same kinds and sizes as its own."""
+    encoded = family.encode(processor, prompt.text, media)
+    return replace(prompt, encoded=encoded, media=tuple(media))
