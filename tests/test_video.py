@@ -319,7 +319,7 @@ def crash(*_: Any) -> None:
 def test_hangs_crashes_and_memory_cost_one_row(tmp_path: Path, monkeypatch: Any) -> None:
     path = write_clip(tmp_path / "a.mp4", [100 * n for n in range(80)], size=(640, 480))
     row, read = sample(Media("video", path=str(path))), Access(str(tmp_path))
-    with pytest.raises(MediaError, match=r"a\.mp4: needs more than 64 MiB"):
+    with pytest.raises(MediaError, match=r"a\.mp4: .*need.* more than 64 MiB"):
         decode(row, read, Reading(video=ALL, memory_mb=64))
     for act, told in ((hang, "not decoded within 1 s"), (crash, "process died")):
         with monkeypatch.context() as patch:

@@ -135,7 +135,11 @@ def _outcome(job: Job[Any], future: Any) -> Outcome | None:
     except Expired:
         return MediaError(f"{names}: not decoded within {job.reading.seconds:g} s")
     except ProcessExpired as error:
-        return MediaError(f"{names}: the decoding process died (exit code {error.exitcode})")
+        # A library may abort where an allocation fails, instead of saying so.
+        return MediaError(
+            f"{names}: the decoding process died (exit code {error.exitcode}); it may not need more "
+            f"than {job.reading.memory_mb} MiB"
+        )
     return outcome
 
 
