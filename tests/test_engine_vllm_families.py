@@ -56,5 +56,5 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
 
 @pytest.mark.parametrize("name", sorted({*ALL} - SERVED))
 def test_what_vllm_cannot_serve_is_refused_in_one_line(name):
-    with pytest.raises(UserError, match="vLLM knows.*use engine: hf"):
+    with pytest.raises(UserError, match=r"vLLM knows.*use engine: hf"):
         engine_for(tied_policy(name))
