@@ -160,7 +160,11 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
     ("more", "message"),
     [
         ([], r"rollout\.prompts \(4\) is less than the 8 processes"),
-        (["engine=vllm_server"], "engine 'vllm_server' works in one process, and there are 8"),
+        (["engine=vllm"], "engine 'vllm' works in one process, and there are 8"),
+        (
+            ["engine=vllm_server", "rollout.staleness=1"],
+            r"rollout\.staleness is 1, but there are 8 processes",
+        ),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch):

@@ -102,7 +102,7 @@ def found(child, monkeypatch):
     """Makes engines that find the child's server; gives the child its weights back at the end."""
     made, owner = child
     (server,) = owner._servers
-    monkeypatch.setenv(serve.TOKEN, server._token)
+    monkeypatch.setenv(serve.TOKEN, server.token)
     engines = []
 
     def find(url=None, **options):
@@ -149,7 +149,7 @@ def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     change(made)
     engine.sync(made)
     assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
-    monkeypatch.setenv(serve.TOKEN, server._token)
+    monkeypatch.setenv(serve.TOKEN, server.token)
     adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))
     other = VllmServer(urls=[server.url], **SMALL)
     other.start(adapted)
@@ -271,15 +271,15 @@ def test_nothing_but_the_health_is_open_without_the_token(child):
     guarded = [GENERATE, "/update_weights", "/start_weight_update", "/collective_rpc", "/pause"]
     guarded += ["/v1/models", "/metrics", "/reset_prefix_cache", "//update_weights", "/docs"]
     for path in guarded:
-        for token in (None, "", "wrong", server._token + "x"):
+        for token in (None, "", "wrong", server.token + "x"):
             assert status_of(server, "POST", path, token) == 401, path
     assert status_of(server, "GET", "/health") == 200
-    assert status_of(server, "GET", "/v1/models", server._token) == 200
+    assert status_of(server, "GET", "/v1/models", server.token) == 200
 
 
 def test_the_token_is_on_no_command_line(child):
     (server,) = child[1]._servers
-    assert server._token not in " ".join(psutil.Process(server.pid).cmdline())
+    assert server.token not in " ".join(psutil.Process(server.pid).cmdline())
 
 
 def test_it_listens_on_the_loopback_only(child):

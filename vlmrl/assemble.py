@@ -125,12 +125,19 @@ def refuse_together(config: Config, engine: Engine) -> None:
     """Refuse what several processes cannot do.
 
     Raises:
-        UserError: an engine that works in one process only, or fewer prompts than processes.
+        UserError: an engine that works in one process only, rollouts ahead of the trainer, what
+            cannot be sharded, or fewer prompts than processes.
     """
     world = distributed.world()
     if world > 1 and not engine.every_rank:
         raise UserError(
-            f"engine {config.engine.name!r} works in one process, and there are {world}; use 'hf'"
+            f"engine {config.engine.name!r} works in one process, and there are {world}; use 'hf' "
+            "or 'vllm_server'"
+        )
+    if world > 1 and config.rollout.staleness:
+        raise UserError(
+            f"rollout.staleness is {config.rollout.staleness}, but there are {world} processes, and "
+            "rollouts ahead of the trainer work in one only; use 0"
         )
     sharded = world > 1 and config.distributed.strategy == "fsdp2"
     if sharded and (config.model.quantization or config.optimizer.name != "adamw"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vlmrl import distributed
 from vlmrl.canary import reliance
 from vlmrl.config import ChecksConfig
 from vlmrl.engines.base import Engine
@@ -43,6 +44,7 @@ class Checks:
         found: dict[str, float] = {}
         if self._parity_due(done):
             found |= self._parity(done)
+            distributed.barrier()  # the canary may set another temperature for all ranks
         if self.prompts and _due(done, self.config.canary_every):
             found |= self._canary(done, progress)
         return found

@@ -8,7 +8,7 @@ does anything. What is sent is pickled, between the processes of one run and nev
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,6 +49,21 @@ def launched() -> bool:
 def launched_rank() -> int:
     """The rank that the launcher gave this process, also before and after the `session`."""
     return int(os.environ.get("RANK", "0"))
+
+
+def machines_differ() -> bool:
+    """Whether there are processes on other machines."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < _world
+
+
+def outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without the launcher's: for a program that is no rank.
+
+    With them torch would look for the launcher's store where that program opens its own.
+    """
+    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    kinds = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
+    return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts
     """
     if distributed.world() == 1:
         return engine.generate(batch, sampling)
+    distributed.barrier()  # servers that the ranks share have one temperature at a time
     mine = [p for p, prompt in enumerate(batch.prompts) if is_here(prompt)]
     own = PromptBatch(tuple(batch.prompts[p] for p in mine), batch.cursor)
     seed = seed_of(sampling.seed, distributed.rank())

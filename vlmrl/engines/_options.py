@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,7 +158,12 @@ def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
 
 def weight_bytes(policy: Policy) -> int:
     """Size of the policy's weights."""
-    return sum(w.numel() * w.element_size() for w in policy.weights().values())
+    return bytes_of(policy.weights())
+
+
+def bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
+    """Size of all of them."""
+    return sum(w.numel() * w.element_size() for w in weights.values())
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from vlmrl import distributed
 from vlmrl.engines import serve
 from vlmrl.engines._requests import EngineFault
 from vlmrl.errors import UserError
@@ -39,7 +40,7 @@ class Server:
     """Calls to one server, and the life of its process if it is a child."""
 
     def __init__(self, url: str, token: str, sync_timeout: float) -> None:
-        self.url, self._token, self._sync_timeout = url, token, sync_timeout
+        self.url, self.token, self._sync_timeout = url, token, sync_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
         self.ready = False
@@ -57,7 +58,7 @@ class Server:
         self.stop()
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
-        own = {serve.TOKEN: self._token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
+        own = {serve.TOKEN: self.token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
         own["TMPDIR"] = str(folder)  # vLLM leaves sockets and meeting points behind
         self._log = folder / f"server-{port}.log"
         with self._log.open("wb") as output:
@@ -66,7 +67,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, **own},
+                env={**distributed.outside(os.environ), **environment, **own},
                 start_new_session=True,  # Ctrl-C is the trainer's; and all of it dies as one group
             )
 
@@ -135,7 +136,7 @@ class Server:
         kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
         assert address.hostname is not None
         connection = kind(address.hostname, address.port, timeout=timeout)
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             self._wait(connection.sock, timeout)

@@ -41,7 +41,7 @@ class Engine(Protocol):
     concurrent: bool
     """True if it is a `ConcurrentEngine`."""
     every_rank: bool
-    """True if every process of a run can have one of its own."""
+    """True if a run of several processes can use it: each has one, and all call `start` and `sync`."""
 
     def start(self, policy: Policy) -> None:
         """Get ready to generate with this policy's weights."""

@@ -2,6 +2,10 @@
 
 Servers are started as children (`serve.py`) on this machine's loopback, or found at `urls`. Prompts
 are dealt to whichever server is free; what a dead, hung or wrong server had is asked for again.
+
+With several ranks the main one has the servers and sends the weights; the others learn from it, at
+every sync, where the servers are. A fault within a step then ends the run: only the main rank could
+start a server again, and it may be waiting for the others.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from vlmrl import distributed
 from vlmrl.engines import serve
 from vlmrl.engines._completions import completions
 from vlmrl.engines._job import Job, ask
-from vlmrl.engines._options import VllmOptions, scratch, weight_bytes
+from vlmrl.engines._options import VllmOptions, bytes_of, scratch, weight_bytes
 from vlmrl.engines._requests import (
     EngineFault,
     check,
@@ -66,7 +71,7 @@ class VllmServer(VllmOptions):
     sync_timeout: float = 300.0
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
-    every_rank: ClassVar[bool] = False
+    every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
     _transfer: Any = field(default=None, init=False, repr=False)
@@ -101,6 +106,18 @@ class VllmServer(VllmOptions):
         if self.lora == "adapter":
             raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
         self.check(policy)
+        if not self.urls and distributed.machines_differ():
+            raise UserError(
+                "engine vllm_server: servers that are started here listen on this machine only, and "
+                "there are processes on others; start them by hand and give engine option urls"
+            )
+        size = weight_bytes(policy)  # of a sharded policy all ranks ask together
+        if distributed.is_main():
+            self._prepare(size)
+        self.sync(policy)
+
+    def _prepare(self, size: int) -> None:
+        """What it takes to reach servers; `size` is that of the weights, in bytes."""
         if self.urls:
             token = os.environ.get(serve.TOKEN, "")
             if not token:
@@ -109,27 +126,26 @@ class VllmServer(VllmOptions):
             require_vllm()
             token = secrets.token_urlsafe(32)
         atexit.register(self.close)
-        self._folder = scratch(2 * weight_bytes(policy))
+        self._folder = scratch(2 * size)
         folder = Path(self._folder.name)
         self._transfer = transfer(self.transfer, folder, self.address, self.sync_timeout)
         places = self.urls or ["not started"] * (len(self.devices) or self.servers)
         self._servers = [Server(url, token, self.sync_timeout) for url in places]
-        self.sync(policy)
 
     def sync(self, policy: Policy) -> None:
         """Give all servers the policy's weights; what they are writing meanwhile is paused.
+
+        All ranks call it and return when the servers have the weights.
 
         Raises:
             UserError: a server cannot be brought to take them.
         """
         with self._lock:
             self._policy = policy
-            dtype = getattr(torch, self.dtype_name(policy))
-            named = policy.family.export_names(policy.weights())
-            self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
-            self._version = policy.version
-            self._each(self._update, [s for s in self._servers if s.ready])
-            self._bring_up()
+            weights = policy.weights()  # of a sharded policy all ranks ask together
+            if distributed.is_main():
+                self._deliver(policy, weights)
+            self._join(policy.version)
 
     def generate(
         self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
@@ -191,24 +207,49 @@ class VllmServer(VllmOptions):
 
     # -------------------------------------------------------------------------------------- servers
 
-    def _bring_up(self) -> None:
-        """Until every server runs and holds the last weights; `restarts` tries after the first."""
+    def _deliver(self, policy: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+        dtype = getattr(torch, self.dtype_name(policy))
+        named = policy.family.export_names(weights)
+        self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
+        self._version = policy.version
+        self._each(self._update, [s for s in self._servers if s.ready])
+        self._bring_up(weights)
+
+    def _join(self, version: int) -> None:
+        """Let all ranks use the main one's servers, which hold weights of this version."""
+        found = distributed.from_main([(server.url, server.token) for server in self._servers])
+        if distributed.is_main():
+            return
+        self._version = version
+        self._servers = [Server(url, token, self.sync_timeout) for url, token in found]
+        for server in self._servers:
+            server.ready = True
+
+    def _bring_up(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Until every server runs and holds the last weights; `restarts` tries after the first.
+
+        `weights`: the policy's, if they are at hand.
+        """
         with self._lock:
             for _ in range(self.restarts + 1):
                 down = [server for server in self._servers if not server.ready]
                 if not down:
                     return
-                faults = self._launch(down)
+                faults = self._launch(down, weights)
             if faults:
                 raise UserError(f"gave up after {self.restarts + 1} tries: {faults[0]}")
 
-    def _launch(self, down: Sequence[Server]) -> list[EngineFault]:
+    def _launch(
+        self, down: Sequence[Server], weights: Mapping[str, torch.Tensor] | None
+    ) -> list[EngineFault]:
         if self.urls:
             return self._each(self._begin, down)
         policy: Policy = self._policy
         folder = Path(self._folder.name)
-        with scratch(weight_bytes(policy)) as model:
-            policy.save(model)
+        weights = policy.weights() if weights is None else weights
+        with scratch(bytes_of(weights)) as model:
+            policy.family.save(policy.base, model, weights)  # `policy.save` is for all ranks
+            policy.processor.save_pretrained(model)
             given = self.arguments(policy, model)
             given["weight_transfer_config"] = {"backend": self._transfer.backend}
             for server in down:
@@ -244,12 +285,15 @@ class VllmServer(VllmOptions):
 
     def _set_temperature(self, temperature: float) -> None:
         with self._lock:
-            if temperature == self._temperature:
+            # Another rank may have set another one since.
+            if temperature == self._temperature and distributed.world() == 1:
                 return
             self._temperature = temperature
             # A server that does not take it counts as broken, and gets it when it is up again.
             running = [server for server in self._servers if server.ready]
-            self._each(self._warm, running)
+            faults = self._each(self._warm, running)
+            if faults and distributed.world() > 1:
+                raise _final(faults[0])
 
     def _warm(self, server: Server) -> None:
         server.ready = False
@@ -307,6 +351,9 @@ class VllmServer(VllmOptions):
                     return  # it was aborted
                 if server.life == life:  # else it was started again since, for another job
                     server.ready = False
+                if distributed.world() > 1:
+                    self._give_up(job, _final(fault))
+                    return
                 log.warning("asked for again: %s", fault)
                 job.lost(number, fault, self.restarts)
             except UserError as error:
@@ -322,6 +369,13 @@ class VllmServer(VllmOptions):
         servers = [server for server in self._servers if server.ready]
         everything: dict[str, list[str]] = {"request_ids": []}
         self._each(lambda s: s.post("/abort_requests", everything, 10.0, "abort"), servers)
+
+
+def _final(fault: EngineFault) -> UserError:
+    return UserError(
+        f"{fault} (with several processes a server is not started again within a step: go on from "
+        "the last checkpoint with resume=auto)"
+    )
 
 
 def _same_model(server: Server, policy: Policy, length: int, backend: str) -> None:
