@@ -76,6 +76,7 @@ def assert_each_token_is_by_its_version(policy, rollouts, weights):
             start += count
 
 
+@pytest.mark.nightly
 def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, order):  # noqa: F811
     folder = tmp_path / "run"
     more = ["rollout.staleness=2", "run.save_every=2", "rollout.max_tokens=60", "resume=auto"]

@@ -135,6 +135,7 @@ def test_two_sharded_ranks_share_a_server_that_has_the_present_weights(tmp_path)
     assert not psutil.wait_procs(family, timeout=15)[1]
 
 
+@pytest.mark.nightly
 def test_two_whole_ranks_go_on_after_a_death_between_steps_and_end_after_one_within(tmp_path):
     folder = tmp_path / "run"
     (tmp_path / "dies.py").write_text(DIES)
