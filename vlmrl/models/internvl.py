@@ -85,7 +85,7 @@ class Internvl(PictureFamily):
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         """Tiles of the tower's size, at most four, and a thumbnail."""
         side = config.vision_config.image_size[0]
-        shared = {
+        shared: dict[str, Any] = {
             "size": {"height": side, "width": side},
             "image_mean": [0.5] * 3,
             "image_std": [0.5] * 3,
