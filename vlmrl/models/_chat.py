@@ -12,6 +12,27 @@ from transformers import ProcessorMixin
 
 from vlmrl.schema import Media, Sample
 
+CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
+"""End a completion in ChatML; so `Family.turn_ends` of many families."""
+
+
+def chatml(**media: str) -> str:
+    """A ChatML template, for small models: `media` says what stands for a part of each type.
+
+    It has no system turn of its own, as those of published checkpoints do.
+    """
+    cases = "".join(
+        f"{{% {'elif' if i else 'if'} part['type'] == '{kind}' %}}{shown}"
+        for i, (kind, shown) in enumerate(media.items())
+    )
+    return (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{% if message['content'] is string %}{{ message['content'] }}"
+        "{% else %}{% for part in message['content'] %}"
+        f"{cases}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+
 
 def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
     """The user's turn with one placeholder per medium, then the start of the assistant's turn.

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from vlmrl.models._picture import LANGUAGE_LINEAR, PictureFamily
+from vlmrl.models._picture import PictureFamily
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
@@ -59,7 +60,7 @@ class IdeficsFamily(PictureFamily):
         "language": ("model.text_model.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        "vision": ENCODER_LINEAR,
         "projector": ("proj",),
         "language": LANGUAGE_LINEAR,
     }

@@ -15,12 +15,10 @@ import torch
 from vlmrl.config import BuildConfig
 from vlmrl.decoded import Decoded, Picture
 from vlmrl.errors import UserError
-from vlmrl.models import _small
+from vlmrl.models import _features, _small_picture
 from vlmrl.models._chat import user_turn
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, Frame, Sample
-
-LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -29,16 +27,14 @@ class PictureFamily(Family):
 
     placeholder: ClassVar[str]
     """The token that the chat template puts in a picture's place."""
-    turn_ends: ClassVar[tuple[str, ...]]
-    """Tokens that end a completion, the end of a turn first."""
     language_model: ClassVar[str] = "model.language_model"
     """Path of the decoder, to which embeddings are given."""
-    small: ClassVar[_small.Small]
+    small: ClassVar[_small_picture.Small]
     """What a small model of the family looks like."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
-        model, tokenizer = _small.build(self.small, build, corpus, seed)
+        model, tokenizer = _small_picture.build(self.small, build, corpus, seed)
         processor = self.small_processor(model.config, tokenizer)
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
         return model, processor
@@ -93,44 +89,24 @@ class PictureFamily(Family):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
 
-    # -------------------------------------------------------------------------------- tokens
-
-    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """Ids of the media tokens that the tokenizer knows."""
-        return _known(processor, self.media_tokens)
-
-    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """Ids of the family's ends of a turn, and of the tokenizer's own end token."""
-        own = processor.tokenizer.eos_token_id
-        ids = [*_known(processor, self.turn_ends), *([] if own is None else [own])]
-        return tuple(dict.fromkeys(ids))
-
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(
-        self, model: Any, prompts: Sequence[Encoded]
-    ) -> tuple[torch.Tensor, ...] | None:
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> _features.ByPrompt | None:
         """Features [tokens, H] of the pictures of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
             return None
         features = self.picture_features(model, seen)
-        counts = [p.ids.count(model.config.image_token_id) if p.tensors else 0 for p in prompts]
-        features = features.reshape(-1, features.shape[-1])
-        if len(features) != sum(counts):
-            raise ValueError(f"{len(features)} image features for {sum(counts)} placeholders")
-        return features.split(counts)
+        return _features.by_prompt(features, prompts, model.config.image_token_id)
 
     def spread(
         self,
-        features: tuple[torch.Tensor, ...] | None,
+        features: _features.ByPrompt | None,
         prompts: Sequence[Encoded],
         rows: Sequence[int],
-    ) -> tuple[torch.Tensor, ...] | None:
+    ) -> _features.ByPrompt | None:
         """Features of every row's pictures, row after row; None if no row shows any."""
-        if features is None or not any(len(features[row]) for row in rows):
-            return None
-        return tuple(features[row] for row in rows)
+        return _features.spread(features, rows)
 
     def decode(
         self,
@@ -138,11 +114,14 @@ class PictureFamily(Family):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor,
-        features: tuple[torch.Tensor, ...] | None,
+        features: _features.ByPrompt | None,
         cache: Any = None,
     ) -> torch.Tensor:
         """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
-        embeds, places = self._embeds(model, input_ids, features)
+        embeds, places = model.get_input_embeddings()(input_ids), None
+        if features is not None:
+            places = input_ids == model.config.image_token_id
+            embeds = _features.placed(embeds, places, features)
         out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
         return out.last_hidden_state
 
@@ -164,25 +143,8 @@ class PictureFamily(Family):
             use_cache=cache is not None,
         )
 
-    def _embeds(
-        self, model: Any, input_ids: torch.Tensor, features: tuple[torch.Tensor, ...] | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        embeds = model.get_input_embeddings()(input_ids)
-        if features is None:
-            return embeds, None
-        places = input_ids == model.config.image_token_id
-        shown = torch.cat(features).to(embeds.dtype)
-        if (wanted := int(places.sum())) != len(shown):
-            raise ValueError(f"{len(shown)} image features for {wanted} placeholders")
-        return embeds.masked_scatter(places[..., None], shown), places
-
 
 def adds_special_tokens(processor: Any, text: str) -> bool:
     """Whether the tokenizer is to begin the prompt; not where the chat template has done it."""
     start = processor.tokenizer.bos_token
     return start is None or not text.startswith(start)
-
-
-def _known(processor: Any, tokens: Sequence[str]) -> tuple[int, ...]:
-    ids = (processor.tokenizer.backend_tokenizer.token_to_id(token) for token in tokens)
-    return tuple(i for i in ids if i is not None)

@@ -15,8 +15,9 @@ import torch
 from vlmrl.config import BuildConfig
 from vlmrl.decoded import Clip, Decoded, Picture, kind_of
 from vlmrl.errors import UserError
-from vlmrl.models import _build
-from vlmrl.models._chat import user_turn
+from vlmrl.models import _small_qwen
+from vlmrl.models._chat import CHATML_ENDS, user_turn
+from vlmrl.models._features import placed, shown
 from vlmrl.models._qwen_layout import Layout, clip_pixels, fitting, runs
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
@@ -24,7 +25,6 @@ from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 IMAGE = "<|image_pad|>"
 PIXELS = ("pixel_values", "pixel_values_videos")
 GRIDS = ("image_grid_thw", "video_grid_thw")
-LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class MropeFamily(Family):
         "<|audio_pad|>",
         "<|audio_end|>",
     )
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("model.visual.patch_embed.", "model.visual.pos_embed.", "model.visual.blocks."),
         "projector": ("model.visual.merger.", "model.visual.deepstack_merger_list."),
@@ -72,12 +73,12 @@ class MropeFamily(Family):
     )
     shared: ClassVar[bool] = True
 
-    small: ClassVar[_build.Small]
+    small: ClassVar[_small_qwen.Small]
     """What a small model of the family looks like."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
-        return _build.build(self.small, build, corpus, seed)
+        return _small_qwen.build(self.small, build, corpus, seed)
 
     # ------------------------------------------------------------------------------- prompts
 
@@ -211,20 +212,6 @@ class MropeFamily(Family):
             raise UserError(f"an image of {width}x{height} pixels is refused: {error}") from error
         return wide, high
 
-    # -------------------------------------------------------------------------------- tokens
-
-    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """Ids of the media tokens that the tokenizer knows."""
-        ids = (processor.tokenizer.backend_tokenizer.token_to_id(t) for t in self.media_tokens)
-        return tuple(i for i in ids if i is not None)
-
-    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """<|im_end|>, <|endoftext|> and the tokenizer's own end token."""
-        backend = processor.tokenizer.backend_tokenizer
-        ids = [backend.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
-        ids.append(processor.tokenizer.eos_token_id)
-        return tuple(dict.fromkeys(i for i in ids if i is not None))
-
     # ------------------------------------------------------------------------------- forward
 
     def visual(self, model: Any) -> Any:
@@ -256,9 +243,7 @@ class MropeFamily(Family):
         """The features of every row's media, row after row; None if no row shows any."""
         if features is None:
             return None
-        counts = [sum(len(p.tensors.get(key, ())) for key in GRIDS) for p in prompts]
-        first = [sum(counts[:i]) for i in range(len(counts))]
-        media = [first[r] + k for r in rows for k in range(counts[r])]
+        media = shown(prompts, GRIDS, rows)
         return features.pick(media) if media else None
 
     def embedded(
@@ -287,10 +272,7 @@ class MropeFamily(Family):
             places = (input_ids == model.config.image_token_id) | (
                 input_ids == model.config.video_token_id
             )
-            merged = torch.cat(features.merged).to(embeds.dtype)
-            if (wanted := int(places.sum())) != len(merged):
-                raise ValueError(f"{len(merged)} media features for {wanted} placeholders")
-            embeds = embeds.masked_scatter(places[..., None], merged)
+            embeds = placed(embeds, places, features.merged)
             if features.deepstack:
                 deepstack = {
                     "visual_pos_masks": places,

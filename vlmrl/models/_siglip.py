@@ -10,7 +10,6 @@ import torch
 
 from vlmrl.models._picture import PictureFamily
 
-LINEAR = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 VISION = {
     "hidden_size": 64,
     "intermediate_size": 192,

@@ -1,104 +1,109 @@
-"""Builds small models of families with one tower for pictures: real architecture, random weights."""
+"""Makes small models: real architecture, random weights. What those of all families share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import CONFIG_MAPPING
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.models import _tokenizer
-from vlmrl.models._build import ROPE_THETA, TEXT, TIED, check_fields, head_dim, token_fields
+from vlmrl.plugins import nearest
+
+TEXT: Mapping[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 288,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,  # head_dim 32 is the least that vLLM's CPU build takes
+    "max_position_embeddings": 32768,
+    "initializer_range": 0.05,
+}
+TIED = "tie_word_embeddings"
+ROPE = {"rope_type": "default", "rope_theta": 100.0}
+"""Short prompts of a small model need no slowly turning dimensions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Small:
-    """How a family's small model is made: names of transformers classes, default config fields."""
-
-    model: str
-    config: str
-    text: str
-    """Model type of the language model."""
-    vision: str
-    """Model type of the tower."""
-    format: _tokenizer.Format
-    text_fields: Mapping[str, Any] = field(default_factory=dict)
-    vision_fields: Mapping[str, Any] = field(default_factory=dict)
-    token_ids: Mapping[str, str] = field(default_factory=dict)
-    """Field of the whole config -> the token whose id it holds."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the whole config."""
-    shrink: int = 1
-    """Side, in patches, of the square that becomes one token."""
-    tile_tokens: str | None = None
-    """Field of the whole config for the tokens of a tile."""
-
-
-def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+def build(
+    model_class: str,
+    config_of: Callable[[Any], Any],
+    build: BuildConfig,
+    corpus: Sequence[str],
+    seed: int,
+    format: _tokenizer.Format | None = None,
+) -> tuple[Any, Any]:
     """The model (float32, evaluation mode, weights drawn from `seed`) and its tokenizer.
+
+    `config_of` makes the model's config of the tokenizer, which is trained on `corpus`.
 
     Raises:
         UserError: an override that the architecture does not have or cannot take.
     """
-    tokenizer = _tokenizer.train(corpus, build.vocab_size, small.format)
+    tokenizer = _tokenizer.train(corpus, build.vocab_size, format)
     try:
-        config = _config(small, build, tokenizer)
+        config = config_of(tokenizer)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = getattr(transformers, small.model)(config).eval()
+            model = getattr(transformers, model_class)(config).eval()
     except (StrictDataclassError, ValueError, KeyError) as error:
         raise UserError(f"model.build: {' '.join(str(error).split())}") from error
     model.generation_config.update(
         bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
         pad_token_id=tokenizer.pad_token_id,
     )
     return model, tokenizer
 
 
-def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
-    text_class, vision_class = CONFIG_MAPPING[small.text], CONFIG_MAPPING[small.vision]
-    tokens = token_fields(tokenizer)
-    text_keys = {*text_class.__annotations__, TIED} - {*tokens, "head_dim"}
-    check_fields(build, "text", build.text, text_keys)
-    check_fields(build, "vision", build.vision, {*vision_class.__annotations__})
+def token_fields(tokenizer: Any) -> dict[str, int | None]:
+    """The fields of a text config that its tokenizer sets."""
+    return {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
 
-    text = {**TEXT, **small.text_fields, **build.text}
-    vision = {**small.vision_fields, **build.vision}
-    text.setdefault("num_key_value_heads", text["num_attention_heads"])
+
+def check_fields(
+    build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]
+) -> None:
+    """Raise UserError if the config sets a field that the architecture does not have."""
+    for key in overrides:
+        if key not in fields:
+            raise UserError(
+                f"model.build.{part}: {build.family} has no {key!r} to set"
+                f"{nearest(key, sorted(fields))}"
+            )
+
+
+def text_fields(build: BuildConfig, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Fields of the language model, `own` being the family's, and the width of one head.
+
+    Raises:
+        UserError: widths and heads that do not go together.
+    """
+    text = {**TEXT, **own, **build.text}
+    heads = text["num_attention_heads"]
+    text.setdefault("num_key_value_heads", heads)
     width = head_dim("text", "hidden_size", text, "num_attention_heads", 2)
-    head_dim("vision", "hidden_size", vision, "num_attention_heads", 1)
-    if text["num_attention_heads"] % text["num_key_value_heads"]:
+    if heads % text["num_key_value_heads"]:
         raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
-    if "head_dim" in text_class.__annotations__:
-        text["head_dim"] = width
-    if "query_pre_attn_scalar" in text_class.__annotations__:
-        text.setdefault("query_pre_attn_scalar", width)
-    text.setdefault("rope_parameters", {"rope_type": "default", "rope_theta": ROPE_THETA})
-    tokens_of_tile = _tokens_of_tile(small, vision["image_size"], vision["patch_size"])
-    tied = text.pop(TIED, False)
-    fields = dict(small.fields)
-    fields |= {key: tokenizer.convert_tokens_to_ids(t) for key, t in small.token_ids.items()}
-    if small.tile_tokens is not None:
-        fields[small.tile_tokens] = tokens_of_tile
-    return getattr(transformers, small.config)(
-        text_config={**text, **tokens, TIED: tied, "model_type": small.text},
-        vision_config={**vision, "model_type": small.vision},
-        tie_word_embeddings=tied,
-        **fields,
-    )
+    return text, width
 
 
-def _tokens_of_tile(small: Small, side: Any, patch: Any) -> int:
-    whole = isinstance(side, int) and isinstance(patch, int) and min(side, patch) > 0
-    if not whole or side % (patch * small.shrink):
+def head_dim(
+    part: str, width_key: str, fields: Mapping[str, Any], heads_key: str, multiple: int
+) -> int:
+    """Width of one head; rotary embeddings turn it in pairs, the vision tower's on two axes."""
+    width, heads = fields[width_key], fields[heads_key]
+    whole = isinstance(width, int) and isinstance(heads, int) and min(width, heads) > 0
+    if not whole or width % (multiple * heads):
         raise UserError(
-            f"model.build.vision: image_size ({side!r}) must be a multiple of "
-            f"{small.shrink} * patch_size ({patch!r})"
+            f"model.build.{part}: {width_key} ({width!r}) must be a multiple of "
+            f"{multiple} * {heads_key} ({heads!r})"
         )
-    return (side // patch // small.shrink) ** 2
+    return width // heads

@@ -20,6 +20,11 @@ from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 Features = Any
 """What the towers made of media: opaque to everyone but the family."""
 
+LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers of a language model like Llama, for `Family.lora_targets`."""
+ENCODER_LINEAR = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+"""Those of an encoder like CLIP's or Whisper's."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -27,11 +32,12 @@ class Family:
 
     Class variables: `model_types` (`config.model_type` of the checkpoints it serves), `kinds` (of
     media that it is trained on), `space` (in which the model writes coordinates), `media_tokens`
-    (token strings that must never be sampled), `towers` (vision, projector, language -> prefixes of
-    the HF model's parameter names; every parameter is in exactly one tower), `lora_targets` (tower ->
-    last parts of its linear layers' names), `decoder_layers` (module paths that FSDP or checkpointing
-    wraps), `shared` (all layers attend through transformers' registries, so that `shared_forward`
-    gives the same numbers).
+    (token strings that must never be sampled), `turn_ends` (token strings that end a completion, the
+    end of a turn first), `towers` (vision, projector, language -> prefixes of the HF model's
+    parameter names; every parameter is in exactly one tower), `lora_targets` (tower -> last parts of
+    its linear layers' names), `decoder_layers` (module paths that FSDP or checkpointing wraps),
+    `shared` (all layers attend through transformers' registries, so that `shared_forward` gives the
+    same numbers).
 
     `model` is always the HF model itself; of a peft model its `get_base_model()`.
     """
@@ -40,6 +46,7 @@ class Family:
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image",)
     space: ClassVar[Space] = "pixel"
     media_tokens: ClassVar[tuple[str, ...]] = ()
+    turn_ends: ClassVar[tuple[str, ...]] = ()
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     decoder_layers: ClassVar[tuple[str, ...]] = ()
@@ -80,11 +87,13 @@ class Family:
 
     def media_token_ids(self, processor: Any) -> tuple[int, ...]:
         """Ids that must never be sampled: a sampled placeholder breaks the next forward."""
-        raise TypeError(f"{type(self).__name__} must define media_token_ids")
+        return _known(processor, self.media_tokens)
 
     def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """Ids that end a completion."""
-        raise TypeError(f"{type(self).__name__} must define stop_token_ids")
+        """Ids that end a completion: the family's, and the tokenizer's own end token."""
+        own = processor.tokenizer.eos_token_id
+        ids = [*_known(processor, self.turn_ends), *([] if own is None else [own])]
+        return tuple(dict.fromkeys(ids))
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
         """Run the towers ONCE per prompt, with gradient; None if no prompt has media.
@@ -150,3 +159,8 @@ def family_of(model_type: str) -> Family:
     raise UserError(
         f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}"
     )
+
+
+def _known(processor: Any, tokens: Sequence[str]) -> tuple[int, ...]:
+    ids = (processor.tokenizer.backend_tokenizer.token_to_id(token) for token in tokens)
+    return tuple(i for i in ids if i is not None)

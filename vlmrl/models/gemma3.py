@@ -14,11 +14,11 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.models._build import ROPE_THETA
-from vlmrl.models._picture import LANGUAGE_LINEAR
-from vlmrl.models._siglip import LINEAR, VISION, SiglipFamily
-from vlmrl.models._small import Small
+from vlmrl.models import _small
+from vlmrl.models._siglip import VISION, SiglipFamily
+from vlmrl.models._small_picture import Small
 from vlmrl.models._tokenizer import Format
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 IMAGE, SOFT, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
@@ -31,7 +31,6 @@ CHAT_TEMPLATE = (
     "{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
     "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
-ROPE = {"rope_type": "default", "rope_theta": ROPE_THETA}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Gemma3(SiglipFamily):
         "language": ("model.language_model.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": LINEAR,
+        "vision": ENCODER_LINEAR,
         "projector": (),  # a bare matrix
         "language": LANGUAGE_LINEAR,
     }
@@ -78,7 +77,10 @@ class Gemma3(SiglipFamily):
         text_fields={
             "sliding_window": 32,
             "sliding_window_pattern": 2,
-            "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE},
+            "rope_parameters": {
+                "full_attention": {**_small.ROPE},
+                "sliding_attention": {**_small.ROPE},
+            },
         },
         vision_fields=VISION,
         token_ids={"image_token_index": SOFT, "boi_token_index": IMAGE, "eoi_token_index": END},

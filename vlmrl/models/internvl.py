@@ -13,21 +13,15 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models._picture import LANGUAGE_LINEAR, PictureFamily
-from vlmrl.models._small import Small
+from vlmrl.models._chat import CHATML_ENDS, chatml
+from vlmrl.models._picture import PictureFamily
+from vlmrl.models._small_picture import Small
 from vlmrl.models._tokenizer import Format
+from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 IMAGE = "<IMG_CONTEXT>"
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<IMG_CONTEXT>\n"
-    "{% elif part['type'] == 'video' %}<video>\n"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+CHAT_TEMPLATE = chatml(image="<IMG_CONTEXT>\n", video="<video>\n")
 
 
 @dataclass(frozen=True)
@@ -37,7 +31,7 @@ class Internvl(PictureFamily):
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
     space: ClassVar[Space] = "norm1000"
     placeholder: ClassVar[str] = IMAGE
-    turn_ends: ClassVar[tuple[str, ...]] = ("<|im_end|>", "<|endoftext|>")
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", "<video>")
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("model.vision_tower.",),

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models._picture import LANGUAGE_LINEAR
-from vlmrl.models._siglip import LINEAR, VISION, SiglipFamily
-from vlmrl.models._small import Small
+from vlmrl.models._chat import CHATML_ENDS
+from vlmrl.models._siglip import VISION, SiglipFamily
+from vlmrl.models._small_picture import Small
 from vlmrl.models._tokenizer import Format
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 IMAGE = "<image>"
@@ -46,7 +47,7 @@ class LlavaOnevision(SiglipFamily):
     model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
     space: ClassVar[Space] = "norm1"
     placeholder: ClassVar[str] = IMAGE
-    turn_ends: ClassVar[tuple[str, ...]] = ("<|im_end|>", "<|endoftext|>")
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<video>")
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("model.vision_tower.",),
@@ -54,7 +55,7 @@ class LlavaOnevision(SiglipFamily):
         "language": ("model.language_model.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": LINEAR,
+        "vision": ENCODER_LINEAR,
         "projector": ("linear_1", "linear_2"),
         "language": LANGUAGE_LINEAR,
     }

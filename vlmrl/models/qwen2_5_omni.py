@@ -11,15 +11,17 @@ from typing import Any, ClassVar
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 
 from vlmrl.config import BuildConfig
 from vlmrl.decoded import Clip, Decoded, Recording
-from vlmrl.errors import UserError
-from vlmrl.models import _build, _tokenizer
-from vlmrl.models._qwen import LANGUAGE_LINEAR, MediaFeatures, MropeFamily
+from vlmrl.models import _small, _small_qwen
+from vlmrl.models._chat import chatml
+from vlmrl.models._features import placed, shown
+from vlmrl.models._qwen import MediaFeatures, MropeFamily
 from vlmrl.models._qwen_layout import seconds_per_grid
 from vlmrl.models._sound import mel_features, sound_tokens
+from vlmrl.models._tokenizer import Format
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
 
 AUDIO, IMAGE, VIDEO = "<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>"
@@ -32,15 +34,10 @@ NAMED = {
     "vision_bos_token": "<|vision_bos|>",
     "vision_eos_token": "<|vision_eos|>",
 }
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<|vision_bos|><|IMAGE|><|vision_eos|>"
-    "{% elif part['type'] == 'video' %}<|vision_bos|><|VIDEO|><|vision_eos|>"
-    "{% elif part['type'] == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CHAT_TEMPLATE = chatml(
+    image="<|vision_bos|><|IMAGE|><|vision_eos|>",
+    video="<|vision_bos|><|VIDEO|><|vision_eos|>",
+    audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
 )
 SMALL_VISION: Mapping[str, Any] = {
     "depth": 2,
@@ -94,7 +91,7 @@ class Qwen25Omni(MropeFamily):
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("q", "k", "v", "proj", "gate_proj", "up_proj", "down_proj"),
-        "audio": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        "audio": ENCODER_LINEAR,
         "projector": ("0", "2", "proj"),
         "language": LANGUAGE_LINEAR,
     }
@@ -109,20 +106,16 @@ class Qwen25Omni(MropeFamily):
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
         chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-        chat_format = _tokenizer.Format(special=(*chat, *NAMED.values()), named=NAMED)
-        tokenizer = _tokenizer.train(corpus, build.vocab_size, chat_format)
-        try:
-            config = _config(build, tokenizer)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model = transformers.Qwen2_5OmniThinkerForConditionalGeneration(config).eval()
-        except (StrictDataclassError, ValueError, KeyError) as error:
-            raise UserError(f"model.build: {' '.join(str(error).split())}") from error
-        model.generation_config.update(
-            eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
-            pad_token_id=tokenizer.pad_token_id,
+        model, tokenizer = _small.build(
+            "Qwen2_5OmniThinkerForConditionalGeneration",
+            lambda t: _config(build, t),
+            build,
+            corpus,
+            seed,
+            Format(special=(*chat, *NAMED.values()), named=NAMED),
         )
-        of_images, of_clips = _build.pixel_settings(config.vision_config)
+        config = model.config
+        of_images, of_clips = _small_qwen.pixel_settings(config.vision_config)
         return model, transformers.Qwen2_5OmniProcessor(
             image_processor=transformers.Qwen2VLImageProcessor(**of_images),
             video_processor=transformers.Qwen2VLVideoProcessor(**of_clips),
@@ -190,9 +183,7 @@ class Qwen25Omni(MropeFamily):
         if features is None:
             return None
         seen = MropeFamily.spread(self, features, prompts, rows)
-        counts = [len(p.tensors.get("input_features", ())) for p in prompts]
-        first = [sum(counts[:i]) for i in range(len(counts))]
-        heard = tuple(features.heard[first[r] + k] for r in rows for k in range(counts[r]))
+        heard = tuple(features.heard[i] for i in shown(prompts, ("input_features",), rows))
         return OmniFeatures(seen.merged if seen else (), heard=heard) if seen or heard else None
 
     def embedded(
@@ -202,36 +193,27 @@ class Qwen25Omni(MropeFamily):
         embeds = model.get_input_embeddings()(input_ids)
         if not isinstance(features, OmniFeatures) or not features.heard:
             return embeds
-        places = input_ids == model.config.audio_token_id
-        heard = torch.cat(features.heard).to(embeds.dtype)
-        if (wanted := int(places.sum())) != len(heard):
-            raise ValueError(f"{len(heard)} audio features for {wanted} placeholders")
-        return embeds.masked_scatter(places[..., None], heard)
+        return placed(embeds, input_ids == model.config.audio_token_id, features.heard)
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
     config_class: Any = transformers.Qwen2_5OmniThinkerConfig
     parts = {"text": build.text, "vision": build.vision, "audio": build.audio}
-    tokens = _build.token_fields(tokenizer)
+    tokens = _small.token_fields(tokenizer)
     fixed = {"text": {*tokens}, "vision": {"out_hidden_size"}, "audio": {"output_dim"}}
     for part, overrides in parts.items():
         own = config_class.sub_configs[f"{part}_config"].__annotations__
-        _build.check_fields(build, part, overrides, {*own} - fixed[part])
-    text = {**_build.TEXT, **build.text}
+        _small.check_fields(build, part, overrides, {*own} - fixed[part])
+    text, width = _small.text_fields(build, {})
     vision, audio = {**SMALL_VISION, **build.vision}, {**SMALL_AUDIO, **build.audio}
-    heads = text["num_attention_heads"]
-    text.setdefault("num_key_value_heads", heads)
-    width = _build.head_dim("text", "hidden_size", text, "num_attention_heads", 2)
-    _build.head_dim("vision", "hidden_size", vision, "num_heads", 4)
-    _build.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
-    if heads % text["num_key_value_heads"]:
-        raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
-    text.setdefault("rope_parameters", _build.mrope(width))
-    tied = text.pop(_build.TIED, False)
+    _small.head_dim("vision", "hidden_size", vision, "num_heads", 4)
+    _small.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    text.setdefault("rope_parameters", _small_qwen.mrope(width))
+    tied = text.pop(_small.TIED, False)
     token = tokenizer.convert_tokens_to_ids
     return config_class(
         # The text config ties by default, and vLLM listens to it.
-        text_config={**text, **tokens, _build.TIED: tied},
+        text_config={**text, **tokens, _small.TIED: tied},
         vision_config={**vision, "out_hidden_size": text["hidden_size"]},
         audio_config={**audio, "output_dim": text["hidden_size"]},
         tie_word_embeddings=tied,

@@ -11,18 +11,17 @@ from typing import Any, ClassVar
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import sinusoids
 
 from vlmrl.config import BuildConfig
 from vlmrl.decoded import Decoded, Recording
 from vlmrl.errors import UserError
-from vlmrl.models import _build, _tokenizer
-from vlmrl.models._chat import user_turn
-from vlmrl.models._qwen import LANGUAGE_LINEAR
+from vlmrl.models import _features, _small
+from vlmrl.models._chat import CHATML_ENDS, chatml, user_turn
 from vlmrl.models._sound import mel_features, sound_tokens
-from vlmrl.models.base import Family
+from vlmrl.models._tokenizer import Format
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 
 AUDIO = "<|AUDIO|>"
@@ -30,14 +29,7 @@ MEDIA_TOKENS = (AUDIO, "<|audio_bos|>", "<|audio_eos|>")
 POSITIONS_PER_SECOND = 50
 """Of the encoder; two of them become one token."""
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+CHAT_TEMPLATE = chatml(audio="<|audio_bos|><|AUDIO|><|audio_eos|>")
 SMALL_TEXT: Mapping[str, Any] = {"num_hidden_layers": 2}
 SMALL_AUDIO: Mapping[str, Any] = {
     "d_model": 96,
@@ -62,13 +54,14 @@ class Qwen2Audio(Family):
     kinds: ClassVar[tuple[MediaKind, ...]] = ("audio",)
     space: ClassVar[Space] = "norm1000"
     media_tokens: ClassVar[tuple[str, ...]] = MEDIA_TOKENS
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "audio": ("model.audio_tower.",),
         "projector": ("model.multi_modal_projector.",),
         "language": ("model.language_model.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "audio": ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"),
+        "audio": ENCODER_LINEAR,
         "projector": ("linear",),
         "language": LANGUAGE_LINEAR,
     }
@@ -83,23 +76,14 @@ class Qwen2Audio(Family):
 
         Other lengths: `model.build.audio: {max_source_positions: ...}`, 50 a second.
         """
-        chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-        chat_format = _tokenizer.Format(special=(*chat, *MEDIA_TOKENS))
-        tokenizer = _tokenizer.train(corpus, build.vocab_size, chat_format)
-        try:
-            config = _config(build, tokenizer)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                model = transformers.Qwen2AudioForConditionalGeneration(config).eval()
-            places = model.model.audio_tower.embed_positions.weight
-            places.data = sinusoids(*places.shape)  # a fixed table, which a checkpoint would bring
-        except (StrictDataclassError, ValueError, KeyError) as error:
-            raise UserError(f"model.build: {' '.join(str(error).split())}") from error
-        model.generation_config.update(
-            eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
-            pad_token_id=tokenizer.pad_token_id,
+        chat = Format(special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *MEDIA_TOKENS))
+        name = "Qwen2AudioForConditionalGeneration"
+        model, tokenizer = _small.build(
+            name, lambda t: _config(build, t), build, corpus, seed, chat
         )
-        audio = config.audio_config
+        places = model.model.audio_tower.embed_positions.weight
+        places.data = sinusoids(*places.shape)  # a fixed table, which a checkpoint would bring
+        audio = model.config.audio_config
         extractor = transformers.WhisperFeatureExtractor(
             feature_size=audio.num_mel_bins,
             chunk_length=audio.max_source_positions // POSITIONS_PER_SECOND,
@@ -139,23 +123,9 @@ class Qwen2Audio(Family):
         seconds = medium.duration if isinstance(medium, Recording) else None
         return Frame(space=self.space, duration=seconds)
 
-    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """Ids of the audio tokens that the tokenizer knows."""
-        ids = (processor.tokenizer.backend_tokenizer.token_to_id(t) for t in self.media_tokens)
-        return tuple(i for i in ids if i is not None)
-
-    def stop_token_ids(self, processor: Any) -> tuple[int, ...]:
-        """<|im_end|>, <|endoftext|> and the tokenizer's own end token."""
-        backend = processor.tokenizer.backend_tokenizer
-        ids = [backend.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]
-        ids.append(processor.tokenizer.eos_token_id)
-        return tuple(dict.fromkeys(i for i in ids if i is not None))
-
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(
-        self, model: Any, prompts: Sequence[Encoded]
-    ) -> tuple[torch.Tensor, ...] | None:
+    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> _features.ByPrompt | None:
         """Features [tokens, H] of each prompt's recordings, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
@@ -173,22 +143,16 @@ class Qwen2Audio(Family):
         hidden = tower(mels, attention_mask=attend).last_hidden_state
         features = model.model.multi_modal_projector(hidden)
         real = [row[:n] for row, n in zip(features, sound_tokens(mask), strict=True)]
-        rest, per_prompt = iter(real), []
-        for p in prompts:
-            own = [next(rest) for _ in range(len(p.tensors["input_features"]) if p.tensors else 0)]
-            per_prompt.append(torch.cat(own) if own else features.new_empty(0, features.shape[-1]))
-        return tuple(per_prompt)
+        return _features.by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
 
     def spread(
         self,
-        features: tuple[torch.Tensor, ...] | None,
+        features: _features.ByPrompt | None,
         prompts: Sequence[Encoded],
         rows: Sequence[int],
-    ) -> tuple[torch.Tensor, ...] | None:
+    ) -> _features.ByPrompt | None:
         """The features of every row's recordings, row after row; None if no row has any."""
-        if features is None or not any(len(features[row]) for row in rows):
-            return None
-        return tuple(features[row] for row in rows)
+        return _features.spread(features, rows)
 
     def decode(
         self,
@@ -196,17 +160,14 @@ class Qwen2Audio(Family):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor,
-        features: tuple[torch.Tensor, ...] | None,
+        features: _features.ByPrompt | None,
         cache: Any = None,
     ) -> torch.Tensor:
         """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
         embeds = model.get_input_embeddings()(input_ids)
         if features is not None:
             places = input_ids == model.config.audio_token_id
-            heard = torch.cat(features).to(embeds.dtype)
-            if (wanted := int(places.sum())) != len(heard):
-                raise ValueError(f"{len(heard)} audio features for {wanted} placeholders")
-            embeds = embeds.masked_scatter(places[..., None], heard)
+            embeds = _features.placed(embeds, places, features)
         out = model.model.language_model(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
@@ -237,28 +198,22 @@ def _exported(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {_build.TIED}  # it ties nothing
-    fixed = _build.token_fields(tokenizer)
-    _build.check_fields(build, "text", build.text, text_fields - {*fixed})
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {_small.TIED}  # it ties nothing
+    fixed = _small.token_fields(tokenizer)
+    _small.check_fields(build, "text", build.text, text_fields - {*fixed})
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
-    _build.check_fields(build, "audio", build.audio, audio_fields)
-    _build.check_fields(build, "vision", build.vision, set())
-    text = {**_build.TEXT, **SMALL_TEXT, **build.text}
+    _small.check_fields(build, "audio", build.audio, audio_fields)
+    _small.check_fields(build, "vision", build.vision, set())
+    text, _ = _small.text_fields(build, SMALL_TEXT)
     audio = {**SMALL_AUDIO, **build.audio}
-    heads = text["num_attention_heads"]
-    text.setdefault("num_key_value_heads", heads)
-    _build.head_dim("text", "hidden_size", text, "num_attention_heads", 2)
-    _build.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
-    if heads % text["num_key_value_heads"]:
-        raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
+    _small.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
     positions = audio["max_source_positions"]
     if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:
         raise UserError(
             f"model.build.audio: max_source_positions ({positions!r}) must be a multiple of "
             f"{POSITIONS_PER_SECOND}, which are one second"
         )
-    rope = {"rope_type": "default", "rope_theta": _build.ROPE_THETA}
-    text.setdefault("rope_parameters", rope)
+    text.setdefault("rope_parameters", {**_small.ROPE})
     return transformers.Qwen2AudioConfig(
         text_config={**text, **fixed, "model_type": "qwen2"},
         audio_config=audio,

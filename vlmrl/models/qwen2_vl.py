@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.models._build import Small
-from vlmrl.models._qwen import LANGUAGE_LINEAR, MropeFamily
+from vlmrl.models._qwen import MropeFamily
+from vlmrl.models._small_qwen import Small
+from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.decoded import Clip
-from vlmrl.models._build import Small
-from vlmrl.models._qwen import LANGUAGE_LINEAR, MropeFamily
+from vlmrl.models._qwen import MropeFamily
 from vlmrl.models._qwen_layout import Layout, fitting, grid_seconds
+from vlmrl.models._small_qwen import Small
+from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.schema import Space
 
 

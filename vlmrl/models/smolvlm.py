@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import transformers
 
 from vlmrl.models import _idefics
-from vlmrl.models._small import Small
+from vlmrl.models._small_picture import Small
 from vlmrl.models._tokenizer import Format
 
 
