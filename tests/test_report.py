@@ -459,7 +459,7 @@ def test_stacked_phases_end_at_their_sum() -> None:
     assert together.hover["rows"] == [["1 s", "2 s"], ["3 s", "6 s"]]
 
 
-def test_a_recording_has_a_player_and_spans_on_its_waveform(run: Path) -> None:
+def test_a_recording_has_a_player_and_spans_below_its_waveform(run: Path) -> None:
     recording = Recording(np.sin(np.arange(16000) / 9).astype(np.float32), 16000)
     name = _stored(runfolder.media_folder(run), recording)
     assert name is not None and name == _stored(runfolder.media_folder(run), recording)
@@ -478,7 +478,30 @@ def test_a_recording_has_a_player_and_spans_on_its_waveform(run: Path) -> None:
     data = base64.b64decode((player["src"] or "")[len(start) :])
     samples, rate = soundfile.read(io.BytesIO(data))
     assert rate == 16000 and np.allclose(samples, recording.samples, atol=1e-4)
-    drawn = {
-        (a["x"], a["width"]) for tag, a in page.tags if tag == "rect" and a.get("height") == "96"
-    }
-    assert drawn == {("240.0", "240.0"), ("120.0", "120.0")}
+    lanes = [a["style"] for a in page.with_class("span")]
+    assert lanes == [
+        f"left: {a}%; width: {b}%" for a, b in ((50.0, 50.0), (25.0, 25.0), (50.0, 50.0))
+    ]
+
+
+def test_modes_are_compared_only_where_there_are_two() -> None:
+    def panels(direct: float) -> list[str]:
+        line = {
+            "mode/think/share": 1 - direct,
+            "mode/direct/share": direct,
+            "mode/think/reward": 0.5,
+        }
+        steps = [{"step": step, **line, "mode/think/reward": step / 4} for step in (1, 2)]
+        metrics = {f"sampled/{key}": value for key, value in line.items()}
+        evaluated = [{"step": 0, "metrics": metrics, "intervals": {}}]
+        return [panel.title for s in sections(steps, [], evaluated) for panel in s.panels]
+
+    assert {"reward, by mode", "reward, by mode, sampled"} <= {*panels(0.5)}
+    assert not [title for title in panels(0.02) if title.startswith("reward, by mode")]
+    assert "share, by mode, sampled" in panels(0.02)
+
+
+def test_labels_that_are_too_long_are_distances() -> None:
+    near = Panel("", (Series("a", (1, 2), (1.0000000, 1.0000008)),))
+    first, *others = (tick.label for tick in draw(near, {}).y_ticks)
+    assert first == "1" and others and all(label.startswith("+") for label in others)

@@ -18,6 +18,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 24
 """Margins around the axes."""
 COLOURS = 8
 """How many colours style.css has."""
+MAX_LABEL = 8
+"""Characters that fit left of the axis."""
 DODGE = 5
 """Distance of the intervals of different curves at the same step, SVG units."""
 
@@ -94,9 +96,12 @@ def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:
 
 
 def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
-    """Marks with as few digits as tell them apart."""
+    """Marks with as few digits as tell them apart; where these are many, distances from the first."""
     attempts = ([said(v, unit, digits) for v in values] for digits in range(3, 18))
     labels = next(labels for labels in attempts if len(set(labels)) == len(values))
+    if len(values) > 1 and max(map(len, labels)) > MAX_LABEL:
+        first, *others = values
+        labels = [said(first, unit), *(f"+{said(v - first, unit, 2)}" for v in others)]
     return tuple(Tick(round(scale(v), 1), text) for v, text in zip(values, labels, strict=True))
 
 

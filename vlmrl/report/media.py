@@ -25,8 +25,6 @@ WAVE = (480, 96)
 """Width and height of a waveform, pixels."""
 MAX_STRIP = 1280
 """Longest side of a strip of frames."""
-LINE = 0.25
-"""Height of the line of time below a clip, as a share of its strip's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Picture:
     uri: str
     width: int
     height: int
-    seconds: float | None = None
+    seconds: float = 0.0
     sound: str = ""
 
 
@@ -71,7 +69,10 @@ class Album:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A box or span (x, y, width, height) or a point (x, y), in pixels of the picture it is drawn on."""
+    """A box (x, y, width, height) or point (x, y), in pixels of the picture it is drawn on.
+
+    A span (left, width) stands on the line of time below the medium, in per cent of its duration.
+    """
 
     kind: str
     numbers: tuple[float, ...]
@@ -90,7 +91,7 @@ class View:
     times: tuple[float, ...] = ()
     """Of a clip: seconds of the frames that stand side by side in `picture`."""
     duration: float = 0.0
-    """Seconds; spans are drawn on a line below the picture."""
+    """Seconds of a clip or a recording."""
 
 
 def image(medium: Row, album: Album) -> View:
@@ -102,7 +103,8 @@ def image(medium: Row, album: Album) -> View:
 def audio(medium: Row, album: Album) -> View:
     """A recording: its waveform, and a player."""
     stored = medium.get("thumbnail")
-    return View("audio", medium["name"], album.get(stored) if stored else None)
+    wave = album.get(stored) if stored else None
+    return View("audio", medium["name"], wave, duration=wave.seconds if wave else 0.0)
 
 
 def video(medium: Row, album: Album) -> View:
@@ -128,28 +130,13 @@ def view(medium: Row, album: Album) -> View:
 
 
 def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
-    """Every box, point and span in typed JSON (`rows.to_json`), scaled to the view, each once.
+    """Every box, point and span in typed JSON (`rows.to_json`) that can be shown, each once.
 
-    On a recording every span, as a box as high as the waveform. On a clip a box is drawn on the
-    frame nearest to its time, without a time on every frame.
+    On a clip a box is drawn on the frame nearest to its time, without a time on every frame.
     """
     if view is None or view.picture is None:
         return ()
-    if view.picture.seconds is not None:
-        return tuple(dict.fromkeys(_spans(value, view.picture, view.picture.seconds)))
     return tuple(dict.fromkeys(_walk(value, view, view.picture, None)))
-
-
-def _spans(value: Any, picture: Picture, seconds: float) -> list[Shape]:
-    match value:
-        case list():
-            return [shape for part in value for shape in _spans(part, picture, seconds)]
-        case {"span": [_, _] as span} if _are_numbers(span):
-            left, right = (min(max(t / seconds, 0.0), 1.0) * picture.width for t in span)
-            return [_shape("box", (left, 0, right - left, picture.height), value)]
-        case dict():
-            return [shape for part in value.values() for shape in _spans(part, picture, seconds)]
-    return []
 
 
 def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[Shape]:
@@ -168,10 +155,8 @@ def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[
                 for left, w, h in _places(view, picture, time)
             ]
         case {"span": [_, _] as span} if _are_numbers(span) and view.duration:
-            start, end = (min(max(s / view.duration, 0), 1) * picture.width for s in span)
-            return [
-                _shape("span", (start, picture.height, end - start, LINE * picture.height), value)
-            ]
+            start, end = (min(max(s / view.duration, 0), 1) * 100 for s in span)
+            return [_shape("span", (start, end - start), value)]
         case dict():
             return [s for part in value.values() for s in _walk(part, view, picture, time)]
     return []
@@ -179,6 +164,8 @@ def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[
 
 def _places(view: View, picture: Picture, time: Any) -> list[tuple[float, float, float]]:
     """Left edge, width and height, in the picture, of each frame on which something is drawn."""
+    if view.kind == "audio":
+        return []
     if not view.times:
         return [(0.0, picture.width, picture.height)]
     width = picture.width / len(view.times)

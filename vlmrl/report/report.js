@@ -74,7 +74,7 @@ for (const card of document.querySelectorAll(".card")) {
   const focus = (attempt) => {
     const chosen = (attempt ?? card.querySelector(".try[open]"))?.dataset.try ?? card.dataset.alone;
     card.classList.toggle("focus", chosen !== "");
-    for (const guess of card.querySelectorAll(".guess")) guess.classList.toggle("on", guess.dataset.try === chosen);
+    for (const guess of card.querySelectorAll(".guess, .lane.attempt")) guess.classList.toggle("on", guess.dataset.try === chosen);
   };
   for (const attempt of card.querySelectorAll(".try")) {
     attempt.addEventListener("pointerenter", () => focus(attempt));

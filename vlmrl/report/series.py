@@ -18,6 +18,8 @@ MAX_POINTS = 400
 ALL = "all sources"
 MAIN_COLOUR = {ALL: 0, "reward": 0}
 """What both kinds of panels are about has the first colour in each."""
+ONE_MODE = 0.95
+"""Where this share of the completions is of one mode at every step, modes are not compared."""
 
 Unit = Literal["", "share", "s"]
 
@@ -105,6 +107,8 @@ STEP_RULES = (
     Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )
+_MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)
+_SHARE = re.compile("(?:sampled/)?mode/[^/]+/share")
 SFT_RULES = (Rule("(.+)", "Cold start", "{0}", "{0}"),)
 
 
@@ -157,11 +161,12 @@ def _has_content(section: Section) -> bool:
 
 def _placed(lines: Sequence[Mapping[str, Any]], rules: Sequence[Rule]) -> list[Section]:
     columns = _columns(lines)
+    compared = _has_modes(lines)
     # With one source its curves are those of all sources.
     single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
     shown: dict[str, dict[str, Panel]] = {}
     for key, series in columns.items():
-        if single and key.startswith("source/"):
+        if (single and key.startswith("source/")) or (not compared and _compares_modes(key)):
             continue
         rule, groups = next((r, m.groups()) for r in rules if (m := r.match(key)))
         title = rule.panel.format(*groups)
@@ -170,6 +175,16 @@ def _placed(lines: Sequence[Mapping[str, Any]], rules: Sequence[Rule]) -> list[S
         curve = replace(_thin(series), name=rule.name.format(*groups))
         panels[title] = replace(panel, series=(*panel.series, curve))
     return [_section(title, list(panels.values())) for title, panels in shown.items()]
+
+
+def _has_modes(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether completions with and without a thought can be compared at all."""
+    shares = ([v for k, v in line.items() if _SHARE.fullmatch(k)] for line in lines)
+    return any(0 < max(found) < ONE_MODE for found in shares if found)
+
+
+def _compares_modes(key: str) -> bool:
+    return bool(_MODE.fullmatch(key)) and not _SHARE.fullmatch(key)
 
 
 def _section(title: str, panels: Sequence[Panel]) -> Section:
@@ -225,8 +240,11 @@ def _thin(series: Series) -> Series:
 def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
     """One panel a scope (`_scope`), and one for pass@k."""
     curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
+    compared = _has_modes([result["metrics"] for result in results])
     for result in results:
         for key, value in result["metrics"].items():
+            if not compared and _compares_modes(key):
+                continue
             low, high = result["intervals"].get(key, (value, value))
             title, name = _scope(key)
             point = (result["step"], value, low, high)
