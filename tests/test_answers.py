@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vlmrl import answers, extract
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Demo, Frame, Point, Span, Truth
+from vlmrl.schema import Box, Demo, Frame, Point, Span, Track, Truth
 
 FRAME = Frame(70, 70)
 
@@ -212,11 +212,29 @@ def test_a_demonstration_reads_back_in_every_space_and_template(space, template,
         (Demo(points=(Point(0.5, 0.25),)), '{"point_2d": [35, 18]}'),
         (Demo(spans=(Span(3, 9.5),)), "3 to 9.5"),
         (Demo(spans=(Span(0, 1), Span(2, 3))), "0 to 1, 2 to 3"),
+        (
+            Demo(spans=(Span(0, 1.25, "dog"), Span(2, 3, "rain"))),
+            '[{"start": 0, "end": 1.25, "label": "dog"}, {"start": 2, "end": 3, "label": "rain"}]',
+        ),
+        (
+            Demo(track=Track((0.0, 0.5), (Box(0, 0, 0.5, 0.5), Box(0.5, 0, 1, 0.5)))),
+            '[{"time": 0.0, "bbox_2d": [0, 0, 35, 35]}, {"time": 0.5, "bbox_2d": [35, 0, 70, 35]}]',
+        ),
         (Demo(boxes=()), "[]"),
     ],
 )
 def test_other_answers_are_written_as_they_are_read(demo, written):
     assert answers.written(demo, FRAME) == written
+
+
+def test_a_demonstration_with_evidence_fills_the_glue():
+    proven = Demo(text="B", evidence=(Span(0, 1.5), Span(2, 3)))
+    text = answers.demonstration(proven, "think_answer_glue", FRAME)
+    parsed = answers.split(text, "think_answer_glue")
+    start, end = parsed.spans["glue"]
+    assert (parsed.answer, text[start:end]) == ("B", "[(0, 1.5), (2, 3)]")
+    with pytest.raises(UserError, match="<glue>"):
+        answers.demonstration(Demo(text="B"), "think_answer_glue", FRAME)
 
 
 def test_a_demonstration_that_cannot_fill_its_template_is_refused():
@@ -241,7 +259,9 @@ def test_the_instruction_names_layout_form_and_space_but_not_the_truth():
     [
         (Truth(number=3.0), "number"),
         (Truth(choice="A"), "letter"),
-        (Truth(spans=(Span(0, 1),)), "seconds"),
+        (Truth(spans=(Span(0, 1),)), "start to end"),
+        (Truth(spans=(Span(0, 1, "dog"),)), '"label"'),
+        (Truth(spans=(Span(0, 1),), choice="B"), "letter"),
         (Truth(points=(Point(0, 0),)), "point_2d"),
         (Truth(labels=("a",)), "commas"),
         (Truth(fields={"action": "click"}), '"action"'),

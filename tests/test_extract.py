@@ -157,6 +157,11 @@ def test_several_spans_are_read_in_order_and_clipped():
     assert extract.spans("1 to 2, 15 to 30", FRAME)[0] == [Span(1, 2), Span(15, 20)]
 
 
+def test_an_event_keeps_its_label():
+    answer = '[{"start": "00:01", "end": 2, "label": "dog"}, {"start": 3, "end": 4, "label": 7}]'
+    assert extract.spans(answer, FRAME)[0] == [Span(1, 2, "dog"), Span(3, 4)]
+
+
 def test_a_track_keeps_its_times_and_the_place_of_a_bad_box():
     text = '[{"time": 0.5, "bbox_2d": [7, 14, 35, 49]}, [7, 14, 35, 49], [5, 5, 5, 5]]'
     found, _ = extract.track(text, FRAME)

@@ -1,5 +1,6 @@
 """Verifiers of places and times: answers and scores worked by hand."""
 
+import json
 import math
 
 import pytest
@@ -197,3 +198,97 @@ TRACK = Truth(track=Track((0.0, 1.0, 2.0, 3.0), (HERE, HERE, THERE, THERE)))
 )
 def test_track(answer, wanted):
     assert score("track", answer, TRACK) == wanted
+
+
+# -------------------------------------------------------------------------------------- events
+
+DOG_AND_RAIN = Truth(spans=(Span(10, 20, "dog"), Span(15, 25, "rain")))
+
+
+def events(*stated):
+    return json.dumps([{"start": s, "end": e, "label": name} for s, e, name in stated])
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "wanted"),
+    [
+        (events((15, 25, "Rain."), (10, 20, "DOG")), {}, 1),
+        (events((10, 20, "dog")), {}, 0.5),
+        (events((10, 20, "dog"), (15, 25, "snow")), {}, 0.5),
+        (events((10, 15, "dog"), (15, 25, "rain")), {}, 0.75),
+        (events((10, 20, "dog"), (15, 25, "rain"), (10, 20, "dog"), (0, 1, "dog")), {}, 0.5),
+        ("10 to 20, 15 to 25", {}, 0),  # which is the dog?
+        (events((15, 25, "dog"), (10, 20, "rain")), {}, 1 / 3),
+        (events((10.2, 22, "dog"), (14.8, 25, "rain")), {"measure": "event"}, 1),
+        (events((10.2, 22.1, "dog"), (14.8, 25, "rain")), {"measure": "event"}, 0.5),
+        (events((10.3, 20, "dog")), {"measure": "event"}, 0),
+        (events((10.3, 20, "dog")), {"measure": "event", "collar": 0.5}, 2 / 3),
+        (events((10.3, 19.5, "dog"), (15, 25, "rain")), {"measure": "segment"}, 1),
+        (events((10, 15, "dog"), (15, 25, "rain")), {"measure": "segment"}, 2 * 15 / (15 + 20)),
+        (events((10, 12, "dog"), (11, 20, "dog")), {"measure": "segment"}, 2 * 10 / (10 + 20)),
+        (events((10, 20, "dog"), (15, 25, "rain")), {"measure": "segment", "resolution": 7}, 1),
+        ("[]", {}, 0),
+        (events((20, 10, "dog")), {"measure": "segment"}, 0),
+    ],
+)
+def test_events(answer, options, wanted):
+    assert score("events", answer, DOG_AND_RAIN, **options) == pytest.approx(wanted)
+
+
+def test_an_event_without_a_label_is_of_the_only_true_class():
+    truth = Truth(spans=(Span(1, 2, "dog"), Span(4, 6, "dog")))
+    for measure in ("iou", "event", "segment"):
+        assert score("events", "1 to 2, 4 to 6", truth, measure=measure) == 1
+    with pytest.raises(ValueError, match="declare the truth none"):
+        score("events", "1 to 2", Truth(spans=()))
+    for options in ({"collar": -1}, {"end_share": 1}, {"resolution": 0}):
+        with pytest.raises(UserError, match="events"):
+            plugins.build("verifier", "events", options)
+
+
+# Random recordings with the overall F-scores that sed_eval 0.2.1 gives (EventBasedMetrics with its
+# defaults, SegmentBasedMetrics of 1 s).
+SED_EVAL = [
+    (
+        [(3.4, 3.82, "rain"), (6.3, 6.95, "dog")],
+        [(3.1, 3.82, "rain"), (6.02, 7.39, "dog")],
+        0.0,
+        0.8,
+    ),
+    (
+        [(1.14, 2.8, "car"), (2.9, 4.94, "rain"), (2.85, 3.62, "car"), (5.74, 7.8, "dog")],
+        [(2.79, 3.3, "car"), (2.95, 4.72, "rain"), (0.9, 2.79, "car"), (5.79, 7.95, "dog")],
+        0.5,
+        0.947368,
+    ),
+    (
+        [(0.5, 2.62, "rain"), (3.5, 4.16, "rain"), (7.49, 8.44, "dog")],
+        [
+            (3.62, 4.34, "rain"), (3.2, 5.4, "rain"), (0.46, 2.67, "rain"), (1.9, 4.82, "rain"),
+            (7.33, 8.71, "dog"),
+        ],
+        0.5,
+        0.933333,
+    ),
+    (
+        [
+            (6.73, 9.02, "car"), (4.3, 6.61, "dog"), (1.35, 3.69, "rain"), (1.2, 4.13, "car"),
+            (5.18, 5.76, "rain"),
+        ],
+        [
+            (1.31, 3.25, "rain"), (6.95, 8.56, "car"), (3.2, 4.3, "car"), (4.34, 6.43, "car"),
+            (5.25, 5.71, "rain"), (4.38, 6.96, "rain"), (1.35, 3.88, "car"),
+        ],
+        0.5,
+        0.758621,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("true", "stated", "event", "segment"), SED_EVAL)
+def test_event_scores_are_those_of_sed_eval(true, stated, event, segment):
+    truth = Truth(spans=tuple(Span(*one) for one in true))
+    for measure, wanted in (("event", event), ("segment", segment)):
+        assert score("events", events(*stated), truth, measure=measure) == pytest.approx(
+            wanted, abs=1e-6
+        )

@@ -69,6 +69,17 @@ def span_truths(draw: st.DrawFn) -> Truth:
 
 
 @st.composite
+def event_truths(draw: st.DrawFn) -> Truth:
+    """Events that may overlap, those of one label too."""
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, 97))
+        end = draw(st.integers(start + 1, 98))
+        found.append(Span(start, end, draw(st.sampled_from(["dog", "rain", "a car"]))))
+    return Truth(spans=tuple(found))
+
+
+@st.composite
 def track_truths(draw: st.DrawFn) -> Truth:
     times = sorted(draw(st.sets(st.integers(0, 50), min_size=1, max_size=6)))
     found = tuple(draw(boxes()) for _ in times)
@@ -127,6 +138,12 @@ def write_points(truth: Truth) -> str:
 
 def write_spans(truth: Truth) -> str:
     return json.dumps([[s.start, s.end] for s in truth.spans or ()])
+
+
+def write_events(truth: Truth) -> str:
+    return json.dumps(
+        [{"start": s.start, "end": s.end, "label": s.label} for s in truth.spans or ()]
+    )
 
 
 def write_track(truth: Truth) -> str:
@@ -232,6 +249,13 @@ CASES: dict[str, Case] = {
             {"weights": {"ap50": 1.0, "ap75": 1.0, "recall": 1.0}},
             {**GRIFFON, "saturate": 0.75},
         ),
+        shuffles=True,
+    ),
+    "events": Case(
+        event_truths(),
+        write_events,
+        junk=more_items('{"start": 98.5, "end": 99.5, "label": "dog"}'),
+        options=({}, {"measure": "event"}, {"measure": "segment"}),
         shuffles=True,
     ),
     "exact": Case(texts, write_text, options=({}, {"normalise": False})),

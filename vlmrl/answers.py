@@ -280,10 +280,15 @@ def _answer_format(truth: Truth, space: Space) -> str:
             'Write a point as JSON {"point_2d": [x, y]}, several as a list, nothing as [], '
             f"{place}."
         )
+    if truth.choice is not None:  # with spans: those are evidence, which the template asks for
+        return "Answer with the letter of the right option."
+    if truth.spans is not None and any(span.label is not None for span in truth.spans):
+        return (
+            'Write the events as a JSON list of {"start": seconds, "end": seconds, "label": name}, '
+            "nothing as []."
+        )
     if truth.spans is not None:
         return "Write a span of time as: start to end, in seconds; several separated by commas."
-    if truth.choice is not None:
-        return "Answer with the letter of the right option."
     if truth.labels is not None:
         return "Answer with the names that apply, separated by commas."
     if truth.number is not None:
@@ -313,6 +318,9 @@ def demonstration(demo: Demo, template_name: str, frame: Frame, thought: bool = 
     if layout.answer == "text":
         return answer
     contents = {"think": thinking, layout.answer: answer}
+    if demo.evidence is not None:
+        pairs = ", ".join(f"({_plain(s.start)}, {_plain(s.end)})" for s in demo.evidence)
+        contents["glue"] = f"[{pairs}]"
     for tag in layout.tags:
         if tag.name not in contents and tag.presence == "required":
             raise UserError(
@@ -344,9 +352,27 @@ def written(demo: Demo, frame: Frame) -> str:
             | ({"label": p.label} if several and p.label is not None else {})
             for p in demo.points
         )
+    if demo.spans is not None and any(span.label is not None for span in demo.spans):
+        return json.dumps(
+            [
+                {"start": round(s.start, 2), "end": round(s.end, 2), "label": s.label}
+                for s in demo.spans
+            ],
+            ensure_ascii=False,
+        )
     if demo.spans is not None:
         return ", ".join(f"{_plain(s.start)} to {_plain(s.end)}" for s in demo.spans) or "[]"
-    raise UserError("a demonstration needs one of: text, boxes, points, spans")
+    if demo.track is not None:
+        return json.dumps(
+            [
+                {
+                    "time": round(time, 2),
+                    "bbox_2d": _rounded(geometry.from_unit(b, frame), frame.space),
+                }
+                for time, b in zip(demo.track.times, demo.track.boxes, strict=True)
+            ]
+        )
+    raise UserError("a demonstration needs one of: text, boxes, points, spans, track")
 
 
 def _listed(items: Iterable[dict[str, Any]]) -> str:

@@ -132,7 +132,8 @@ def _unlabelled(case: Honest) -> str:
 
 
 def _wrong_labels(case: Honest) -> list[str]:
-    items = json.loads(case.right) if case.kind in ("boxes", "confident boxes") else []
+    labelled = case.kind in ("boxes", "confident boxes", "events")
+    items = json.loads(case.right) if labelled else []
     if not any("label" in item for item in items):
         return []
     relabelled = [{**item, "label": STRANGERS[i % 2]} for i, item in enumerate(items)]

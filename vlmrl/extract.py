@@ -118,11 +118,11 @@ def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
     """The stretches of time an answer lists, seconds, clipped to the duration, and a note.
 
     Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
-    `start` and `end`.
+    `start` and `end`, and a `label` where they are events.
     """
 
     def make(item: Any) -> Span | None:
-        return geometry.span(item[0], item[1], frame)
+        return geometry.span(item[0], item[1], frame, item[2])
 
     return _collected(answer, _span_items, make, "span")
 
@@ -253,25 +253,27 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
 
 
-def _span_items(answer: str) -> Iterator[tuple[float, float]]:
+def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
     nothing = True
     for value in _pairs(literal.values(answer)):
         nothing = False
         yield value
     if nothing:
         for match in _SPAN.finditer(answer):
-            yield _seconds(match[1]), _seconds(match[2])
+            yield _seconds(match[1]), _seconds(match[2]), None
 
 
-def _pairs(value: Any) -> Iterator[tuple[float, float]]:
-    """Every (start, end) in a value."""
+def _pairs(value: Any) -> Iterator[tuple[float, float, str | None]]:
+    """Every (start, end, label) in a value; only a dict has a label."""
+    label = None
     if isinstance(value, dict) and "start" in value and "end" in value:
+        label = value["label"] if isinstance(value.get("label"), str) else None
         value = [value["start"], value["end"]]
     if not isinstance(value, list):
         return
     times = [_as_seconds(v) for v in value] if len(value) == 2 else []
     if len(times) == 2 and times[0] is not None and times[1] is not None:
-        yield times[0], times[1]
+        yield times[0], times[1], label
     else:
         for part in value:
             yield from _pairs(part)

@@ -79,6 +79,7 @@ def examples() -> list[tuple[Sample, Frame]]:
         ("Point at the dog.", Truth(points=(Point(0.29, 0.41),), boxes=(unlabelled,))),
         ("When does the door open?", Truth(spans=(Span(12.0, 19.5),))),
         ("When does it rain?", Truth(spans=(Span(3.0, 8.0), Span(31.0, 40.0)))),
+        ("What is heard, and when?", Truth(spans=(Span(3, 8, "dog"), Span(31, 40, "rain")))),
         ("Follow the ball.", Truth(track=Track((0.0, 0.5, 1.0, 1.5, 2.0), walk))),
         ("Outline the dog.", Truth(masks=(outline,))),
         ("What does the sign say?", Truth(text=("Kingsland Road Market 1847",))),
@@ -123,11 +124,14 @@ def _stated(truth: Truth, frame: Frame) -> Iterator[tuple[str, str, str, str]]:
         yield from _typed(truth, frame)
     if truth.spans:
         later = [
-            Span(s.start + (s.end - s.start) / 2, s.end + (s.end - s.start) / 2)
+            Span(s.start + (s.end - s.start) / 2, s.end + (s.end - s.start) / 2, s.label)
             for s in truth.spans
         ]
-        every = ", ".join(f"{s} to {s + 5}" for s in range(0, int(frame.duration or 60), 5))
-        yield "spans", _spans(truth.spans), _spans(later), every
+        labels = list(dict.fromkeys(s.label for s in truth.spans))
+        starts = range(0, int(frame.duration or 60), 5)
+        every = _spans([Span(s, s + 5, label) for label in labels for s in starts])
+        kind = "spans" if labels == [None] else "events"
+        yield kind, _spans(truth.spans), _spans(later), every
     if truth.track:
         aside = replace(truth.track, boxes=tuple(map(_beside, truth.track.boxes)))
         yield "track", _track(truth.track, frame), _track(aside, frame), ""
@@ -205,6 +209,8 @@ def _points(points: Sequence[Point], frame: Frame) -> str:
 
 
 def _spans(spans: Sequence[Span]) -> str:
+    if any(s.label is not None for s in spans):
+        return json.dumps([{"start": s.start, "end": s.end, "label": s.label} for s in spans])
     return ", ".join(f"{s.start:g} to {s.end:g}" for s in spans)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from vlmrl import geometry, text
 from vlmrl.geometry import Array
-from vlmrl.schema import Box
+from vlmrl.schema import Box, Span
 
 How = Literal["hungarian", "greedy_iou", "greedy_confidence", "label_first"]
 Pair = tuple[int, int]
 
 
-def agreement(found: Sequence[Box], right: Sequence[Box]) -> Array:
+def agreement(found: Sequence[Box | Span], right: Sequence[Box | Span]) -> Array:
     """[P, N], 1 where the labels of a prediction and a truth agree, else 0.
 
     Labels agree if they are equal after normalisation, or if the truth has none. A prediction

@@ -163,8 +163,8 @@ class Truth:
 class Demo:
     """A demonstration for the cold start; `answers.demonstration` writes it in the model's space.
 
-    Exactly one of `text`, `boxes`, `points`, `spans` is the answer; geometry as everywhere (unit square,
-    seconds). It may be deliberately worse than the truth.
+    Exactly one of `text`, `boxes`, `points`, `spans`, `track` is the answer; geometry as everywhere
+    (unit square, seconds). It may be deliberately worse than the truth.
 
     Example: Demo(thought="top left", boxes=(Box(.1, .1, .5, .5),))
     """
@@ -174,6 +174,9 @@ class Demo:
     boxes: tuple[Box, ...] | None = None
     points: tuple[Point, ...] | None = None
     spans: tuple[Span, ...] | None = None
+    track: Track | None = None
+    evidence: tuple[Span, ...] | None = None
+    """Spans that prove the answer, for the `<glue>` tag of a template that has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ def demonstration(
         return Demo(cell_name(truth.boxes[0]) if len(loose) == 1 else "", boxes=loose)
     if truth.points is not None:
         return Demo(points=truth.points)
+    if truth.track is not None:
+        return Demo(track=truth.track)
     if truth.spans is not None:
         return Demo(spans=truth.spans)
     text = _written(truth)
