@@ -1,0 +1,115 @@
+"""AudioSet: what is heard in ten seconds of a clip's sound; names of one or several sounds.
+
+Source: Gemmeke et al. 2017, "Audio Set: An ontology and human-labeled dataset for audio events",
+ICASSP. Two layouts of the same rows: its own `*_segments.csv` (`--PJHxphWEs, 30.000, 40.000,
+"/m/09x0r,/t/dd00088"`: YouTube id, start, end, machine ids of the classes), and the JSON files of AST
+and what followed it (arXiv:2104.01778): {"data": [{"wav": "audio/x.flac", "labels":
+"/m/068hy,/m/07q6cd_"}, ...]}. The names of the classes are in `class_labels_indices.csv`
+(index,mid,display_name).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos, sounds
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.media import reference
+from vlmrl.errors import UserError
+from vlmrl.files import read_json
+from vlmrl.schema import Demo, Sample, Truth
+
+
+@dataclass(frozen=True)
+class Audioset(Card):
+    """Which sounds are heard? AudioSet as its authors publish it, or as AST's JSON files do.
+
+    Options: `path`, a map split -> `.json` or `.csv` file; `classes`, the file with the names of the
+    classes; `root` of the recordings, in which `wav` must lie (absent: the folder of the classes);
+    `file`, a recording's name for a row of a `.csv`, with `{ytid}`, `{start}` and `{end}` as they
+    stand there; `offered`: how many names a question offers, right ones and others (0: none);
+    `seed` of the others.
+    """
+
+    origin: ClassVar[str] = "research.google.com/audioset"
+    licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
+    verifiers: ClassVar[tuple[str, ...]] = ("labels", "format")
+
+    path: dict[str, str]
+    classes: str
+    root: str | None = None
+    file: str = "{ytid}.wav"
+    offered: int = 10
+    seed: int = 0
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row a recording."""
+        if split not in self.path:
+            there = ", ".join(self.path)
+            raise UserError(f"card 'audioset': path has no split {split!r}; there are: {there}")
+        file = Path(self.path[split])
+        if file.suffix == ".csv":
+            return [
+                {"cells": cells, WHERE: f"{file}:{number}"}
+                for number, cells in sounds.read_table(file)
+            ]
+        items = read_json(file).get("data")
+        if not isinstance(items, list):
+            raise UserError(f'{file}: {{"data": [...]}} is wanted, found data {items!r:.60}')
+        return [{"item": item, WHERE: f"{file}: data[{n}]"} for n, item in enumerate(items)]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One recording as a sample."""
+        name, mids = self._stated(row)
+        right = sounds.named([mid.strip() for mid in mids.split(",") if mid.strip()], self._names)
+        if not right:
+            raise UserError("no labels")
+        rng = random.Random(f"{self.seed} {name}")
+        offered = sounds.offer(right, self._names, self.offered, rng)
+        asked = f"Which of these sounds are heard: {offered}?" if offered else "What is heard?"
+        return Sample(
+            id=Path(name).stem,
+            source=source,
+            parts=(reference(name, self.media_root(), "audio"), asked),
+            truth=Truth(labels=tuple(right)),
+            template="answer_only",
+            demo=Demo(text=", ".join(right)),
+            meta={"where": row[WHERE]},
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the folder of the names of the classes."""
+        return self.root or str(Path(self.classes).parent)
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the first split."""
+        return demos.corpus(self, self.rows(next(iter(self.path))))
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return sounds.class_names(Path(self.classes))
+
+    def _stated(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """The recording's file and its labels, as one text."""
+        if "item" in row:
+            item = row["item"]
+            if not isinstance(item, dict):
+                raise UserError(f"an object is wanted, found {item!r:.60}")
+            for key in ("wav", "labels"):
+                if not isinstance(item.get(key), str) or not item[key]:
+                    raise UserError(f"key {key!r}: a text is wanted, found {item.get(key)!r:.60}")
+            return item["wav"], item["labels"]
+        cells = row["cells"]
+        if len(cells) != 4 or not cells[0]:
+            raise UserError(
+                f"YTID, start_seconds, end_seconds, positive_labels are wanted, found {cells!r:.80}"
+            )
+        name = self.file
+        for key, value in zip(("{ytid}", "{start}", "{end}"), cells, strict=False):
+            name = name.replace(key, value)
+        return name, cells[3]

@@ -1,0 +1,116 @@
+"""AudioSet-Strong: every sound in ten seconds of a clip's sound, from when to when.
+
+Source: Hershey et al. 2021, "The Benefit of Temporally-Strong Labels in Audio Event Classification",
+arXiv:2105.07031. `audioset_train_strong.tsv` and `audioset_eval_strong.tsv`: a heading, then
+`s9d-2nhuJCQ_30000 <tab> 2.627 <tab> 7.237 <tab> /m/053hz1`: the YouTube id with the excerpt's start in
+milliseconds, start and end in seconds of the excerpt, and the class, whose name is in
+`mid_to_display_name.tsv` (no heading).
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl import truths
+from vlmrl.data import demos, sounds
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.media import reference
+from vlmrl.errors import UserError
+from vlmrl.schema import Demo, Frame, Sample
+
+FILES = {"train": "audioset_train_strong.tsv", "test": "audioset_eval_strong.tsv"}
+CLASSES = "mid_to_display_name.tsv"
+COLUMNS = ["segment_id", "start_time_seconds", "end_time_seconds", "label"]
+
+
+@dataclass(frozen=True)
+class AudiosetStrong(Card):
+    """What is heard, and from when to when? AudioSet-Strong as published.
+
+    Options: `path` of the folder with the `.tsv` files; `root` of the recordings (absent: the same),
+    each an excerpt of its own; `file`, a recording's name, with `{segment}` (`s9d-2nhuJCQ_30000`)
+    and `{ytid}`; `offered`: how many names a question offers, right ones and others (0: none);
+    `seed` of the others.
+    """
+
+    origin: ClassVar[str] = "research.google.com/audioset/download_strong.html"
+    licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
+    splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("events", "format")
+
+    path: str
+    root: str | None = None
+    file: str = "{segment}.wav"
+    offered: int = 10
+    seed: int = 0
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row an excerpt, with the lines of its events."""
+        if split not in FILES:
+            raise UserError(f"audioset_strong has no split {split!r}; there are: train, test")
+        file = Path(self.path) / FILES[split]
+        heading, *lines = sounds.read_table(file, "\t") or [(0, [])]
+        if heading[1] != COLUMNS:
+            raise UserError(f"{file}: the heading is {COLUMNS}, found {heading[1]!r:.80}")
+        found: dict[str, dict[str, Any]] = {}
+        for number, cells in lines:
+            row = found.setdefault(
+                cells[0], {"segment": cells[0], "events": [], WHERE: f"{file}:{number}"}
+            )
+            row["events"].append((number, cells))
+        return list(found.values())
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One excerpt as a sample, its events in order of time."""
+        stated = sorted((_event(number, cells) for number, cells in row["events"]))
+        right = sounds.named([mid for _, _, mid in stated], self._names)
+        events = [{"span": [start, end], "label": self._names[mid]} for start, end, mid in stated]
+        truth = truths.read({"spans": events}, Frame())
+        segment = row["segment"]
+        name = self.file.replace("{segment}", segment).replace("{ytid}", segment.rpartition("_")[0])
+        rng = random.Random(f"{self.seed} {segment}")
+        offered = sounds.offer(right, self._names, self.offered, rng)
+        asked = "What is heard, and from when to when?"
+        return Sample(
+            id=segment,
+            source=source,
+            parts=(
+                reference(name, self.media_root(), "audio"),
+                f"{asked} Possible sounds: {offered}." if offered else asked,
+            ),
+            truth=truth,
+            template="answer_only",
+            demo=Demo(spans=truth.spans),
+            meta={"where": row[WHERE]},
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the folder of the `.tsv` files."""
+        return self.root or self.path
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The clip that the excerpt is from."""
+        return str(row["segment"]).rpartition("_")[0]
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return sounds.class_names(Path(self.path) / CLASSES)
+
+
+def _event(number: int, cells: Sequence[str]) -> tuple[float, float, str]:
+    """(start, end, machine id) of a line of the file."""
+    if len(cells) != len(COLUMNS):
+        raise UserError(f"line {number}: {len(COLUMNS)} cells are wanted, found {cells!r:.80}")
+    try:
+        return float(cells[1]), float(cells[2]), cells[3].strip()
+    except ValueError as error:
+        raise UserError(f"line {number}: start and end are seconds: {error}") from error

@@ -1,0 +1,109 @@
+"""Speech and what is said: the layout of LibriSpeech, or a manifest as NeMo writes it.
+
+Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books", ICASSP:
+`test-clean/61/70968/61-70968.trans.txt` with lines `61-70968-0000 HE BEGAN A CONFUSED COMPLAINT`, and
+`61-70968-0000.flac` beside it. Manifest: a JSON object a line, {"audio_filepath": "a.wav", "text":
+"he began", "duration": 3.2, "offset": 0.0}, in seconds; the last two select a part of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vlmrl.data import demos
+from vlmrl.data.card import WHERE, Card
+from vlmrl.data.media import reference
+from vlmrl.data.readers import JsonlRows
+from vlmrl.errors import UserError
+from vlmrl.extract import is_number
+from vlmrl.schema import Demo, Media, Sample, Truth
+
+QUESTION = "Write down what is said."
+
+
+@dataclass(frozen=True)
+class Transcripts(Card):
+    """What is said? LibriSpeech as published, or NeMo manifests.
+
+    Options: `path`, a map split -> folder in LibriSpeech's layout (`LibriSpeech/test-clean`) or
+    manifest file; `root`, in which all recordings lie and from which a manifest's relative paths start
+    (absent: the folder, or that of the manifest, of the first split).
+    """
+
+    origin: ClassVar[str] = "openslr.org/12; manifests of yours"
+    licence: ClassVar[str] = "LibriSpeech: CC BY 4.0"
+    verifiers: ClassVar[tuple[str, ...]] = ("asr", "format")
+
+    path: dict[str, str]
+    root: str | None = None
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """One row an utterance, read when it is wanted where the file allows."""
+        if split not in self.path:
+            there = ", ".join(self.path)
+            raise UserError(f"card 'transcripts': path has no split {split!r}; there are: {there}")
+        place = Path(self.path[split])
+        if place.is_file():
+            return JsonlRows(place)
+        files = sorted(place.rglob("*.trans.txt"))
+        if not files:
+            raise UserError(f"{place}: no manifest, and no folder with *.trans.txt files in it")
+        return [row for file in files for row in _utterances(file)]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """One utterance as a sample."""
+        text = row.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(f"key 'text': a text is wanted, found {text!r:.60}")
+        said = " ".join(text.split())
+        recording = self._recording(row)
+        part = "" if recording.start is None else f"@{recording.start:g}"
+        return Sample(
+            id=f"{Path(recording.name).stem}{part}",
+            source=source,
+            parts=(recording, QUESTION),
+            truth=Truth(text=(said,)),
+            template="answer_only",
+            demo=Demo(text=said),
+            meta={"where": row[WHERE]},
+        )
+
+    def media_root(self) -> str:
+        """`root`, or the folder of the first split."""
+        first = Path(next(iter(self.path.values())))
+        return self.root or str(first.parent if first.is_file() else first)
+
+    def group(self, row: Mapping[str, Any]) -> str | None:
+        """The recording: its parts stay together."""
+        return str(row.get("audio_filepath"))
+
+    def corpus(self) -> list[str]:
+        """Questions and transcripts of the first split."""
+        return demos.corpus(self, self.rows(next(iter(self.path))))
+
+    def _recording(self, row: Mapping[str, Any]) -> Media:
+        medium = reference(row.get("audio_filepath"), self.media_root(), "audio")
+        start, seconds = row.get("offset"), row.get("duration")
+        for key, value in (("offset", start), ("duration", seconds)):
+            if value is not None and not (is_number(value) and value >= 0):
+                raise UserError(f"key {key!r}: seconds are wanted, found {value!r:.60}")
+        if start is None:
+            return medium
+        return replace(medium, start=start, end=None if seconds is None else start + seconds)
+
+
+def _utterances(file: Path) -> list[dict[str, Any]]:
+    """The lines of a `.trans.txt`, in the keys of a manifest."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: {error}") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        name, _, text = line.partition(" ")
+        recording = str(file.absolute().parent / f"{name}.flac")
+        found.append({"audio_filepath": recording, "text": text, WHERE: f"{file}:{number}"})
+    return found
