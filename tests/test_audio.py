@@ -13,14 +13,15 @@ import av
 import numpy as np
 import pytest
 import soundfile
+from clips import animation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vlmrl.config import AudioConfig
+from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.data.audio import MIN_SECONDS, load_audio, load_sound
 from vlmrl.data.decode import decode
 from vlmrl.data.media import Access, Reading
-from vlmrl.decoded import Recording
+from vlmrl.decoded import Clip, Recording
 from vlmrl.errors import MediaError
 from vlmrl.schema import Media, Sample, Truth
 
@@ -276,6 +277,80 @@ def test_a_clip_without_sound_has_none() -> None:
     assert load_sound(Media("video", data=buffer.getvalue())) is None
     with pytest.raises(MediaError, match="no audio track"):
         heard(buffer.getvalue())
+
+
+def shown_with_sound(data: bytes, **part: float) -> Clip:
+    """A clip of ten frames a second, decoded as a run that hears clips does."""
+    sample = Sample("s", "t", (Media("video", data=data, **part),), Truth())
+    (made,) = decode(sample, Access(), Reading(VideoConfig(fps=10), sound=True))
+    assert isinstance(made, Clip)
+    return made
+
+
+def pitch(sound: Recording, start: float, end: float) -> float:
+    part = sound.samples[round(start * sound.rate) : round(end * sound.rate)]
+    return float(np.abs(np.fft.rfft(part)).argmax() / (end - start))
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+@pytest.mark.parametrize("video_from", [0.0, 0.5])
+def test_picture_and_sound_of_a_clip_count_from_the_same_moment(
+    container: str, video_from: float
+) -> None:
+    samples = np.concatenate([tone(300, 0.5, 48000), tone(900, 1.5, 48000)])
+    data = muxed(container, "aac", samples, 48000, video_from)
+    whole = shown_with_sound(data)
+    part = shown_with_sound(data, start=0.3, end=0.8)
+    late = shown_with_sound(data, start=0.8, end=9.0)
+    assert whole.sound and part.sound and late.sound
+    assert whole.duration == pytest.approx(1, abs=0.02)
+    for made in (whole, part, late):
+        assert made.sound is not None
+        assert made.sound.duration == pytest.approx(made.duration, abs=0.002)
+    # as the file has it: 300 Hz until half a second, whenever the pictures begin
+    for made, since in ((whole, 0.0), (part, 0.3)):
+        assert made.sound is not None
+        turn = max(0.0, 0.5 - video_from - since)
+        if turn > 0.1:
+            assert pitch(made.sound, 0, turn - 0.05) == pytest.approx(300, abs=20)
+        assert pitch(made.sound, turn + 0.05, turn + 0.25) == pytest.approx(900, abs=20)
+    assert len(part.frames) == pytest.approx(5, abs=1) and part.times[0] <= 0.1
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+def test_sound_may_end_before_the_pictures(container: str) -> None:
+    data = muxed(container, "aac", tone(300, 0.5, 48000), 48000, 0.0)
+    whole = shown_with_sound(data)
+    assert whole.sound is not None
+    assert whole.sound.duration == pytest.approx(0.5, abs=0.05) and whole.duration > 0.9
+    assert shown_with_sound(data, start=0.8).sound is None
+    assert shown_with_sound(data, end=0.4).sound is not None
+
+
+def test_clips_without_a_track_and_animations_have_no_sound() -> None:
+    assert shown_with_sound(animation([100] * 6)).sound is None
+    silent = Media("video", data=muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0))
+    (made,) = decode(Sample("s", "t", (silent,), Truth()), Access(), Reading())
+    assert isinstance(made, Clip) and made.sound is None  # nobody listens
+
+
+def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    data = muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0)
+    spoiled = bytearray(data)
+    with av.open(io.BytesIO(data)) as container:
+        for packet in container.demux(audio=0):
+            if packet.size:
+                spoiled[packet.pos : packet.pos + packet.size] = b"\xff" * packet.size
+    file = tmp_path / "spoiled.mp4"
+    file.write_bytes(spoiled)
+    sample = Sample("s", "t", (Media("video", path=str(file)),), Truth())
+    read = Access(str(tmp_path))
+    assert len(decode(sample, read)) == 1
+    with pytest.raises(MediaError, match=r"spoiled\.mp4"):
+        decode(sample, read, Reading(sound=True))
+    long = Reading(audio=AudioConfig(max_seconds=0.5), sound=True)
+    with pytest.raises(MediaError, match=r"max_seconds.*data\.video\.sound: false leaves it out"):
+        decode(Sample("s", "t", (Media("video", data=data),), Truth()), Access(), long)
 
 
 def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:

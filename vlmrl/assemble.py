@@ -24,6 +24,7 @@ from vlmrl.engines.base import Engine, require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.evaluation import evaluate
 from vlmrl.interrupt import Interrupt
+from vlmrl.models.base import Family
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.optimizers import adamw
 from vlmrl.policy import Policy
@@ -250,7 +251,11 @@ def load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loade
     corpus: list[str] = []
     if model.build is not None:
         corpus = [text for card in _cards(config, sources) for text in card.corpus()]
-    return load_model(model, corpus, config.run.seed)
+    loaded = load_model(model, corpus, config.run.seed)
+    if config.data.video.sound and not loaded.family.hears_clips:
+        kind = loaded.family.model_types[0]
+        raise UserError(f"data.video.sound is true, but {kind} does not hear clips")
+    return loaded
 
 
 def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
@@ -262,6 +267,14 @@ def opened(config: Config, source: SourceConfig) -> Source:
     """The source of a config, under its rules of where media may lie."""
     data = config.data
     return open_source(source, data.root, data.allow_urls, reading_of(data))
+
+
+def with_sound(sources: Sequence[Source], family: Family) -> list[Source]:
+    """The sources, their clips with sound if the family hears it and `data.video.sound` allows it."""
+    readings = [source.reading for source in sources]
+    heard = [family.hears_clips and reading.video.sound is not False for reading in readings]
+    made = zip(sources, readings, heard, strict=True)
+    return [replace(source, reading=replace(reading, sound=h)) for source, reading, h in made]
 
 
 def all_sources(config: Config) -> list[Source]:
@@ -314,7 +327,7 @@ def _loader(
     quarantine: Quarantine,
 ) -> Loader:
     return Loader(
-        sources,
+        with_sound(sources, policy.family),
         prompt_maker(policy, instructed(config)),
         size,
         seed=config.run.seed,
@@ -359,6 +372,7 @@ def _batches(
     shared: bool = False,
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Fresh batches of held-out prompts, each time it is called; shared, of this rank's share."""
+    sources = with_sound(sources, policy.family)
     make = prompt_maker(policy, instructed(config))
     size = plan.batch if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import checkpoint, config, plugins, runfolder
-from vlmrl.assemble import prompt_maker
+from vlmrl.assemble import prompt_maker, with_sound
 from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import open_source, target
+from vlmrl.data.source import open_source, reading_of, target
 from vlmrl.errors import UserError
 from vlmrl.evaluation import Evaluation, evaluate
 from vlmrl.models.loading import load_model
@@ -59,7 +59,8 @@ def evaluate_model(
     plan = EvaluationConfig(samples=samples, batch=batch, forced=forced)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
-    opened = open_source(source)
+    reading = reading_of(run.data) if run else None
+    sources = with_sound([open_source(source, reading=reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
         engine = plugins.build("engine", "hf")
@@ -68,7 +69,7 @@ def evaluate_model(
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = prompt_maker(policy, {source.label: source.instruct})
-        batches = eval_batches([opened], make, plan.batch, quarantine=quarantine)
+        batches = eval_batches(sources, make, plan.batch, quarantine=quarantine)
         found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
     manifest = {
         "model": model,

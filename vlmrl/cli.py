@@ -272,12 +272,13 @@ def check(
     sources = _sources(data, option, root)
     make = None
     if model:
-        from vlmrl.assemble import prompt_maker
+        from vlmrl.assemble import prompt_maker, with_sound
         from vlmrl.models.loading import load_model
         from vlmrl.policy import Policy
 
         settings = configs.ModelConfig(path=model)
-        make = prompt_maker(Policy(*load_model(settings), settings), {})
+        policy = Policy(*load_model(settings), settings)
+        make, sources = prompt_maker(policy, {}), with_sound(sources, policy.family)
     raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
 
 

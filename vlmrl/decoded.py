@@ -102,5 +102,6 @@ def described(decoded: Decoded) -> str:
         return f"{decoded.duration:.2f} s at {decoded.rate} Hz"
     size = "{} x {} upright pixels".format(*decoded.size)
     if isinstance(decoded, Clip):
-        return f"{len(decoded.frames)} frames of {decoded.duration:.2f} s, {size}"
+        heard = "" if decoded.sound is None else f", with sound at {decoded.sound.rate} Hz"
+        return f"{len(decoded.frames)} frames of {decoded.duration:.2f} s, {size}{heard}"
     return size

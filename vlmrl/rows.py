@@ -107,10 +107,15 @@ def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _stored(folder, found),
-            **(footage.stored(folder, found) if isinstance(found, Clip) else {}),
+            **(_clip(folder, found) if isinstance(found, Clip) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
+
+
+def _clip(folder: Path, clip: Clip) -> Row:
+    heard = {} if clip.sound is None else {"sound": _sound(folder, clip.sound)}
+    return {**footage.stored(folder, clip), **heard}
 
 
 def _stored(folder: Path, found: Any) -> str | None:

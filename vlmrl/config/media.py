@@ -8,7 +8,7 @@ from vlmrl.config.section import Section
 
 
 class VideoConfig(Section):
-    """Which frames are taken of a clip, and how large they may be."""
+    """Which frames are taken of a clip, how large they may be, and whether it is heard."""
 
     fps: float = Field(2.0, gt=0)
     """Frames a second to take."""
@@ -21,6 +21,8 @@ class VideoConfig(Section):
     factor: int = Field(28, ge=1)
     """Sides of frames that are made smaller become multiples of it: patch size times merge size of
     the model (28; Qwen3-VL: 32)."""
+    sound: bool | None = None
+    """Whether the model hears the clips' own sound; absent: if its family can (Qwen2.5-Omni)."""
 
     @model_validator(mode="after")
     def _floor_below_ceiling(self) -> VideoConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -17,10 +17,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if (
-            isinstance(value, bool)
-            and cls.model_fields[str(info.field_name)].annotation is not bool
-        ):
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (wanted, *get_args(wanted)):
             raise ValueError(f"{str(value).lower()} is no value for this key")
         return value
 

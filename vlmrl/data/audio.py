@@ -64,7 +64,10 @@ def load_audio(
 def load_sound(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
 ) -> Recording | None:
-    """The sound of a clip, from its (cut) clip's first moment; None if it has none.
+    """The sound of a clip from `media.start` to `media.end`, seconds from its first picture.
+
+    None if there is none: no audio track, or one that holds nothing in this part. Where the track
+    begins later than the pictures there is silence first.
 
     Raises:
         MediaError: as `load_audio`.
@@ -77,7 +80,7 @@ def load_sound(
 
 
 class _Silent(MediaError):
-    """The file has no audio track."""
+    """There is no audio track, or nothing on it where it is wanted."""
 
 
 # ----------------------------------------------------------------------------------- libsndfile
@@ -160,7 +163,7 @@ def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> 
                 total = round(length * track.rate)
                 last = total if last is None else min(last, total)
                 _check_length(media, first, last, total, track.rate, config)
-            blocks = _av_blocks(container, origin, media, first, last)
+            blocks = _av_blocks(container, origin, media, (first, last), total is not None)
             return _recording(blocks, track.rate, media, config)
     except (av.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
@@ -174,9 +177,13 @@ def _seconds(track: Any, ticks: int | None) -> float:
 
 
 def _av_blocks(
-    container: Any, origin: float, media: Media, first: int, last: int | None
+    container: Any, origin: float, media: Media, part: tuple[int, int | None], promised: bool
 ) -> Iterator[np.ndarray]:
-    """Mono samples `first` to `last`, counted from `origin`; before the track begins, silence."""
+    """Mono samples of a part, counted from `origin`; before the track begins, silence.
+
+    `promised`: the file says that they are there.
+    """
+    first, last = part
     track = container.streams.audio[0]
     planes = av.AudioResampler(format="fltp")
     at: int | None = None
@@ -193,7 +200,7 @@ def _av_blocks(
             yield block[begin : max(begin, len(block) - (at - last))]
             return
         yield block[begin:]
-    if at is not None and last is not None and at < last - MIN_SECONDS * track.rate:
+    if promised and at is not None and last is not None and at < last - MIN_SECONDS * track.rate:
         seconds = (at / track.rate, last / track.rate)
         raise MediaError(
             "{}: is cut off: ends at {:.2f} s, not {:.2f} s".format(media.name, *seconds)
@@ -227,7 +234,7 @@ def _check_length(
     media: Media, first: int, end: int, total: int, rate: int, config: AudioConfig
 ) -> None:
     if total and first >= total:
-        raise MediaError(
+        raise _Silent(
             f"{media.name}: ends at {total / rate:g} s, before the part from {media.start:g} s"
         )
     if end - first > config.max_seconds * rate:
@@ -235,8 +242,10 @@ def _check_length(
 
 
 def _too_long(media: Media, length: str, config: AudioConfig) -> MediaError:
+    otherwise = "; data.video.sound: false leaves it out" if media.kind == "video" else ""
     return MediaError(
         f"{media.name}: {length} of sound exceed data.audio.max_seconds ({config.max_seconds:g} s)"
+        f"{otherwise}"
     )
 
 
@@ -252,7 +261,7 @@ def _recording(
             raise _too_long(media, f"more than {config.max_seconds:g} s", config)
         parts.append(block)
     if not count:
-        raise MediaError(f"{media.name}: holds no samples")
+        raise _Silent(f"{media.name}: holds no samples")
     samples = np.concatenate(parts)
     if not np.isfinite(samples).all():
         raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")

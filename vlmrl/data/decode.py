@@ -73,7 +73,7 @@ def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
 
 def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
     if medium.kind == "video":
-        return load_clip(medium, access, reading.video)
+        return load_clip(medium, access, reading.video, reading.audio if reading.sound else None)
     if medium.kind == "audio":
         return load_audio(medium, access, reading.audio)
     return load_image(medium, access)
@@ -193,7 +193,7 @@ def _decoded_bytes(job: Job[Any]) -> int:
         return 0
     total = 0
     for medium in job.sample.media:
-        if medium.kind == "audio":
+        if medium.kind == "audio" or (medium.kind == "video" and job.reading.sound):
             total += int(4 * job.reading.audio.rate * job.reading.audio.max_seconds)
         if medium.kind == "video":
             video = job.reading.video

@@ -48,6 +48,8 @@ class Reading:
     """In which a sample's media must be decoded."""
     memory_mb: int = 1024
     """MiB that decoding a sample's clips and recordings may take."""
+    sound: bool = False
+    """Whether clips come with their sound."""
 
 
 def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:

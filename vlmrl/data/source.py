@@ -59,7 +59,8 @@ class Source:
 
 def reading_of(data: DataConfig) -> Reading:
     """How a config wants clips and recordings read."""
-    return Reading(data.video, data.audio, data.decode_seconds, data.decode_memory_mb)
+    limits = (data.decode_seconds, data.decode_memory_mb)
+    return Reading(data.video, data.audio, *limits, sound=bool(data.video.sound))
 
 
 def open_source(

@@ -13,13 +13,14 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageSequence
 
-from vlmrl.config import VideoConfig
-from vlmrl.data.audio import CONTAINERS
+from vlmrl.config import AudioConfig, VideoConfig
+from vlmrl.data.audio import CONTAINERS, load_sound
 from vlmrl.data.frames import Timeline, choose, fitted
 from vlmrl.data.image import DAMAGE, MAX_PIXELS, load_image, opened_picture, refusal, to_rgb
 from vlmrl.data.media import Access, located, open_media
@@ -55,18 +56,25 @@ class Reader(Protocol):
 
     line: Timeline
     size: tuple[int, int]
+    silent: bool
+    """Files of this kind have no sound."""
 
     def frames(self, indices: np.ndarray) -> Iterator[np.ndarray]:
         """The frames [H, W, 3] uint8 of these increasing indices."""
         ...
 
 
-def load_clip(media: Media, access: Access, config: VideoConfig) -> Clip:
+def load_clip(
+    media: Media, access: Access, config: VideoConfig, audio: AudioConfig | None = None
+) -> Clip:
     """The frames that `config` asks for, between `media.start` and `media.end`.
+
+    With `audio` also the sound of that time, if there is any.
 
     Raises:
         MediaError: the file cannot be opened, holds no frames, is damaged where frames are taken,
-            or has no time between start and end; the message names it.
+            or has no time between start and end, or its sound cannot be read (`load_sound`); the
+            message names it.
     """
     try:
         reader = _reader(media, access)
@@ -81,7 +89,11 @@ def load_clip(media: Media, access: Access, config: VideoConfig) -> Clip:
     except MediaError as error:
         told = str(error)
         raise MediaError(told if media.name in told else f"{media.name}: {told}") from error
-    line = reader.line
+    line, sound = reader.line, None
+    if audio is not None and not reader.silent:
+        since = max(0.0, media.start or 0.0)
+        part = replace(media, start=since, end=since + chosen.duration)
+        sound = load_sound(part, access, audio)
     return Clip(
         frames,
         chosen.times,
@@ -90,6 +102,7 @@ def load_clip(media: Media, access: Access, config: VideoConfig) -> Clip:
         len(line.stamps),
         line.fps,
         reader.size,
+        sound,
     )
 
 
@@ -167,6 +180,8 @@ def _refusals() -> tuple[type[Exception], ...]:
 class _Decord:
     """Frames by decord, which seeks."""
 
+    silent = False
+
     def __init__(self, source: str | io.BytesIO) -> None:
         import decord
 
@@ -204,6 +219,8 @@ class _Decord:
 
 class _PyAv:
     """Frames by PyAV from the first on: slower, but it reads what decord does not."""
+
+    silent = False
 
     def __init__(self, source: str | io.BytesIO) -> None:
         self._source = source
@@ -290,6 +307,8 @@ def _tells(line: bytes) -> bool:
 class _Animation:
     """An animated GIF, WebP or PNG; transparent parts show white, as in a picture."""
 
+    silent = True
+
     def __init__(self, media: Media, access: Access) -> None:
         self._media, self._access = media, access
         starts, now = [], 0.0
@@ -318,6 +337,8 @@ class _Animation:
 
 class _FrameList:
     """Pictures in files, one after another, `media.fps` a second."""
+
+    silent = True
 
     def __init__(self, media: Media, access: Access) -> None:
         assert media.frames is not None

@@ -6,6 +6,7 @@ them looks like; that is what their own files say.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -130,25 +131,29 @@ class MropeFamily(Family):
                 layout.text(run * next(lengths))
             else:
                 clip, (times, rows, columns) = next(pairs)
-                self._lay_clip(processor, layout, clip, (times, rows // merge, columns // merge))
+                grid = (times, rows // merge, columns // merge)
+                self._lay_clip(processor, layout, clip, grid, next(lengths))
         return Encoded(
             ids=tuple(layout.ids),
             compact_ids=tuple(compact),
             tensors={**tensors, **more, **sounds},
             position_ids=layout.positions,
-            next_position=layout.start,
+            next_position=int(layout.positions.max()) + 1,
         )
 
     def _sounds(
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
-        """Tensors of what can be heard among the media, and how many tokens each becomes."""
-        return {}, iter(())
+        """Tensors of what is heard of the media; of each clip and recording, as how many tokens."""
+        return {}, itertools.repeat(0)
 
     def _lay_clip(
-        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int]
+        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
     ) -> None:
-        """A clip as one grid; its steps in time are as far apart as the family counts."""
+        """A clip as one grid; its steps in time are as far apart as the family counts.
+
+        `heard` is the number of tokens of its sound, 0 for families that do not hear clips.
+        """
         layout.grid(processor.video_token_id, *grid, self._time_step(processor, clip))
 
     def _time_step(self, processor: Any, clip: Clip) -> float:

@@ -39,11 +39,16 @@ class Layout:
 
     def grid(self, token: int, times: int, rows: int, columns: int, step: float = 1.0) -> None:
         """A placeholder for each place of a grid; frames are `step` positions apart in time."""
-        self.ids += [token] * (times * rows * columns)
         place = np.indices((times, rows, columns))
         place[0] = (place[0] * step).astype(np.int64)
-        self._pieces.append(torch.from_numpy(place.reshape(3, -1)) + self.start)
-        self.start += int(place.max()) + 1
+        places = torch.from_numpy(place.reshape(3, -1)) + self.start
+        self.put([token] * places.shape[1], places)
+
+    def put(self, ids: Sequence[int], places: torch.Tensor) -> None:
+        """Ids at these positions [3, N]; whatever comes next begins one past the largest of them."""
+        self.ids += ids
+        self._pieces.append(places)
+        self.start = int(places.max()) + 1
 
 
 def runs(ids: Sequence[int], placeholders: Sequence[int]) -> list[list[int]]:

@@ -51,6 +51,8 @@ class Family:
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     decoder_layers: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False
+    hears_clips: ClassVar[bool] = False
+    """Whether clips are shown with their sound."""
     unserved: ClassVar[str] = ""
     """Why vLLM cannot serve it; empty: it can."""
 

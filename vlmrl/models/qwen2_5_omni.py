@@ -5,20 +5,22 @@ Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", arXiv:2503.20215.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Clip, Decoded, Recording
+from vlmrl.decoded import Clip, Decoded, Picture, Recording
 from vlmrl.models import _small, _small_qwen
 from vlmrl.models._chat import chatml
 from vlmrl.models._features import placed, shown
 from vlmrl.models._qwen import MediaFeatures, MropeFamily
-from vlmrl.models._qwen_layout import seconds_per_grid
+from vlmrl.models._qwen_layout import Layout, seconds_per_grid
 from vlmrl.models._sound import mel_features, sound_tokens
 from vlmrl.models._tokenizer import Format
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
@@ -67,14 +69,15 @@ class OmniFeatures(MediaFeatures):
 
 @dataclass(frozen=True)
 class Qwen25Omni(MropeFamily):
-    """Checkpoints of model type `qwen2_5_omni_thinker`; the sound of clips is not shown.
+    """Checkpoints of model type `qwen2_5_omni_thinker`.
 
-    Of recordings `input_features` is float32 [recordings, mel, frames] and
-    `feature_attention_mask` says which frames are sound.
+    Of recordings and clips with sound, in the prompt's order, `input_features` is float32
+    [sounds, mel, frames] and `feature_attention_mask` says which frames are sound.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker",)
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
+    hears_clips: ClassVar[bool] = True
     space: ClassVar[Space] = "resized"
     media_tokens: ClassVar[tuple[str, ...]] = tuple(NAMED.values())
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -134,6 +137,8 @@ class Qwen25Omni(MropeFamily):
         for kind in self.kinds:
             setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
         processor.tokens_per_second = config.position_id_per_seconds
+        processor.tokens_per_chunk = int(processor.tokens_per_second * config.seconds_per_chunk)
+        processor.sound_marks = (config.audio_start_token_id, config.audio_end_token_id)
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """As of its relatives; of a recording the length."""
@@ -141,16 +146,48 @@ class Qwen25Omni(MropeFamily):
             return Frame(space=self.space, duration=medium.duration)
         return MropeFamily.frame(self, processor, medium)
 
-    def _time_step(self, processor: Any, clip: Clip) -> float:
-        return processor.tokens_per_second * seconds_per_grid(processor, clip)
+    def _lay_clip(
+        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
+    ) -> None:
+        """A clip as one grid; with its sound, what is seen and heard in some seconds takes turns.
+
+        Positions are those of transformers to the letter: the marks of sound stand at the positions
+        of the marks of vision, and the last ones follow the last token, be it seen or heard.
+        """
+        place = np.indices(grid)
+        # As transformers computes it, in float32: 25 * 0.08 is 2.
+        seconds = place[0].astype(np.float32) * np.float32(seconds_per_grid(processor, clip))
+        place[0] = (seconds * processor.tokens_per_second).astype(np.int64)
+        seen = torch.from_numpy(place.reshape(3, -1)) + layout.start
+        if not heard:
+            layout.put([processor.video_token_id] * seen.shape[1], seen)
+            return
+        sound = torch.arange(layout.start, layout.start + heard).expand(3, -1)
+        start, end = ([mark] for mark in processor.sound_marks)
+        turns = [
+            [(token, part) for part in _chunks(places, processor.tokens_per_chunk)]
+            for token, places in (
+                (processor.video_token_id, seen),
+                (processor.audio_token_id, sound),
+            )
+        ]
+        layout.put(start, torch.full((3, 1), layout.start - 1))
+        for turn in itertools.zip_longest(*turns):
+            for token, part in filter(None, turn):
+                layout.put([token] * part.shape[1], part)
+        layout.put(end, torch.full((3, 1), layout.start))
+        layout.start -= 1
 
     def _sounds(
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
-        recordings = [m for m in media if isinstance(m, Recording)]
-        tensors = mel_features(processor.feature_extractor, recordings, whole=True)
-        lengths = sound_tokens(tensors["feature_attention_mask"]) if tensors else []
-        return tensors, iter(lengths)
+        sounds = [
+            m.sound if isinstance(m, Clip) else m for m in media if not isinstance(m, Picture)
+        ]
+        heard = [sound for sound in sounds if sound is not None]
+        tensors = mel_features(processor.feature_extractor, heard, whole=True)
+        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if tensors else ())
+        return tensors, iter([0 if sound is None else next(lengths) for sound in sounds])
 
     # ------------------------------------------------------------------------------- forward
 
@@ -194,6 +231,19 @@ class Qwen25Omni(MropeFamily):
         if not isinstance(features, OmniFeatures) or not features.heard:
             return embeds
         return placed(embeds, input_ids == model.config.audio_token_id, features.heard)
+
+
+def _chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """Positions [3, N] cut where time passes the next multiple of `size`, counted from the first.
+
+    After a leap over several multiples one token is cut off for each, as in transformers.
+    """
+    times = (places[0] - places[0, 0]).tolist()
+    cuts = [0]
+    for i, time in enumerate(times):
+        if time >= len(cuts) * size:
+            cuts.append(i)
+    return [places[:, i:j] for i, j in itertools.pairwise([*cuts, len(times)])]
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:

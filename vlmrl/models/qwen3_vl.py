@@ -48,7 +48,7 @@ class Qwen3Vl(MropeFamily):
     )
 
     def _lay_clip(
-        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int]
+        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
     ) -> None:
         """Every step in time by itself, after its seconds as text.
 

@@ -92,6 +92,8 @@ class View:
     """Of a clip: seconds of the frames that stand side by side in `picture`."""
     duration: float = 0.0
     """Seconds of a clip or a recording."""
+    sound: Picture | None = None
+    """The waveform of what was heard of a clip."""
 
 
 def image(medium: Row, album: Album) -> View:
@@ -108,12 +110,13 @@ def audio(medium: Row, album: Album) -> View:
 
 
 def video(medium: Row, album: Album) -> View:
-    """A strip of a clip's frames above a line of time, and the clip in motion."""
-    strip, motion = (
-        album.get(medium[key]) if medium.get(key) else None for key in ("thumbnail", "motion")
+    """A strip of a clip's frames above a line of time, the clip in motion, and what was heard of it."""
+    strip, motion, sound = (
+        album.get(medium[key]) if medium.get(key) else None
+        for key in ("thumbnail", "motion", "sound")
     )
     times, duration = medium.get("times", ()), medium.get("duration") or 0.0
-    return View("video", medium["name"], strip, motion, tuple(times), duration)
+    return View("video", medium["name"], strip, motion, tuple(times), duration, sound)
 
 
 VIEWS: dict[str, Callable[[Row, Album], View]] = {
