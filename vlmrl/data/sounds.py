@@ -16,10 +16,10 @@ def read_table(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     Raises:
         UserError: it cannot be read.
     """
-    quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
+    mark = '"' if delimiter == "," else None  # a TSV file quotes nothing
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.reader(file, delimiter=delimiter, quoting=quoting, skipinitialspace=True)
+            table = csv.reader(file, delimiter=delimiter, quotechar=mark, skipinitialspace=True)
             return [(table.line_num, row) for row in table if row and not row[0].startswith("#")]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: {error}") from error
