@@ -6,13 +6,13 @@ the first forward: how a batch is cut never changes the update.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
+from vlmrl import distributed
 from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
 
 
@@ -85,16 +85,16 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
     used, group = micro.group[rows].unique(return_inverse=True)
     tensors = {
         field.name: value[rows]
-        for field in dataclasses.fields(micro)
+        for field in fields(micro)
         if isinstance(value := getattr(micro, field.name), torch.Tensor)
     }
     prompts = tuple(micro.prompts[i] for i in used.tolist())
-    return dataclasses.replace(micro, **{**tensors, "prompts": prompts, "group": group})
+    return replace(micro, **{**tensors, "prompts": prompts, "group": group})
 
 
 def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
     """The batch in smaller micro-batches, cut between completions until each fits."""
-    return dataclasses.replace(
+    return replace(
         batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
     )
 
@@ -106,9 +106,9 @@ def filled(
 
     def fill(micro: MicroBatch) -> MicroBatch:
         change: dict[str, Any] = {name: compute(micro)}
-        return dataclasses.replace(micro, **change)
+        return replace(micro, **change)
 
-    return dataclasses.replace(batch, micro=tuple(map(fill, batch.micro)))
+    return replace(batch, micro=tuple(map(fill, batch.micro)))
 
 
 def num_tokens(micro: MicroBatch) -> int:
@@ -193,4 +193,40 @@ def _micro(rows: list[_Row]) -> MicroBatch:
         sampling_logprobs=pad(logprobs, batch_first=True),
         advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32),
         weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
+    )
+
+
+def evened(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+    """The batches with as many micro-batches as the rank that has most: empty ones are added."""
+    counts = distributed.gather([len(batch.micro) for batch in batches])
+    if all(of_rank == counts[0] for of_rank in counts):
+        return list(batches)
+    some = next((batch.micro[0] for batch in batches if batch.micro), None)
+    told = distributed.gather(None if some is None else _emptied(some))
+    empty = next(micro for micro in told if micro is not None)
+    return [
+        replace(batch, micro=(*batch.micro, *[empty] * (max(of_ranks) - len(batch.micro))))
+        for batch, of_ranks in zip(batches, zip(*counts, strict=True), strict=True)
+    ]
+
+
+def _emptied(micro: MicroBatch) -> MicroBatch:
+    """One row of a one-token prompt, of which no token carries loss."""
+    prompt = micro.prompts[0]
+    encoded = replace(
+        prompt.encoded,
+        ids=prompt.encoded.ids[:1],
+        compact_ids=prompt.encoded.ids[:1],
+        tensors={},
+        position_ids=prompt.encoded.position_ids[:, :1],
+        next_position=1,
+    )
+    return MicroBatch(
+        prompts=(replace(prompt, encoded=encoded, media=()),),
+        group=torch.zeros(1, dtype=torch.long),
+        token_ids=torch.tensor([prompt.encoded.ids[:1]]),
+        mask=torch.zeros(1, 1, dtype=torch.bool),
+        sampling_logprobs=torch.zeros(1, 1),
+        advantages=torch.zeros(1, 1),
+        weights=torch.zeros(1),
     )

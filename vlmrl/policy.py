@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from vlmrl import batching, distributed, low_memory, shared_attention, shares, tuning
+from vlmrl import batching, distributed, low_memory, shared_attention, tuning
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
@@ -131,7 +131,7 @@ class Policy:
                         self.shares(paying[0])
                 verdicts = distributed.gather(self.sharing.verified)
                 self.sharing.verified = all(verdict is not False for verdict in verdicts)
-        return shares.evened(batches) if self.sharded else batches
+        return batching.evened(batches) if self.sharded else batches
 
     def _forward(
         self, model: Any, micro: MicroBatch, shared: bool

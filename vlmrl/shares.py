@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from vlmrl import distributed
 from vlmrl.clock import seed_of
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.rows import Row
-from vlmrl.schema import Completion, MicroBatch, Prompt, PromptBatch, Rollouts, TrainBatch
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 
 def is_here(prompt: Prompt) -> bool:
@@ -50,42 +48,3 @@ def whole_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
     for share in distributed.gather({p: row for p, (prompt, row) in pairs if is_here(prompt)}):
         found |= share
     return [found[p] for p in range(len(rows))]
-
-
-# -------------------------------------------------------------------------------- micro-batches
-
-
-def evened(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
-    """The batches with as many micro-batches as the rank that has most: empty ones are added."""
-    counts = distributed.gather([len(batch.micro) for batch in batches])
-    if all(of_rank == counts[0] for of_rank in counts):
-        return list(batches)
-    some = next((batch.micro[0] for batch in batches if batch.micro), None)
-    told = distributed.gather(None if some is None else _emptied(some))
-    empty = next(micro for micro in told if micro is not None)
-    return [
-        replace(batch, micro=(*batch.micro, *[empty] * (max(of_ranks) - len(batch.micro))))
-        for batch, of_ranks in zip(batches, zip(*counts, strict=True), strict=True)
-    ]
-
-
-def _emptied(micro: MicroBatch) -> MicroBatch:
-    """One row of a one-token prompt, of which no token carries loss."""
-    prompt = micro.prompts[0]
-    encoded = replace(
-        prompt.encoded,
-        ids=prompt.encoded.ids[:1],
-        compact_ids=prompt.encoded.ids[:1],
-        tensors={},
-        position_ids=prompt.encoded.position_ids[:, :1],
-        next_position=1,
-    )
-    return MicroBatch(
-        prompts=(replace(prompt, encoded=encoded, media=()),),
-        group=torch.zeros(1, dtype=torch.long),
-        token_ids=torch.tensor([prompt.encoded.ids[:1]]),
-        mask=torch.zeros(1, 1, dtype=torch.bool),
-        sampling_logprobs=torch.zeros(1, 1),
-        advantages=torch.zeros(1, 1),
-        weights=torch.zeros(1),
-    )
