@@ -51,6 +51,8 @@ class Family:
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     decoder_layers: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Model types of its relatives that cannot be trained -> why."""
     hears_clips: ClassVar[bool] = False
     """Whether clips are shown with their sound."""
     unserved: ClassVar[str] = ""
@@ -63,6 +65,12 @@ class Family:
         again by the path a real checkpoint takes.
         """
         raise TypeError(f"{type(self).__name__} builds no small models")
+
+    def reader(self) -> Any:
+        """The class of transformers whose `from_pretrained` reads its checkpoints."""
+        import transformers
+
+        return transformers.AutoModelForMultimodalLM
 
     def adopt(self, processor: Any, config: Any) -> None:
         """Note on a loaded processor what encoding needs and only the model's config says."""
@@ -157,6 +165,8 @@ def family_of(model_type: str) -> Family:
         family = plugins.build("family", name)
         if model_type in family.model_types:
             return family
+        if model_type in family.refused:
+            raise UserError(f"model type {model_type!r}: {family.refused[model_type]}")
         served.update(dict.fromkeys(family.model_types, name))
     raise UserError(
         f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}"

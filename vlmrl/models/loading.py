@@ -63,7 +63,7 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
     family = family_of(model_type)
     with _as_user_error(where):
         processor = transformers.AutoProcessor.from_pretrained(path, **common)
-        loaded: Any = transformers.AutoModelForMultimodalLM.from_pretrained(
+        loaded: Any = family.reader().from_pretrained(
             path,
             dtype=torch.float32,
             attn_implementation=config.attention,

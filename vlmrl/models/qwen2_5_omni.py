@@ -69,13 +69,17 @@ class OmniFeatures(MediaFeatures):
 
 @dataclass(frozen=True)
 class Qwen25Omni(MropeFamily):
-    """Checkpoints of model type `qwen2_5_omni_thinker`.
+    """Checkpoints of model types `qwen2_5_omni_thinker` and `qwen2_5_omni`, of which the thinker is taken.
 
     Of recordings and clips with sound, in the prompt's order, `input_features` is float32
     [sounds, mel, frames] and `feature_attention_mask` says which frames are sound.
     """
 
-    model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker",)
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("qwen2_5_omni_talker", "qwen2_5_omni_token2wav"),
+        "it speaks and writes no text; give the whole Qwen2.5-Omni, or its thinker",
+    )
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
     hears_clips: ClassVar[bool] = True
     space: ClassVar[Space] = "resized"
@@ -105,6 +109,13 @@ class Qwen25Omni(MropeFamily):
     )
 
     unserved: ClassVar[str] = "vLLM knows the whole Qwen2.5-Omni only, not its thinker alone"
+
+    def reader(self) -> Any:
+        """Of a whole model the thinker alone is read, from the weights `thinker.*`."""
+        thinker: Any = transformers.Qwen2_5OmniThinkerForConditionalGeneration
+        # Else transformers tells of each weight that stays unread.
+        thinker._keys_to_ignore_on_load_unexpected = [r"^talker\.", r"^token2wav\."]
+        return thinker
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
