@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vlmrl.data import demos
 from vlmrl.data.card import WHERE, Card
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Media, Sample, Track, Truth
+from vlmrl.schema import Box, Demo, Media, Sample, Track, Truth
 
 FPS = 10.0
 
@@ -84,11 +85,13 @@ class Got10k(Card):
             f"y {first[1]} to {first[3]} % of the picture: where is it every {self.every:g} s?"
         )
         frames = tuple(str(folder / f"{n:08d}.jpg") for n in range(1, last + 1))
+        followed = Track(tuple(t for t, _ in seen), tuple(b for _, b in seen), kind)
         return Sample(
             id=name,
             source=source,
             parts=(Media("video", frames=frames, fps=FPS), question),
-            truth=Truth(track=Track(tuple(t for t, _ in seen), tuple(b for _, b in seen), kind)),
+            truth=Truth(track=followed),
+            demo=Demo(track=followed),
             meta={"where": row[WHERE], "size": (width, height)},
         )
 
@@ -99,6 +102,10 @@ class Got10k(Card):
     def group(self, row: Mapping[str, Any]) -> str | None:
         """The clip."""
         return str(row["id"])
+
+    def corpus(self) -> list[str]:
+        """Questions and answers of the split `train`."""
+        return demos.corpus(self, self.rows("train"))
 
 
 def _lines(file: Path) -> list[str]:

@@ -72,13 +72,14 @@ class NextGqa(Card):
         letter = LETTERS[_right(row.get("answer"), options)]
         listed = " ".join(f"({n}) {text}" for n, text in zip(LETTERS, options, strict=True))
         truth, template = Truth(choice=letter, options=tuple(LETTERS)), "think_answer"
+        demo = Demo(text=letter)
         if row["proof"] is not None:
             spans = row["proof"].get("location", {}).get(str(row.get("qid")))
             if not spans:
                 raise UserError(f"question {row.get('qid')!r} has no spans in gsub")
             duration = float(row["proof"]["duration"])
             truth = spans_truth(spans, duration, choice=letter, options=list(LETTERS))
-            template = "think_answer_glue"
+            template, demo = "think_answer_glue", Demo(text=letter, evidence=truth.spans)
         return Sample(
             id=f"{row['video']}-{row.get('qid')}",
             source=source,
@@ -88,7 +89,7 @@ class NextGqa(Card):
             ),
             truth=truth,
             template=template,
-            demo=Demo(text=letter) if template == "think_answer" else None,
+            demo=demo,
             meta={"where": row[WHERE], "type": row.get("type", "")},
         )
 

@@ -3,12 +3,12 @@
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
 `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture), `labels`, `count`,
-`width`, `height`, `span` ([start, end] in seconds).
+`width`, `height`, `span` ([start, end] in seconds), `options` (texts).
 
 What is true of a row is what its question asks for, told by its answer: a box list means boxes, a
-`span` a span, an integer beside `count` a number, one of the options that the question names a
-choice, else a text (and a number too, if it reads as one). Boxes that only back up another answer
-go to `meta["boxes"]`.
+`span` a span, an integer beside `count` a number, one of the `options` (or of those that the question
+names) or its letter a choice, else a text (and a number too, if it reads as one). Boxes that only back
+up another answer go to `meta["boxes"]`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from vlmrl import truths
 from vlmrl.data import demos
 from vlmrl.data.card import WHERE, Card
+from vlmrl.data.choices import LETTERS
 from vlmrl.data.media import reference
 from vlmrl.data.places import check_inside
 from vlmrl.data.readers import open_rows
@@ -150,6 +151,8 @@ def _truth(row: Mapping[str, Any]) -> Truth:
         return Truth(boxes=boxes, none=not boxes)
     if row.get("span") is not None:
         return truths.read({"spans": [row["span"]]}, Frame())
+    if row.get("options") is not None:
+        return _choice(row["options"], answer)
     if options := _options(row["question"]):
         if answer not in options:
             raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
@@ -186,6 +189,14 @@ def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
     check_inside(boxes, frame)
     stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
     return truths.read({"boxes": stated}, frame).boxes or ()
+
+
+def _choice(options: Any, answer: str) -> Truth:
+    if not isinstance(options, list) or not all(isinstance(o, str) and o for o in options):
+        raise UserError(f"key 'options': a list of texts is wanted, found {options!r:.60}")
+    if answer not in (*options, *LETTERS[: len(options)]):
+        raise UserError(f"key 'answer': {answer!r} is none of the options, nor a letter of one")
+    return Truth(choice=answer, options=tuple(options), text=(answer,))
 
 
 def _options(question: str) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def agrees(truth: Truth, row: Mapping[str, Any]) -> None:
         assert truth == Truth(number=int(row["answer"]))
     elif truth.choice is not None:
         assert truth.choice == row["answer"]
-        assert len(truth.options or ()) in (2, 6)
+        assert len(truth.options or ()) in (2, 4, 6)
     else:
         assert truth.text == (row["answer"],)
 
@@ -143,6 +143,8 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
         ({"id": None}, "key 'id'"),
         ({"images": "a.png"}, "key 'images'"),
         ({"images": [], "videos": "a.mp4"}, "key 'videos': a list of paths"),
+        ({"options": ["a", "b"], "answer": "C"}, "key 'answer': 'C' is none of the options"),
+        ({"options": ["a", 2], "answer": "A"}, "key 'options': a list of texts"),
         (
             {"question": "Which? Answer with one of: cat, cow.", "answer": "dog"},
             "none of the options",

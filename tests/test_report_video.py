@@ -35,6 +35,15 @@ def test_a_clip_is_stored_once_as_a_strip_and_in_motion(folder: Path) -> None:
         assert (motion.n_frames, motion.size) == (16, (56, 56))
 
 
+def test_the_strip_of_a_tracked_clip_shows_the_frames_of_its_boxes(folder: Path) -> None:
+    made = clip(32, fps=2.0, size=(56, 56))
+    seen = footage.stored(folder, made, (0.0, 1.0, 2.1, 5.0))
+    assert seen["times"] == [0.0, 1.0, 2.0, 5.0]
+    assert seen["thumbnail"] != footage.stored(folder, made)["thumbnail"]
+    with Image.open(folder / seen["thumbnail"]) as strip:
+        assert strip.size == (4 * 56, 56)
+
+
 def test_spans_lie_on_the_line_of_time_and_boxes_on_the_nearest_frame(folder: Path) -> None:
     shown = view(medium(folder), Album(folder, 10**6))
     (span,) = shapes([{"span": [4.0, 12.0]}], shown)

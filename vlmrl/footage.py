@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,21 @@ STRIP_FRAMES, STRIP_SIDE = 8, 160
 MOVING_FRAMES, MOVING_SIDE = 32, 240
 
 
-def stored(folder: Path, clip: Clip) -> dict[str, Any]:
+def stored(folder: Path, clip: Clip, track: Sequence[float] = ()) -> dict[str, Any]:
     """Store a clip's strip and moving picture in `folder`, each once by its content.
 
-    The row tells their file names as `thumbnail` and `motion`, the seconds of the strip's frames as
-    `times`, and the clip's `duration`.
+    The strip shows frames evenly over the clip, or those nearest to the times of a `track`
+    (seconds), so that each of its boxes can be seen on its own frame. The row tells the file names as
+    `thumbnail` and `motion`, the seconds of the strip's frames as `times`, and the clip's `duration`.
     """
-    digest = hashlib.sha256(repr((clip.frames.shape, clip.times)).encode())
+    taken = _evenly(len(clip.frames), STRIP_FRAMES)
+    if track:
+        wanted = [track[n] for n in _evenly(len(track), STRIP_FRAMES)]
+        gaps = np.abs(np.array(clip.times)[:, None] - np.array(wanted))
+        taken = sorted(set(gaps.argmin(0).tolist()))
+    digest = hashlib.sha256(repr((clip.frames.shape, clip.times, taken)).encode())
     digest.update(clip.frames.tobytes())
     name = digest.hexdigest()[:24]
-    taken = _evenly(len(clip.frames), STRIP_FRAMES)
     strip, motion = f"{name}.jpg", f"{name}.webp"
     if not (folder / motion).exists():
         write_bytes(folder / strip, _strip([_small(clip.frames[n], STRIP_SIDE) for n in taken]))

@@ -25,11 +25,11 @@ from vlmrl.schema import (
     Advantages,
     Box,
     Completion,
-    Media,
     Point,
     Prompt,
     Rewards,
     Rollouts,
+    Sample,
     Span,
     Track,
     Verdict,
@@ -77,7 +77,7 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "source": sample.source,
         "question": sample.text,
         "prompt": prompt.text,
-        "media": _media(media_folder, sample.media, prompt.media),
+        "media": _media(media_folder, sample, prompt.media),
         "frame": to_json(prompt.frame),
         "truth": to_json(sample.truth),
     }
@@ -98,7 +98,8 @@ def _verdict(verdict: Verdict) -> Row:
     return {f.name: to_json(getattr(verdict, f.name)) for f in dataclasses.fields(verdict)}
 
 
-def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list[Row]:
+def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
+    media, track = sample.media, sample.truth.track
     shown = decoded if len(decoded) == len(media) else [None] * len(media)
     return [
         {
@@ -107,15 +108,15 @@ def _media(folder: Path, media: Sequence[Media], decoded: Sequence[Any]) -> list
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _stored(folder, found),
-            **(_clip(folder, found) if isinstance(found, Clip) else {}),
+            **(_clip(folder, found, track) if isinstance(found, Clip) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
 
 
-def _clip(folder: Path, clip: Clip) -> Row:
+def _clip(folder: Path, clip: Clip, track: Track | None) -> Row:
     heard = {} if clip.sound is None else {"sound": _sound(folder, clip.sound)}
-    return {**footage.stored(folder, clip), **heard}
+    return {**footage.stored(folder, clip, track.times if track else ()), **heard}
 
 
 def _stored(folder: Path, found: Any) -> str | None:
