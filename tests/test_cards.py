@@ -288,6 +288,16 @@ def test_targets_on_the_command_line(folder: Path) -> None:
         open_target("shaeps:train")
 
 
+def test_a_folder_with_the_name_of_a_card_does_not_stand_in_its_way(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "shapes").mkdir()
+    written(folder / "shapes", [ROW])
+    monkeypatch.chdir(folder)
+    assert open_target("shapes:val").sample(0).id == "shapes-grounding-val-0"
+    assert open_target("./shapes").sample(0).id == "r1"
+
+
 def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path: Path) -> None:
     for name in ("7_jackson_4", "7_jackson_5", "0_theo_49", "seq_1", "10_theo_3"):
         soundfile.write(tmp_path / f"{name}.wav", np.zeros(4000, np.float32), 8000)
