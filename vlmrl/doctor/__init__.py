@@ -11,6 +11,7 @@ from vlmrl import assemble
 from vlmrl.config import load
 from vlmrl.doctor import data, model
 from vlmrl.doctor.bench import Finding, build
+from vlmrl.doctor.versions import versions
 from vlmrl.errors import UserError
 from vlmrl.validate import validate
 
@@ -35,6 +36,7 @@ def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
     A check that fails does not keep the others from being made, unless they need what it lacks.
     """
     logging.disable_progress_bar()
+    yield from versions()
     try:
         config = load(name, overrides)
         validate(config)

@@ -84,14 +84,15 @@ class IdeficsFamily(PictureFamily):
     def picture_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tiles, tokens, H]."""
+        """[tokens of all pictures, H]."""
         pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
         out = model.model.get_image_features(
             pixel_values=pixels.to(model.device),
             pixel_attention_mask=seen.to(model.device),
             return_dict=True,
         )
-        return out.pooler_output
+        # [tiles, tokens, H] or, since transformers 5.20, a list of [tokens, H], one of each prompt.
+        return torch.cat(tuple(out.pooler_output))
 
 
 def small_sizes(config: Any) -> dict[str, Any]:

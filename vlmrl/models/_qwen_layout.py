@@ -16,7 +16,7 @@ class Layout:
     """Ids and positions of a prompt as it grows.
 
     Whatever comes next begins one past the LARGEST position so far, as Qwen's own code and vLLM
-    count; transformers (5.4 to at least 5.19) counts on from a clip's rows and columns alone, so that
+    count; transformers (5.4 to at least 5.23) counts on from a clip's rows and columns alone, so that
     text after a long clip would share positions with its frames.
     """
 

@@ -41,6 +41,13 @@ CHAT_TEMPLATE = chatml(
     video="<|vision_bos|><|VIDEO|><|vision_eos|>",
     audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
 )
+NESTED = "Qwen2_5OmniThinkerModel" in dir(transformers)
+"""Whether towers and decoder are a model inside, as since transformers 5.21, or stand beside the head."""
+VISION, SOUND, LANGUAGE = (
+    ("model.visual", "model.audio_tower", "model.language_model")
+    if NESTED
+    else ("visual", "audio_tower", "model")
+)
 SMALL_VISION: Mapping[str, Any] = {
     "depth": 2,
     "hidden_size": 64,
@@ -85,16 +92,16 @@ class Qwen25Omni(MropeFamily):
     space: ClassVar[Space] = "resized"
     media_tokens: ClassVar[tuple[str, ...]] = tuple(NAMED.values())
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("visual.patch_embed.", "visual.blocks."),
+        "vision": (f"{VISION}.patch_embed.", f"{VISION}.blocks."),
         "audio": (
-            "audio_tower.conv1.",
-            "audio_tower.conv2.",
-            "audio_tower.layers.",
-            "audio_tower.ln_post.",
-            "audio_tower.audio_bos_eos_token.",
+            f"{SOUND}.conv1.",
+            f"{SOUND}.conv2.",
+            f"{SOUND}.layers.",
+            f"{SOUND}.ln_post.",
+            f"{SOUND}.audio_bos_eos_token.",
         ),
-        "projector": ("visual.merger.", "audio_tower.proj."),
-        "language": ("model.", "lm_head."),
+        "projector": (f"{VISION}.merger.", f"{SOUND}.proj."),
+        "language": (f"{LANGUAGE}.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("q", "k", "v", "proj", "gate_proj", "up_proj", "down_proj"),
@@ -103,9 +110,9 @@ class Qwen25Omni(MropeFamily):
         "language": LANGUAGE_LINEAR,
     }
     decoder_layers: ClassVar[tuple[str, ...]] = (
-        "model.layers",
-        "visual.blocks",
-        "audio_tower.layers",
+        f"{LANGUAGE}.layers",
+        f"{VISION}.blocks",
+        f"{SOUND}.layers",
     )
 
     unserved: ClassVar[str] = "vLLM knows the whole Qwen2.5-Omni only, not its thinker alone"
@@ -204,11 +211,11 @@ class Qwen25Omni(MropeFamily):
 
     def visual(self, model: Any) -> Any:
         """The vision tower."""
-        return model.visual
+        return model.get_submodule(VISION)
 
     def language(self, model: Any) -> Any:
         """The decoder, to which embeddings are given."""
-        return model.model
+        return model.get_submodule(LANGUAGE)
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> OmniFeatures | None:
         """Both towers over all media of all prompts at once, with gradient."""
@@ -219,7 +226,8 @@ class Qwen25Omni(MropeFamily):
         mels = torch.cat([t["input_features"] for t in sounds]).to(model.device)
         mask = torch.cat([t["feature_attention_mask"] for t in sounds]).to(model.device)
         lengths = mask.sum(-1)
-        out = model.audio_tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
+        tower = model.get_submodule(SOUND)
+        out = tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
         heard = out.last_hidden_state.split(sound_tokens(mask))
         return OmniFeatures(seen.merged if seen else (), heard=heard)
 
