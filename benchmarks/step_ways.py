@@ -39,7 +39,7 @@ Step = dict[str, float]
 """CPU seconds by phase, peak MiB; tokens, reward_std and grad_norm show that it is a real step."""
 
 
-def reward(completion: Any) -> float:
+def varied(completion: Any) -> float:
     """A number in [0, 1) that hardly any two completions have in common."""
     return score(completion.token_ids)
 
@@ -158,7 +158,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
         "model": {"path": str(case.folder / "model")},
         "data": {"train": [{"card": str(case.folder), "name": "noise"}]},
         "rollout": rollout,
-        "rewards": [f"{__file__}:reward"],
+        "rewards": [f"{__file__}:varied"],
         "optimizer": {"micro_tokens": case.tokens, "shared_forward": shared_forward},
     }
     config = Config.model_validate(settings)
