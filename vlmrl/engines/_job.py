@@ -13,8 +13,9 @@ from typing import Any
 
 import soundfile
 
-from vlmrl.decoded import Decoded, Picture, Recording
+from vlmrl.decoded import Clip, Decoded, Recording
 from vlmrl.engines._completions import Written
+from vlmrl.engines._frames import as_seen, packed
 from vlmrl.engines._requests import Answer, EngineFault
 from vlmrl.engines._server import NoAnswer, Refused, Server
 from vlmrl.engines.base import Sampling
@@ -109,8 +110,10 @@ def _part(medium: Decoded) -> dict[str, str]:
     if isinstance(medium, Recording):
         soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
         kind, mime = "audio_url", "audio/wav"
+    elif isinstance(medium, Clip):
+        buffer.write(packed(as_seen(medium)))
+        kind, mime = "video_url", "video/x-vlmrl"
     else:
-        assert isinstance(medium, Picture)
         medium.save(buffer, "BMP")
         kind, mime = "image_url", "image/bmp"
     data = base64.b64encode(buffer.getvalue()).decode()

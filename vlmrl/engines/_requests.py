@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vlmrl.clock import seed_of
 from vlmrl.decoded import Clip, Recording
 from vlmrl.engines._completions import Written
+from vlmrl.engines._frames import as_seen
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt, PromptBatch
@@ -98,9 +99,9 @@ def media_data(prompt: Prompt) -> dict[str, list[Any]]:
     recordings = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Recording)]
     if recordings:
         data["audio"] = recordings
-    clips = [m.paired() for m in prompt.media if isinstance(m, Clip)]
+    clips = [as_seen(m) for m in prompt.media if isinstance(m, Clip)]
     if clips:
-        data["video"] = [(c.frames, {**c.metadata, "do_sample_frames": False}) for c in clips]
+        data["video"] = clips
     return data
 
 

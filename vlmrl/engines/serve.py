@@ -8,6 +8,7 @@ has the token in VLMRL_SERVER_TOKEN may do everything with it, others may ask wh
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.engines import _frames
 from vlmrl.engines._vllm_import import import_vllm
 from vlmrl.errors import UserError
 
@@ -29,6 +31,9 @@ FOLDER = "VLMRL_SERVER_FOLDER"
 """Environment variables: the secret; of a child server the process without which it must not live,
 and the folder that goes with that process."""
 
+READ_WITH = {"video": {"video_backend": _frames.LOADER}, "audio": {"audio_backend": "soundfile"}}
+"""Readers that change nothing: clips and recordings arrive as the trainer has them."""
+
 REQUIRED = (
     *("--host", "127.0.0.1"),
     *("--middleware", "vlmrl.engines.serve.TokenGuard"),
@@ -36,6 +41,7 @@ REQUIRED = (
     *("--weight-transfer-config", '{"backend": "vlmrl"}'),
     *("--logprobs-mode", "raw_logprobs"),
     *("--generation-config", "vllm"),
+    *("--media-io-kwargs", json.dumps(READ_WITH)),
     "--enable-scale-out",
     "--disable-uvicorn-access-log",
 )
@@ -117,6 +123,7 @@ if __name__ in ("__main__", "__mp_main__"):
         import_vllm()
     except UserError as error:
         raise SystemExit(str(error)) from error
+    _frames.register()
 
 if __name__ == "__main__":
     main()

@@ -28,7 +28,7 @@ from vlmrl import distributed
 from vlmrl.engines import serve
 from vlmrl.engines._completions import completions
 from vlmrl.engines._job import Job, ask
-from vlmrl.engines._options import VllmOptions, bytes_of, scratch, weight_bytes
+from vlmrl.engines._options import VllmOptions, scratch, weight_bytes
 from vlmrl.engines._requests import (
     EngineFault,
     check,
@@ -98,11 +98,6 @@ class VllmServer(VllmOptions):
         Raises:
             UserError: vLLM is not installed, a server does not start or serves another model.
         """
-        if self.max_clips:
-            raise UserError(
-                "engine vllm_server takes no clips (max_clips must be 0): vLLM's endpoint would take "
-                "other frames out of them than the trainer saw; use engine vllm"
-            )
         if self.lora == "adapter":
             raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
         self.check(policy)
@@ -246,16 +241,20 @@ class VllmServer(VllmOptions):
             return self._each(self._begin, down)
         policy: Policy = self._policy
         folder = Path(self._folder.name)
+        model = folder / "model"
         weights = policy.weights() if weights is None else weights
-        with scratch(bytes_of(weights)) as model:
-            policy.family.save(policy.base, model, weights)  # `policy.save` is for all ranks
+        try:
+            policy.family.save(policy.base, str(model), weights)  # `policy.save` is for all ranks
             policy.processor.save_pretrained(model)
-            given = self.arguments(policy, model)
+            given = self.arguments(policy, str(model))
             given["weight_transfer_config"] = {"backend": self._transfer.backend}
             for server in down:
                 own, environment = self._place(server)
                 server.launch(command_line({**given, **own}), environment, folder)
             return self._each(self._begin, down)
+        finally:  # the rest stays: vLLM reads it again when the first clip comes
+            for file in model.glob("*.safetensors"):
+                file.unlink()
 
     def _place(self, server: Server) -> tuple[dict[str, Any], dict[str, str]]:
         """More arguments and environment of one server: the devices that it is to use."""
