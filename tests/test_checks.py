@@ -100,7 +100,7 @@ def test_a_floor_can_stop_the_run_and_none_never_warns():
 
 
 def test_a_model_that_reacts_to_gray_but_not_to_other_pictures_is_told_apart():
-    assert "does not tell pictures apart" in (Reliance(1.0, 0.001, 0.0).complaint(0.01) or "")
+    assert "does not tell its media apart" in (Reliance(1.0, 0.001, 0.0).complaint(0.01) or "")
     assert Reliance(1.0, None, None).complaint(0.01) is None
     assert Reliance(1.0, None, None).metrics() == {"canary/blank_logprob_drop": 1.0}
 

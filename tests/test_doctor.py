@@ -61,7 +61,7 @@ def test_the_quickstart_passes_every_check_with_exit_code_0(monkeypatch, capsys,
     }
     assert {line.split()[1] for line in lines} == {
         "versions",
-        *("config", "source", "rows", "lengths", "processor", "verifier", "pictures"),
+        *("config", "source", "rows", "lengths", "processor", "verifier", "media"),
         *("coordinates", "memory", "parity", "step", "sync"),
     }
     assert not list(tmp_path.iterdir())
@@ -125,7 +125,7 @@ def test_a_blind_model_is_flagged(monkeypatch):
         return loaded
 
     monkeypatch.setattr(doctor.bench.assemble, "load", blind)
-    assert "the model hardly looks" in failed(findings())["pictures"]
+    assert "the model hardly looks" in failed(findings())["media"]
 
 
 class Stuck(Hf):

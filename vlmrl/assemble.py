@@ -103,7 +103,7 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
         tracker = Tracker(config, config.folder, config.run.steps, done)
     stack.enter_context(tracker)
     batches = _batches(config, held_out, policy, config.evaluation, quarantine, shared=True)
-    shown = picture_prompts(config, held_out or train_sources, policy, quarantine)
+    shown = media_prompts(config, held_out or train_sources, policy, quarantine)
     checks = Checks(
         config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
     )
@@ -341,16 +341,16 @@ def _loader(
     )
 
 
-def picture_prompts(
+def media_prompts(
     config: Config, sources: Sequence[Source], policy: Policy, quarantine: Quarantine
 ) -> list[Prompt]:
-    """The prompts that `vlmrl.checks` asks again and again: the first of each source with pictures."""
+    """The prompts that `vlmrl.checks` asks again and again: the first of each source with media."""
     prompts: list[Prompt] = []
     for number, source in enumerate(sources, start=1):
         wanted = config.checks.canary_prompts * number // len(sources) - len(prompts)
         first = replace(source, rows=source.rows[: 4 * config.checks.canary_prompts])
         batches = _batches(config, [first], policy, None, quarantine)()
-        shown = (p for batch in batches for p in batch.prompts if p.images)
+        shown = (p for batch in batches for p in batch.prompts if p.media)
         prompts += itertools.islice(shown, wanted)
     return prompts
 

@@ -1,20 +1,24 @@
-"""Does the model look? The same questions with other pictures, and what that costs its own answers.
+"""Does the model look? The same questions with other media, and what that costs its own answers.
 
-A model that answers from the words alone can still earn a reward, and one whose pictures never
-arrive still writes fluent text. Its answers then do not depend on the pictures, which shows.
+A model that answers from the words alone can still earn a reward, and one whose pictures, clips or
+recordings never arrive still writes fluent text. Its answers then do not depend on them, which shows.
+Other media have the sizes, times and lengths of a prompt's own, so its ids stay as they are.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from PIL import Image
 
 from vlmrl.batching import pack
 from vlmrl.data.prompt import with_media
+from vlmrl.decoded import Clip, Decoded, Recording, kind_of
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.forward import completion_logprobs
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rewards, Rollouts
@@ -23,17 +27,18 @@ from vlmrl.scoring import Scorer
 if TYPE_CHECKING:
     from vlmrl.policy import Policy
 
-GRAY = (128, 128, 128)
+GRAY = 128
 MICRO_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Reliance:
-    """What other pictures cost the model's own greedy completions.
+    """What other media cost the model's own greedy completions.
 
     `blank_logprob_drop`, `swap_logprob_drop`: mean fall of a token's log-prob (nats, at temperature
-    1) when every picture is mid-gray, or is another prompt's. `blank_reward_drop`: mean reward with
-    the pictures less that of new greedy completions without. None: nothing to measure it on.
+    1) when every picture and frame is mid-gray and every recording silent, or all are those of other
+    prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
+    the media less that of new greedy completions to blank ones. None: nothing to measure it on.
     """
 
     blank_logprob_drop: float
@@ -49,13 +54,14 @@ class Reliance:
         """What is wrong, in plain words, where a drop in log-prob is below the floor."""
         if self.blank_logprob_drop < floor:
             return (
-                "the model hardly looks: gray pictures instead of the real ones cost its own "
-                f"answers {self.blank_logprob_drop:.2g} nats a token (checks.canary_floor is "
-                f"{floor:g}); it guesses from the words, or the pictures do not reach it"
+                "the model hardly looks: gray pictures and frames, or silence, instead of the real "
+                f"ones cost its own answers {self.blank_logprob_drop:.2g} nats a token "
+                f"(checks.canary_floor is {floor:g}); it guesses from the words, or its media do "
+                "not reach it"
             )
         if self.swap_logprob_drop is not None and self.swap_logprob_drop < floor:
             return (
-                "the model does not tell pictures apart: those of other prompts cost its own "
+                "the model does not tell its media apart: those of other prompts cost its own "
                 f"answers {self.swap_logprob_drop:.2g} nats a token (checks.canary_floor is "
                 f"{floor:g}); it may give one answer to all"
             )
@@ -70,7 +76,7 @@ def reliance(
     max_tokens: int,
     progress: float = 0.0,
 ) -> Reliance:
-    """How much the answers to these prompts, each with at least one picture, rest on the pictures.
+    """How much the answers to these prompts, each with at least one medium, rest on the media.
 
     Deterministic; draws nothing from any generator of the training. Group and batch verifiers do
     not speak here, as in an evaluation.
@@ -81,51 +87,119 @@ def reliance(
     model = (policy.family, policy.processor)
     blank = PromptBatch(tuple(with_media(p, blanks(p), *model) for p in prompts))
     blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
-    others = donors(prompts)
-    swap_drop = None
-    if all(donor is not None for donor in others):
-        pairs = zip(prompts, others, strict=True)
-        swapped = PromptBatch(tuple(with_media(p, d, *model) for p, d in pairs if d is not None))
-        swap_drop = own - _mean_logprob(policy, replace(seen, batch=swapped))
     rewards = scorer.score(seen, progress, whole=False)
     guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
-    return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed))
+    return Reliance(blank_drop, _swap_drop(policy, seen), _reward_drop(rewards, guessed))
 
 
-def blanks(prompt: Prompt) -> list[Image.Image]:
-    """A mid-gray picture for each of the prompt's, of its size."""
-    return [Image.new("RGB", image.size, GRAY) for image in prompt.images]
+def blanks(prompt: Prompt) -> list[Decoded]:
+    """For each of the prompt's media one of its size, times and length without content.
 
-
-def donors(prompts: Sequence[Prompt]) -> list[list[Image.Image] | None]:
-    """For each prompt the pictures of the next one that shows something else, in its own sizes.
-
-    The next prompt with pictures of the same sizes is preferred: its pictures are used as they are.
-    None where all other prompts show the same.
+    Pictures and frames are mid-gray, recordings and the sound of clips silent.
     """
-    found: list[list[Image.Image] | None] = []
-    for at, prompt in enumerate(prompts):
-        following = [*prompts[at + 1 :], *prompts[:at]]
-        different = [p for p in following if _content(p) != _content(prompt)]
-        different.sort(key=lambda p: _sizes(p) != _sizes(prompt))
-        found.append(_fitted(different[0], prompt) if different else None)
-    return found
+    return [_blank(medium) for medium in prompt.media]
 
 
-def _fitted(donor: Prompt, prompt: Prompt) -> list[Image.Image]:
-    given = [donor.images[i % len(donor.images)] for i in range(len(prompt.images))]
-    return [
-        image if image.size == own.size else image.resize(own.size)
-        for image, own in zip(given, prompt.images, strict=True)
+def _blank(medium: Decoded) -> Decoded:
+    if isinstance(medium, Recording):
+        return replace(medium, samples=np.zeros_like(medium.samples))
+    if isinstance(medium, Clip):
+        sound = medium.sound and replace(medium.sound, samples=np.zeros_like(medium.sound.samples))
+        return replace(medium, frames=np.full_like(medium.frames, GRAY), sound=sound)
+    return Image.new("RGB", medium.size, (GRAY,) * 3)
+
+
+def donors(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
+    """For each prompt the media of others, made to fit its own in size, times and length.
+
+    For each kind of medium they are those of the next prompt that shows something else; one whose
+    media of that kind have the same sizes is preferred, and its media are used as they are. None
+    where for one of the prompt's kinds all others show the same, or nothing.
+    """
+    by_kind = [_by_kind(prompt) for prompt in prompts]
+    return [_lent(prompt.media, by_kind, at) for at, prompt in enumerate(prompts)]
+
+
+Kinds = dict[str, tuple[Sequence[Decoded], str]]
+"""A prompt's media of each kind, with a digest of their content."""
+
+
+def _by_kind(prompt: Prompt) -> Kinds:
+    found: dict[str, list[Decoded]] = {}
+    for medium in prompt.media:
+        found.setdefault(kind_of(medium), []).append(medium)
+    return {kind: (media, _digest(media)) for kind, media in found.items()}
+
+
+def _lent(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
+    """Media of other prompts in place of `media`, which are those of number `at`."""
+    lent = {}
+    for kind, (own, digest) in prompts[at].items():
+        following = [p[kind] for p in (*prompts[at + 1 :], *prompts[:at]) if kind in p]
+        different = [other for other, others in following if others != digest]
+        if not different:
+            return None
+        different.sort(key=lambda other: _sizes(other) != _sizes(own))
+        donor = different[0]
+        lent[kind] = iter([_fitted(donor[i % len(donor)], m) for i, m in enumerate(own)])
+    return [next(lent[kind_of(medium)]) for medium in media]
+
+
+def _fitted(other: Decoded, own: Decoded) -> Decoded:
+    """The other medium in the size of `own`, which is of the same kind."""
+    if isinstance(own, Recording):
+        assert isinstance(other, Recording)
+        return replace(own, samples=np.resize(other.samples, len(own.samples)))
+    if isinstance(own, Clip):
+        assert isinstance(other, Clip)
+        places = np.linspace(0, len(other.frames) - 1, len(own.frames)).round().astype(int)
+        frames = [_resized(Image.fromarray(other.frames[i]), own.size) for i in places]
+        sound = own.sound
+        if sound is not None and other.sound is not None:
+            sound = replace(sound, samples=np.resize(other.sound.samples, len(sound.samples)))
+        return replace(own, frames=np.stack([np.asarray(frame) for frame in frames]), sound=sound)
+    assert isinstance(other, Image.Image)
+    return _resized(other, own.size)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    return image if image.size == size else image.resize(size)
+
+
+def _sizes(media: Sequence[Decoded]) -> list[tuple[int, ...]]:
+    return [m.size if isinstance(m, Image.Image) else _pixels(m).shape for m in media]
+
+
+def _digest(media: Sequence[Decoded]) -> str:
+    whole = hashlib.sha256()
+    for medium in media:
+        whole.update(_pixels(medium).tobytes())
+    return whole.hexdigest() + str(_sizes(media))
+
+
+def _pixels(medium: Decoded) -> np.ndarray:
+    """What a person would see, or hear, of it."""
+    if isinstance(medium, Clip):
+        return medium.frames
+    return medium.samples if isinstance(medium, Recording) else np.asarray(medium)
+
+
+def _swap_drop(policy: Policy, seen: Rollouts) -> float | None:
+    """Mean fall of log-prob with other prompts' media, over the prompts that are lent any."""
+    lent = [
+        (number, with_media(prompt, media, policy.family, policy.processor))
+        for number, (prompt, media) in enumerate(
+            zip(seen.batch.prompts, donors(seen.batch.prompts), strict=True)
+        )
+        if media is not None
     ]
-
-
-def _sizes(prompt: Prompt) -> list[tuple[int, int]]:
-    return [image.size for image in prompt.images]
-
-
-def _content(prompt: Prompt) -> list[bytes]:
-    return [image.tobytes() for image in prompt.images]
+    if not lent:
+        return None
+    written = tuple(seen.completions[number] for number, _ in lent)
+    own = PromptBatch(tuple(seen.batch.prompts[number] for number, _ in lent))
+    swapped = PromptBatch(tuple(prompt for _, prompt in lent))
+    before, after = (Rollouts(batch, written) for batch in (own, swapped))
+    return _mean_logprob(policy, before) - _mean_logprob(policy, after)
 
 
 def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:

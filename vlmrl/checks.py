@@ -21,7 +21,7 @@ PARITY_PROMPTS = 2
 
 @dataclass(frozen=True)
 class Checks:
-    """The checks of a run; `prompts` are a few fixed ones with pictures (perhaps none)."""
+    """The checks of a run; `prompts` are a few fixed ones with media (perhaps none)."""
 
     config: ChecksConfig
     policy: Policy

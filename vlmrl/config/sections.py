@@ -272,10 +272,10 @@ class ChecksConfig(Section):
     parity_exact: bool = False
     """Also compare engines that are exact by construction (`hf`)."""
     canary_every: int = Field(50, ge=0)
-    """Blank and swap the pictures of a few prompts at the start and every N steps; 0: never."""
+    """Blank and swap the media of a few prompts at the start and every N steps; 0: never."""
     canary_prompts: int = Field(8, ge=2)
     canary_floor: float | None = Field(0.01, ge=0)
-    """Warn when a change of pictures costs the model's own answers less than this many nats a
+    """Warn when a change of media costs the model's own answers less than this many nats a
     token; absent: never."""
     canary_stop: bool = False
     """Stop the run instead of warning."""

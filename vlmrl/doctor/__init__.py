@@ -20,7 +20,7 @@ CHECKS = {
     "lengths": data.lengths,
     "processor": data.processor,
     "verifiers": data.verifiers,
-    "pictures": model.pictures,
+    "media": model.media,
     "coordinates": model.coordinates,
     "memory": model.memory,
     "parity": model.first_parity,

@@ -53,9 +53,9 @@ class Bench:
 
     @property
     def shown(self) -> list[Prompt]:
-        """The first prompts with pictures, as many as the canary takes."""
-        with_pictures = [prompt for prompt in self.prompts if prompt.images]
-        return with_pictures[: self.config.checks.canary_prompts]
+        """The first prompts with media, as many as the canary takes."""
+        with_media = [prompt for prompt in self.prompts if prompt.media]
+        return with_media[: self.config.checks.canary_prompts]
 
 
 def build(config: Config, stack: ExitStack) -> Bench:

@@ -23,17 +23,17 @@ from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollo
 BATCH = 4
 """Prompts of the training step."""
 BLIND = 1e-5
-"""A model whose log-probs move less than this with the pictures (nats) does not get them at all."""
+"""A model whose log-probs move less than this with the media (nats) does not get them at all."""
 NUDGE = 0.05
 """Size of the change of weights that must reach the engine, relative to their own deviation."""
 CLEAR = 0.1
 """How much better (IoU) another space must fit before it is worth a warning."""
 
 
-def pictures(bench: Bench) -> Iterator[Finding]:
-    """The model's answers depend on the pictures."""
+def media(bench: Bench) -> Iterator[Finding]:
+    """The model's answers depend on the pictures, clips and recordings."""
     if not bench.shown:
-        yield Finding("ok", "pictures", "no prompt shows a picture")
+        yield Finding("ok", "media", "no prompt has media")
         return
     limit = bench.config.rollout.max_tokens
     found = reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
@@ -41,9 +41,9 @@ def pictures(bench: Bench) -> Iterator[Finding]:
     floor = bench.config.checks.canary_floor
     complaint = found.complaint(BLIND) or (found.complaint(floor) if floor is not None else None)
     if complaint is None:
-        yield Finding("ok", "pictures", f"the model looks: {drops}")
+        yield Finding("ok", "media", f"the model looks: {drops}")
     else:
-        yield Finding("FAIL" if found.complaint(BLIND) else "warn", "pictures", complaint)
+        yield Finding("FAIL" if found.complaint(BLIND) else "warn", "media", complaint)
 
 
 def coordinates(bench: Bench) -> Iterator[Finding]:
