@@ -6,9 +6,17 @@ and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture)
 `width`, `height`, `span` ([start, end] in seconds), `options` (texts).
 
 What is true of a row is what its question asks for, told by its answer: a box list means boxes, a
-`span` a span, an integer beside `count` a number, one of the `options` (or of those that the question
-names) or its letter a choice, else a text (and a number too, if it reads as one). Boxes that only back
-up another answer go to `meta["boxes"]`.
+`span` a span, an integer beside `count` a number, one of the options that the row states a choice,
+else a text (and a number too, if it reads as one). Boxes that only back up another answer go to
+`meta["boxes"]`.
+
+A row states options under the key `options` or `choices` (a list, or "(A) cat (B) dog"; not where its
+`problem_type` is another than "multiple choice"), or in its question: "Answer with one of: cat, dog.",
+"Answer "yes" or "no".", or "(A) cat (B) dog Answer with the letter.". Options that the question does
+not list are put under it. Letters that nobody asks for make no choice.
+
+Rows of Video-R1, R1-AQA and VideoChat-R1 (grounded questions) are read under their own keys
+(`vlmrl.data.published`).
 """
 
 from __future__ import annotations
@@ -17,20 +25,20 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl import truths
-from vlmrl.data import demos
+from vlmrl.data import choices, demos
 from vlmrl.data.card import WHERE, Card
-from vlmrl.data.choices import LETTERS
 from vlmrl.data.media import reference
 from vlmrl.data.places import check_inside
+from vlmrl.data.published import under_our_keys
 from vlmrl.data.readers import open_rows
 from vlmrl.data.source import View
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Frame, MediaKind, Sample, Truth
+from vlmrl.schema import Box, Demo, Frame, MediaKind, Sample, Truth
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
 _LABELLED = re.compile(
@@ -87,6 +95,7 @@ class Records(Card):
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One row as a sample."""
+        row = under_our_keys(row)
         for key in ("question", "answer"):
             if not isinstance(row.get(key), str) or not row[key].strip():
                 raise UserError(f"key {key!r}: a text is wanted, found {row.get(key)!r:.60}")
@@ -96,12 +105,17 @@ class Records(Card):
             raise UserError(f"key 'id': a text or integer is wanted, found {name!r:.60}")
         rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
+        if options := _stated(row):
+            question = choices.with_options(question, options)
+        demo = demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid)
+        grounded = truth.choice is not None and truth.spans is not None
         return Sample(
             id=str(name),
             source=source,
             parts=(*(reference(path, self._folder, kind) for kind, path in _media(row)), question),
             truth=truth,
-            demo=demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid),
+            template="think_answer_glue" if grounded else "think_answer",
+            demo=Demo(text=truth.choice, evidence=truth.spans) if grounded else demo,
             meta=_meta(row, truth),
         )
 
@@ -111,7 +125,7 @@ class Records(Card):
 
     def group(self, row: Mapping[str, Any]) -> str | None:
         """The first medium: its questions stay together."""
-        media = _media(row)
+        media = _media(under_our_keys(row))
         return str(media[0][1]) if media else None
 
     def corpus(self) -> list[str]:
@@ -151,8 +165,12 @@ def _truth(row: Mapping[str, Any]) -> Truth:
         return Truth(boxes=boxes, none=not boxes)
     if row.get("span") is not None:
         return truths.read({"spans": [row["span"]]}, Frame())
-    if row.get("options") is not None:
-        return _choice(row["options"], answer)
+    if options := _stated(row) or choices.asked(row["question"]):
+        truth = choices.choice_truth(options, answer)
+        if row.get("spans") is None:
+            return truth
+        spans = truths.read({"spans": row["spans"]}, Frame()).spans
+        return replace(truth, spans=spans)
     if options := _options(row["question"]):
         if answer not in options:
             raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
@@ -162,6 +180,17 @@ def _truth(row: Mapping[str, Any]) -> Truth:
     if _NUMBER.fullmatch(answer):
         return Truth(text=(answer,), number=float(answer.replace(",", "")))
     return Truth(text=(answer,))
+
+
+def _stated(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options that the row states under a key of their own; empty: none, it is no choice."""
+    for key in ("options", "choices"):
+        if row.get(key) and row.get("problem_type", "multiple choice") == "multiple choice":
+            try:
+                return choices.options_of(row[key])
+            except UserError as error:
+                raise UserError(f"key {key!r}: {error}") from error
+    return ()
 
 
 def _is_json_list(answer: str) -> bool:
@@ -189,14 +218,6 @@ def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
     check_inside(boxes, frame)
     stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
     return truths.read({"boxes": stated}, frame).boxes or ()
-
-
-def _choice(options: Any, answer: str) -> Truth:
-    if not isinstance(options, list) or not all(isinstance(o, str) and o for o in options):
-        raise UserError(f"key 'options': a list of texts is wanted, found {options!r:.60}")
-    if answer not in (*options, *LETTERS[: len(options)]):
-        raise UserError(f"key 'answer': {answer!r} is none of the options, nor a letter of one")
-    return Truth(choice=answer, options=tuple(options), text=(answer,))
 
 
 def _options(question: str) -> tuple[str, ...]:

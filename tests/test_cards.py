@@ -60,7 +60,8 @@ def agrees(truth: Truth, row: Mapping[str, Any]) -> None:
         assert truth == Truth(number=int(row["answer"]))
     elif truth.choice is not None:
         assert truth.choice == row["answer"]
-        assert len(truth.options or ()) in (2, 4, 6)
+        assert list(truth.options or ()) == row["options"] if "options" in row else True
+        assert len(truth.options or ()) in (2, 3, 4, 6)
     else:
         assert truth.text == (row["answer"],)
 

@@ -340,18 +340,26 @@ def choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | Non
         return None, f"answer longer than {literal.MAX_CHARS} characters"
     last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
     plain = text.normalised(answer)
-    texts = {text.normalised(o): chr(ord("A") + i) for i, o in enumerate((options or ())[:26])}
-    if plain in texts:
-        return texts[plain], ""
+    if named := _named(answer, options or ()):
+        return named, ""
     if len(plain) == 1 and "A" <= plain.upper() <= last:
         return plain.upper(), ""
-    if (leading := _LEADING.match(answer)) and text.normalised(leading[2]) in texts:
-        letter, named = leading[1], texts[text.normalised(leading[2])]
+    if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
+        letter = leading[1]
         return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
     picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
     if len(picked) == 1:
         return picked.pop(), ""
     return None, f"{len(picked)} different letters" if picked else "no option found in the answer"
+
+
+def _named(said: str, options: Sequence[str]) -> str | None:
+    """The letter of the one option whose text this is, to the letter or else normalised."""
+    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
+    if not found:
+        plain = text.normalised(said)
+        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
+    return chr(ord("A") + found[0]) if len(found) == 1 else None
 
 
 def yes_no(answer: str) -> tuple[bool | None, str]:
