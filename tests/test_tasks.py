@@ -5,6 +5,7 @@ Four are run to the end by the command line, from a cold start to the report.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -15,16 +16,25 @@ from typing import Any
 
 import pytest
 import task_data
-from small import loaded
+from small import CORPUS, TEXT, loaded
 from test_report import Page
 
 from vlmrl import answers, cli, runfolder
 from vlmrl.components import resolve
-from vlmrl.config import Config, RewardConfig, SourceConfig, VideoConfig, load
+from vlmrl.config import (
+    BuildConfig,
+    Config,
+    ModelConfig,
+    RewardConfig,
+    SourceConfig,
+    VideoConfig,
+    load,
+)
 from vlmrl.data.decode import decode
 from vlmrl.data.media import Reading
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.source import open_source, reading_of
+from vlmrl.models.loading import Loaded, load_model
 from vlmrl.plugins import names
 from vlmrl.verifier import GroupVerifier
 
@@ -58,6 +68,7 @@ TASKS = {
     "real_clips": Task(None, answered("zzz"), shared=True),
     "audio_qa": Task(task_data.audio_qa, answered("D"), "qwen2_audio"),
     "spoken_digits": Task(task_data.spoken_digits, answered("5"), "qwen2_audio"),
+    "real_recordings": Task(None, answered("zzz"), "qwen2_audio", shared=True),
     "sound_tags": Task(task_data.audioset, answered("Rain"), "qwen2_audio"),
     "sound_events": Task(task_data.audioset_strong, answered(LATE), "qwen2_audio"),
     "transcription": Task(task_data.librispeech, answered("nothing at all"), "qwen2_audio"),
@@ -104,12 +115,19 @@ def test_the_page_names_what_there_is() -> None:
         assert used - {"format"} == set(verifiers)
 
 
+@functools.cache
+def hearing() -> Loaded:
+    """A small Qwen2-Audio that hears ten seconds."""
+    build = BuildConfig(family="qwen2_audio", text=TEXT, audio={"max_source_positions": 500})
+    return load_model(ModelConfig(build=build), CORPUS, seed=0)
+
+
 def scores(
     source: SourceConfig, rewards: list[RewardConfig], task: Task, reading: Reading
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """What the source's first sample pays for its demonstration, and for the wrong completion."""
     opened = open_source(source, reading=reading)
-    model = loaded(task.family)
+    model = hearing() if task.family == "qwen2_audio" else loaded(task.family)
     sample = opened.sample(0)
     media = decode(sample, opened.access, opened.reading)
     asked = answers.instruction(sample.template, sample.truth, model.family.space)
@@ -260,6 +278,8 @@ def test_sound_events_from_a_cold_start_to_spans_under_the_waveform(
     dogs = [a for a in page.with_class("span") if a["title"] == "Dog"]
     assert len(dogs) > len(cards)
     assert {a["style"] for a in dogs} >= {"left: 0.0%; width: 62.5%"}
+    lanes = [a["class"] for a in page.with_class("lane")]
+    assert lanes.count("lane truth") == 2 * len(cards)  # one for the dog, one for the rain
     assert len([tag for tag, _ in page.tags if tag == "audio"]) == len(cards)
 
 
