@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +23,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from vlmrl import assemble, config
 from vlmrl.config import SourceConfig
 from vlmrl.data import decode as decode_module
 from vlmrl.data.card import Card
 from vlmrl.data.loader import Loader, eval_batches, permutation
 from vlmrl.data.media import Access
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import Source, open_source, select
+from vlmrl.data.source import Source, open_source, reading_of, select
 from vlmrl.errors import UserError
+from vlmrl.policy import Policy
 from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth
 
 
@@ -85,6 +88,19 @@ def take(loader: Loader, batches: int) -> list[str]:
     """Source and id of the prompts of the next batches."""
     found = [p for _ in range(batches) for p in loader.next().prompts]
     return [f"{p.sample.source}/{p.sample.id}" for p in found]
+
+
+def settle(reached: Callable[[], bool]) -> None:
+    """Wait until something holds, at most 30 s."""
+    end = time.monotonic() + 30
+    while not reached() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert reached()
+
+
+def threads() -> list[str]:
+    """Names of the threads that loaders have started and that live."""
+    return [t.name for t in threading.enumerate() if t.name == "loader"]
 
 
 class Meeting:
@@ -150,7 +166,8 @@ def test_ranks_share_the_rows_of_one_rank(
     assert all(each == shards[0] for each in shards)
 
 
-def test_a_bad_row_leaves_ranks_the_batches_of_one_rank(folder: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_row_leaves_ranks_the_batches_of_one_rank(folder: Path, workers: int) -> None:
     paths = [*GOOD[:5], "", "broken.png", *GOOD[5:]]
     alone = Loader([pictures(folder, paths)], prompt, 4, quarantine_limit=0.5)
     meeting = Meeting(2)
@@ -158,9 +175,9 @@ def test_a_bad_row_leaves_ranks_the_batches_of_one_rank(folder: Path) -> None:
     def shard(rank: int) -> list[Prompt]:
         gather = functools.partial(meeting.gather, rank)
         source = pictures(folder, paths)
-        limit = {"quarantine_limit": 0.5}
-        loader = Loader([source], prompt, 4, rank=rank, world=2, gather=gather, **limit)
-        return [p for _ in range(5) for p in loader.next().prompts]
+        limit = {"quarantine_limit": 0.5, "workers": workers}
+        with Loader([source], prompt, 4, rank=rank, world=2, gather=gather, **limit) as loader:
+            return [p for _ in range(5) for p in loader.next().prompts]
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(shard, range(2))
@@ -241,7 +258,120 @@ def test_decoding_ahead_stays_within_its_bytes(
             loader._pool, "submit", lambda *a, **k: started.append(1) or submit(*a, **k)
         )
         loader.next()
-    assert len(started) == 8 + 1  # two fit into 2 MiB: one in use, the next one waiting
+        # Three finished prompts are past 2 MiB, and one more picture is under way.
+        settle(lambda: len(started) == 8 + 3 + 1)
+        time.sleep(0.2)
+    assert len(started) == 8 + 3 + 1
+
+
+def test_prompts_are_made_ahead_and_the_state_is_that_of_what_was_handed_out(folder: Path) -> None:
+    made: list[str] = []
+
+    def noting(sample: Sample, images: list[Image.Image]) -> Prompt:
+        made.append(threading.current_thread().name)
+        return prompt(sample, images)
+
+    with Loader([numbers(500)], noting, 3, workers=1) as loader:
+        loader.next()
+        settle(lambda: len(made) == 3 + 6)  # two batches ahead, and no more
+        time.sleep(0.1)
+        assert len(made) == 9
+        assert loader.state["draws"] == loader.state["seen"] == 3
+    assert set(made) == {"loader"}
+    assert not threads()
+
+
+def test_bad_rows_that_were_made_ahead_are_noted_when_they_are_met(folder: Path) -> None:
+    source = pictures(folder, ["text"] * 3 + [""] * 3 + ["text"] * 24)
+    with Loader([source], prompt, 1, seed=2, workers=1, quarantine_limit=1) as loader:
+        counts = []
+        for _ in range(20):
+            loader.next()
+            time.sleep(0.01)
+            counts.append((loader.state["bad"], loader.quarantine.counts["row"]))
+    assert all(bad == noted for bad, noted in counts)
+    assert counts[0] < counts[-1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fault_goes_up_after_the_batches_before_it(workers: int) -> None:
+    seen: list[str] = []
+
+    def failing(sample: Sample, images: list[Image.Image]) -> Prompt:
+        seen.append(sample.id)
+        if len(seen) == 6:
+            raise OSError(28, "No space left on device")
+        return prompt(sample, images)
+
+    with Loader([numbers(30)], failing, 2, workers=workers) as loader:
+        assert [int(p.sample.id[6:]) for _ in range(2) for p in loader.next().prompts]
+        state = loader.state
+        with pytest.raises(OSError, match="No space left"):
+            loader.next()
+        assert not loader.quarantine.counts
+        loader.restore(state)
+        assert [p.sample.id for p in loader.next().prompts] == seen[4:6]
+    assert not threads()
+
+
+def drawn(sources: Sequence[Source], seed: int) -> list[int]:
+    """The sources of the first two draws."""
+    return [Loader(sources, prompt, 1, seed=seed)._source(number) for number in (0, 1)]
+
+
+def sleep_long(*_: Any) -> None:
+    time.sleep(600)
+
+
+def test_close_and_restore_end_the_thread_at_once_though_a_decoder_hangs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [numbers(30), pictures(folder, GOOD)]
+    wanted = ["numbers", "pictures"]
+    seed = next(n for n in range(99) if [sources[s].name for s in drawn(sources, n)] == wanted)
+    loader = Loader(sources, prompt, 1, seed=seed, workers=1)
+    first = loader.state
+    monkeypatch.setattr(decode_module, "_decode_bounded", sleep_long)
+    loader.next()
+    assert threads()
+    loader.restore(first)
+    assert not threads()
+    loader.next()
+    assert threads()
+    loader.close()
+    assert not threads()
+    loader.close()
+
+
+def test_the_thread_makes_the_same_tensors_and_leaves_the_trainer_alone() -> None:
+    settings = config.load("video_grounding")
+    sources = [open_source(SourceConfig(card="clips"), reading=reading_of(settings.data))]
+    policy = Policy(*assemble.load(settings, None, sources), settings.model)
+    texts = ["When is the square red?", "When?"]
+    threads_before = torch.get_num_threads()
+    torch.manual_seed(5)
+    random = torch.get_rng_state()
+    found = []
+    for workers in (0, 1):
+        update = settings.data.model_copy(update={"workers": workers})
+        changed = settings.model_copy(update={"data": update})
+        with assemble._loader(changed, sources, policy, 4, Quarantine()) as loader:
+            prompts = []
+            for _ in range(3):
+                prompts += loader.next().prompts
+                # Padding changes a fast tokenizer: in use by another thread it would refuse.
+                for _ in range(20):
+                    policy.processor.tokenizer(texts, padding=True)
+            found.append(prompts)
+    for alone, ahead in zip(*found, strict=True):
+        assert (alone.sample, alone.text, alone.frame) == (ahead.sample, ahead.text, ahead.frame)
+        assert alone.encoded.ids == ahead.encoded.ids
+        assert torch.equal(alone.encoded.position_ids, ahead.encoded.position_ids)
+        assert alone.encoded.tensors.keys() == ahead.encoded.tensors.keys()
+        for key, tensor in alone.encoded.tensors.items():
+            assert torch.equal(tensor, ahead.encoded.tensors[key])
+    assert torch.get_num_threads() == threads_before
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def exit_at_once(*_: Any) -> None:

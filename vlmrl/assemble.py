@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -306,15 +307,19 @@ def rewards_by_source(config: Config) -> dict[str, Any]:
 
 
 def prompt_maker(
-    policy: Policy, instruct: dict[str, bool]
+    policy: Policy, instruct: dict[str, bool], processor: Any = None
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
-    """What turns a sample and its media into a prompt; `instruct` says per source whether to instruct."""
+    """What turns a sample and its media into a prompt; `instruct` says per source whether to instruct.
+
+    `processor` is used instead of the policy's own.
+    """
+    processor = policy.processor if processor is None else processor
 
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
         text = ""
         if instruct.get(sample.source, True):
             text = answers.instruction(sample.template, sample.truth, policy.family.space)
-        return make_prompt(sample, media, policy.family, policy.processor, text)
+        return make_prompt(sample, media, policy.family, processor, text)
 
     return make
 
@@ -326,9 +331,11 @@ def _loader(
     size: int,
     quarantine: Quarantine,
 ) -> Loader:
+    # The loader's thread has its own: two threads may not use one tokenizer at once.
+    processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
         with_sound(sources, policy.family),
-        prompt_maker(policy, instructed(config)),
+        prompt_maker(policy, instructed(config), processor),
         size,
         seed=config.run.seed,
         rank=distributed.rank(),

@@ -96,6 +96,15 @@ def kind_of(decoded: Decoded) -> Literal["image", "video", "audio"]:
     return "video" if isinstance(decoded, Clip) else "image"
 
 
+def num_bytes(decoded: Decoded) -> int:
+    """Bytes that its pixels or samples take."""
+    if isinstance(decoded, Recording):
+        return decoded.samples.nbytes
+    if isinstance(decoded, Clip):
+        return decoded.frames.nbytes + (num_bytes(decoded.sound) if decoded.sound else 0)
+    return 3 * decoded.width * decoded.height
+
+
 def described(decoded: Decoded) -> str:
     """What a decoded medium is, for a person."""
     if isinstance(decoded, Recording):

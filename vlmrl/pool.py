@@ -11,6 +11,8 @@ import functools
 import multiprocessing
 import os
 import signal
+import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
@@ -40,24 +42,34 @@ class DeadlinePool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._pool: ProcessPool | None = None
+        self._futures: weakref.WeakSet[ProcessFuture[Any]] = weakref.WeakSet()
+        self._lock = threading.RLock()
 
     def submit(
         self, function: Callable[..., Any], *arguments: Any, deadline: float
     ) -> ProcessFuture[Any]:
         """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun."""
-        if self._pool is None or not self._pool.active:
-            self.close()
-            self._pool = _start(self.workers)
-        return self._pool.schedule(
-            _bounded, args=(function, deadline, *arguments), timeout=deadline
-        )
+        with self._lock:
+            if self._pool is None or not self._pool.active:
+                self.close()
+                self._pool = _start(self.workers)
+            future: ProcessFuture[Any] = self._pool.schedule(
+                _bounded, args=(function, deadline, *arguments), timeout=deadline
+            )
+            self._futures.add(future)
+            return future
 
     def close(self) -> None:
-        """Kill what runs and end the workers."""
-        if self._pool is not None:
+        """Kill what runs and end the workers; a thread that waits for a result gets CancelledError."""
+        with self._lock:
+            if self._pool is None:
+                return
             self._pool.stop()
             self._pool.join()
             self._pool = None
+            for future in self._futures:
+                future.cancel()
+            self._futures.clear()
 
     def __enter__(self) -> DeadlinePool:
         return self

@@ -166,9 +166,9 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(4096, ge=1)
     """A longer prompt is dropped with a counted reason, never cut."""
     workers: int = Field(0, ge=0)
-    """Processes that decode media ahead; 0 decodes when a batch is asked for."""
+    """Processes that decode; with any, prompts are made ahead. 0: when a batch is asked for."""
     prefetch_mb: int = Field(256, ge=1)
-    """Bound on decoded media waiting in memory, MiB."""
+    """Bound on decoded media, and on finished prompts, that wait in memory, MiB each."""
     quarantine_limit: float = Field(0.05, ge=0, le=1)
     """Stop when more than this share of the rows seen (after the first 20) is bad."""
     allow_urls: bool = False

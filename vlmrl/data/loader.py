@@ -18,12 +18,16 @@ import numpy as np
 
 from vlmrl import distributed
 from vlmrl.data.decode import Job, Outcome, decode_in_order
+from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
 from vlmrl.data.source import Source, uniform
-from vlmrl.decoded import Decoded
+from vlmrl.decoded import Decoded, num_bytes
 from vlmrl.errors import UserError
 from vlmrl.pool import DeadlinePool
 from vlmrl.schema import Prompt, PromptBatch, Sample
+
+Found = Prompt | UserError | None
+"""A row's prompt, why it has none, or None if it was known to be bad."""
 
 Made = tuple[int, Prompt | str]
 """The number of a draw, and its prompt or why there is none."""
@@ -52,8 +56,10 @@ class Loader:
     """Batches of prompts without end. Use as a context manager, or `close` it, if it has workers.
 
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
-    stops the run. `workers` processes decode ahead of use (0: in line), holding about `prefetch_mb`
-    MiB of decoded pictures; the prompts and the state are the same with and without.
+    stops the run. With `workers` processes that decode, a thread makes the prompts ahead of use,
+    holding about `prefetch_mb` MiB of decoded media and as much of prompts (0: all in line, when a
+    batch is asked for). The prompts and the state are the same with and without, and the state is
+    that of what was handed out. `make` must then be safe to call in a thread.
 
     With several ranks (`gather` returns what each of them gave) all get the same batches, the ones
     that one rank would get; but each holds the media of its own prompts only (`Prompt.home`).
@@ -123,11 +129,14 @@ class Loader:
                 raise UserError(f"resume: the data have changed: {key} was {was}, now is {now}")
         self._tally.seen, self._tally.bad = state["seen"], state["bad"]
         self._mixture = Mixture(state["draws"], tuple(state["taken"]))
+        self.close()
         self._stream = self._prepared()
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the thread and the worker processes, at once."""
         if self._pool is not None:
+            if isinstance(self._stream, Prefetch):
+                self._stream.stop(self._pool.close)
             self._pool.close()
 
     def __enter__(self) -> Loader:
@@ -144,11 +153,16 @@ class Loader:
             "seed": self._seed,
         }
 
-    def _prepared(self) -> Iterator[tuple[Job[Draw], Outcome | None]]:
-        """All draws from here on, decoded."""
+    def _prepared(self) -> Iterator[tuple[Draw, Found]]:
+        """All draws of this rank from here on, with what is made of them; nothing is noted yet."""
         draws = enumerate(self._draws(self._mixture), self._mixture.draws)
         jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
-        return decode_in_order(jobs, self._pool, 2 * self._size, self._prefetch)
+        ahead = 2 * self._size
+        decoded = decode_in_order(jobs, self._pool, ahead, self._prefetch)
+        made = (
+            (job.key, _tried(job, media, self._make, self._max_tokens)) for job, media in decoded
+        )
+        return Prefetch(made, ahead, self._prefetch, _bytes) if self._pool else made
 
     def _draws(self, mixture: Mixture) -> Iterator[Draw]:
         taken = list(mixture.taken)
@@ -197,12 +211,8 @@ class Loader:
     def _made(self, numbers: Iterable[int]) -> Iterator[Made]:
         """What becomes of this rank's next draws; these are their numbers."""
         for number in numbers:
-            job, decoded = next(self._stream)
-            source, row = self.sources[job.key.source], job.key.row
-            yield (
-                number,
-                _finish(source, row, job, decoded, self._make, self._max_tokens, self.quarantine),
-            )
+            draw, found = next(self._stream)
+            yield number, _noted(self.sources[draw.source], draw.row, found, self.quarantine)
 
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
         """What all ranks made, in the order of the draws; the media of others are left out."""
@@ -241,7 +251,8 @@ def eval_batches(
     for source, row in places:
         job = Job((source, row), _sample(source, row, quarantine), source.access, source.reading)
         ((_, decoded),) = decode_in_order([job], None, 1, 0)
-        made = _finish(source, row, job, decoded, make, max_prompt_tokens, quarantine)
+        found = _tried(job, decoded, make, max_prompt_tokens)
+        made = _noted(source, row, found, quarantine)
         if isinstance(made, str):
             tally.wrong(made)
             continue
@@ -279,31 +290,39 @@ def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserEr
         return error
 
 
-def _finish(
-    source: Source,
-    row: int,
-    job: Job[Any],
-    decoded: Outcome | None,
-    make: Make,
-    max_tokens: int | None,
-    quarantine: Quarantine,
-) -> Prompt | str:
-    """The prompt of a decoded row, or why there is none; a new bad row is noted."""
-    # A bad row may be met again while it is being decoded ahead.
-    if decoded is None or row in quarantine.rows(source):
-        return f"{source.name} {source.split} row {row} (known)"
+def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int | None) -> Found:
+    """What becomes of a decoded row."""
+    if not isinstance(decoded, list):
+        return decoded
+    assert isinstance(job.sample, Sample)
     try:
-        if isinstance(decoded, UserError):
-            raise decoded
-        assert isinstance(job.sample, Sample)
         prompt = make(job.sample, decoded)
-        if max_tokens is not None and len(prompt.encoded.ids) > max_tokens:
-            length = len(prompt.encoded.ids)
-            raise TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")
-        return prompt
     except UserError as error:
-        quarantine.add(source, row, row_id(source, row), error)
-        return str(error)
+        return error
+    length = len(prompt.encoded.ids)
+    if max_tokens is not None and length > max_tokens:
+        return TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")
+    return prompt
+
+
+def _noted(source: Source, row: int, found: Found, quarantine: Quarantine) -> Prompt | str:
+    """The prompt of a row, or why there is none; a new bad row is noted."""
+    # A bad row may have been met again before it was noted.
+    if found is None or row in quarantine.rows(source):
+        return f"{source.name} {source.split} row {row} (known)"
+    if isinstance(found, UserError):
+        quarantine.add(source, row, row_id(source, row), found)
+        return str(found)
+    return found
+
+
+def _bytes(made: tuple[Draw, Found]) -> int:
+    """What a prompt with its media and tensors takes."""
+    found = made[1]
+    if not isinstance(found, Prompt):
+        return 0
+    tensors = sum(tensor.nbytes for tensor in found.encoded.tensors.values())
+    return tensors + sum(num_bytes(medium) for medium in found.media)
 
 
 def _without_media(prompt: Prompt) -> Prompt:
