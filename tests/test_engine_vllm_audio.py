@@ -1,13 +1,14 @@
 """Engine `vllm` with recordings: prompt ids and log-probs are the trainer's."""
 
 import pytest
-from small import CORPUS, TEXT, mixed_batch, policy, prompt
+from small import CORPUS, TEXT, mixed_batch, policy, prompt, recording
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from test_engine_vllm import change, engine_for, tokens
+from test_qwen2_5_omni import asked, clip, picture
 
-from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
+from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.probe import parity, probe_prompts
@@ -47,6 +48,24 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     engine.close()
 
 
-def test_the_omni_thinker_is_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"qwen2_5_omni_thinker.*thinker alone.*engine: hf"):
-        engine_for(policy("qwen2_5_omni"))
+@pytest.mark.parametrize("lora", [None, "merged", "adapter"])
+def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lora):
+    towers = {"adapter": ["language"], "merged": ["language", "audio", "vision"]}
+    adapted = {"lora": LoraConfig(rank=4, alpha=8, towers=towers[lora])} if lora else {}
+    made = policy("qwen2_5_omni", **adapted)
+    engine = engine_for(made, **({"lora": lora} if lora else {}))
+    sights = [picture(84, 56), recording(0.5), recording(4.1), picture(56, 84)]
+    prompts = [asked(made, *sights[:n]) for n in range(5)]
+    assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
+    change(made)
+    assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+    engine.sync(made)
+    assert parity(engine, made, prompts).max_abs < 1e-5
+    with pytest.raises(UserError, match=r"1 clips exceed the engine's max_clips \(0\)"):
+        engine.generate(PromptBatch((asked(made, clip(4)),)), Sampling(n=1, max_tokens=2))
+    engine.close()
+
+
+def test_clips_of_omni_are_refused_with_the_reason():
+    with pytest.raises(UserError, match=r"max_clips: vLLM lays clips.*use engine: hf"):
+        engine_for(policy("qwen2_5_omni"), max_clips=1)

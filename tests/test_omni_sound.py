@@ -52,7 +52,12 @@ def made(case):
 def hf_inputs(model, prompt):
     """What the HF processor makes of it when it is told to hear clips."""
     clips = [m for m in prompt.media if isinstance(m, Clip)]
-    sounds = [m.sound if isinstance(m, Clip) else m for m in prompt.media if m not in prompt.images]
+    sounding = [m for m in prompt.media if not isinstance(m, Picture)]
+    sounds = [m.sound if isinstance(m, Clip) else m for m in sounding]
+    told = {"use_audio_in_video": True}
+    if hasattr(model.processor, "load_audio_from_video"):  # transformers 5.23
+        of_clip = [clips.index(m) if isinstance(m, Clip) else None for m in sounding]
+        told = {"load_audio_from_video": True, "audio_from_video_indices": of_clip}
     return model.processor(
         text=[prompt.text],
         images=list(prompt.images) or None,
@@ -62,8 +67,8 @@ def hf_inputs(model, prompt):
             "fps": len(clips[0].paired().frames) / clips[0].duration,
             "do_sample_frames": False,
             "size": dict(model.processor.video_processor.size),
-            "use_audio_in_video": True,
         },
+        **told,
         return_tensors="pt",
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import safetensors.torch
 import torch
 
 from vlmrl.errors import UserError
@@ -54,9 +55,9 @@ class VllmOptions:
 
     def check(self, policy: Policy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
-        if policy.family.unserved:
-            name = policy.family.model_types[0]
-            raise UserError(f"{name}: {policy.family.unserved}; use engine: hf")
+        if self.max_clips and policy.family.unserved_clips:
+            why = policy.family.unserved_clips
+            raise UserError(f"engine option max_clips: {why}; use engine: hf")
         lora = policy.config.lora
         if self.lora != "adapter":
             return
@@ -147,6 +148,17 @@ def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
         for name, value in policy.base.state_dict().items()
         if ".lora_" not in name
     }
+
+
+def save_adapter(policy: Policy, folder: str) -> None:
+    """Write the adapter of a LoRA policy, its weights under the names that vLLM expects."""
+    assert policy.adapter is not None
+    policy.adapter.save_pretrained(folder)
+    file, of_peft = Path(folder) / "adapter_model.safetensors", "base_model.model."
+    weights = safetensors.torch.load_file(file)
+    named = {name.removeprefix(of_peft): weight for name, weight in weights.items()}
+    named = policy.family.export_names(named)
+    safetensors.torch.save_file({of_peft + n: w for n, w in named.items()}, file)
 
 
 def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:

@@ -41,8 +41,9 @@ class Worker:
         """What the trainer compares with its own model before it trusts this server."""
         model = self.vllm_config.model_config
         text = model.hf_config.get_text_config()
+        config = getattr(model.hf_config, "thinker_config", model.hf_config)  # of Qwen2.5-Omni
         return {
-            "model_type": model.hf_config.model_type,
+            "model_type": config.model_type,
             "hidden_size": text.hidden_size,
             "num_hidden_layers": text.num_hidden_layers,
             "vocab_size": text.vocab_size,

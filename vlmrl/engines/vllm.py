@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlmrl.engines import _model
 from vlmrl.engines._completions import Written, completions
-from vlmrl.engines._options import VllmOptions, base_weights, scratch, undisturbed, weight_bytes
+from vlmrl.engines._options import (
+    VllmOptions,
+    base_weights,
+    save_adapter,
+    scratch,
+    undisturbed,
+    weight_bytes,
+)
 from vlmrl.engines._requests import (
     Answer,
     EngineFault,
@@ -135,7 +142,8 @@ class Vllm(VllmOptions):
         policy: Policy = self._policy
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with scratch(weight_bytes(policy)) as folder, undisturbed():
-            policy.save(folder)
+            policy.family.export(policy.base, folder, policy.weights())
+            policy.processor.save_pretrained(folder)
             given = self.arguments(policy, folder)
             if policy.device.type == "cuda":
                 given["enable_sleep_mode"] = self.sleep
@@ -181,7 +189,7 @@ class Vllm(VllmOptions):
 
         number = 1 if self._adapter is None else self._adapter.lora_int_id + 1
         folder = scratch(0)
-        self._policy.adapter.save_pretrained(folder.name)
+        save_adapter(self._policy, folder.name)
         self._adapter = LoRARequest(f"step-{number}", number, folder.name)
         self._adapter_folder, old = folder, self._adapter_folder
         if old is not None:

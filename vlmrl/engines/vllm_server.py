@@ -244,7 +244,7 @@ class VllmServer(VllmOptions):
         model = folder / "model"
         weights = policy.weights() if weights is None else weights
         try:
-            policy.family.save(policy.base, str(model), weights)  # `policy.save` is for all ranks
+            policy.family.export(policy.base, str(model), weights)
             policy.processor.save_pretrained(model)
             given = self.arguments(policy, str(model))
             given["weight_transfer_config"] = {"backend": self._transfer.backend}

@@ -55,8 +55,8 @@ class Family:
     """Model types of its relatives that cannot be trained -> why."""
     hears_clips: ClassVar[bool] = False
     """Whether clips are shown with their sound."""
-    unserved: ClassVar[str] = ""
-    """Why vLLM cannot serve it; empty: it can."""
+    unserved_clips: ClassVar[str] = ""
+    """Why vLLM cannot show it clips; empty: it can."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.
@@ -145,6 +145,10 @@ class Family:
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Write a model with these weights (under its in-memory names) as `from_pretrained` reads it."""
         model.save_pretrained(folder, state_dict=dict(weights))
+
+    def export(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write a model with these weights as vLLM reads it; the base: as `save`."""
+        self.save(model, folder, weights)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Weights under the names vLLM expects; the base keeps the in-memory names."""

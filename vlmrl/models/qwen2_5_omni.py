@@ -5,12 +5,15 @@ Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", arXiv:2503.20215.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import safetensors.torch
 import torch
 import transformers
 
@@ -115,7 +118,7 @@ class Qwen25Omni(MropeFamily):
         f"{SOUND}.layers",
     )
 
-    unserved: ClassVar[str] = "vLLM knows the whole Qwen2.5-Omni only, not its thinker alone"
+    unserved_clips: ClassVar[str] = "vLLM lays clips of Qwen2.5-Omni otherwise than transformers"
 
     def reader(self) -> Any:
         """Of a whole model the thinker alone is read, from the weights `thinker.*`."""
@@ -250,6 +253,53 @@ class Qwen25Omni(MropeFamily):
         if not isinstance(features, OmniFeatures) or not features.heard:
             return embeds
         return placed(embeds, input_ids == model.config.audio_token_id, features.heard)
+
+    # ------------------------------------------------------------------------------ on the disk
+
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """The thinker alone, under its published names, also where a whole model was read."""
+        named = _published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def export(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """As a whole model that does not speak: vLLM knows no thinker alone."""
+        thinker = copy.deepcopy(model.config)
+        # To this vLLM listens, and it is True unless told; transformers listens to the thinker's.
+        thinker.text_config.tie_word_embeddings = _tied(model)
+        whole = transformers.Qwen2_5OmniConfig(
+            thinker_config=thinker.to_dict(),
+            enable_audio_output=False,
+            architectures=["Qwen2_5OmniForConditionalGeneration"],
+        )
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        whole.to_json_file(f"{folder}/config.json", use_diff=False)
+        named = self.export_names(_published(model, weights))
+        file = f"{folder}/model.safetensors"
+        safetensors.torch.save_file(
+            {n: w.contiguous() for n, w in named.items()}, file, {"format": "pt"}
+        )
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Those of the whole model, as published."""
+        return {f"thinker.{_beside_the_head(name)}": weight for name, weight in named.items()}
+
+
+def _published(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Under published names; a head that is tied to the embeddings is left out."""
+    left_out = "lm_head.weight" if _tied(model) else None
+    return {_beside_the_head(n): weight for n, weight in weights.items() if n != left_out}
+
+
+def _tied(model: Any) -> bool:
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def _beside_the_head(name: str) -> str:
+    """A weight's name where towers and decoder are no model inside."""
+    for ours, theirs in ((VISION, "visual"), (SOUND, "audio_tower"), (LANGUAGE, "model")):
+        if name.startswith(f"{ours}."):
+            return theirs + name.removeprefix(ours)
+    return name
 
 
 def _chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
