@@ -1,6 +1,7 @@
 """Engine `vllm_server` with clips and recordings: the server sees what the trainer sees, to the bit."""
 
 import base64
+import dataclasses
 import pickle
 import time
 
@@ -17,7 +18,7 @@ from test_engine_vllm import change, engine_for, tokens
 from test_engine_vllm_audio import listening
 
 from vlmrl.engines._frames import as_seen, packed, unpacked
-from vlmrl.engines._job import ask, request
+from vlmrl.engines._job import Job, ask, request
 from vlmrl.engines._requests import sampling_fields
 from vlmrl.engines._server import Refused
 from vlmrl.engines.base import Sampling
@@ -136,6 +137,14 @@ def test_a_packed_clip_comes_out_to_the_bit():
         got, told = unpacked(packed((frames, metadata)))
         assert got.dtype == np.uint8 and np.array_equal(got, frames)
         assert told == metadata and told["do_sample_frames"] is False
+
+
+def test_only_so_many_large_clips_are_on_their_way_at_a_time():
+    made = policy()
+    frames = np.broadcast_to(np.uint8(0), (64, 1024, 1024, 3))  # 192 MiB, without the memory
+    large = dataclasses.replace(shown(made), media=(dataclasses.replace(clip(2), frames=frames),))
+    for prompts, width in (([shown(made)] * 8, 8), ([shown(made), large] * 4, 2), ([large], 1)):
+        assert Job(prompts, GREEDY, 0).width(max_num_seqs=64) == width
 
 
 NO_CLIPS = {

@@ -22,6 +22,9 @@ from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt
 
+IN_FLIGHT = 2**29
+"""Bytes of decoded media that may be on their way to one server at a time, if it is not one prompt."""
+
 
 class Job:
     """The prompts of one call of generate, by number; used by many threads."""
@@ -42,6 +45,16 @@ class Job:
     def open(self) -> bool:
         """Whether there is still something to ask for."""
         return self.error is None and len(self.groups) < len(self.prompts)
+
+    def width(self, max_num_seqs: int) -> int:
+        """How many prompts to have on their way to one server at a time.
+
+        Enough to keep its batch of `max_num_seqs` full while it prepares the next media, but no more
+        media than IN_FLIGHT: both sides hold several copies of what is on its way.
+        """
+        heaviest = max((_nbytes(prompt) for prompt in self.prompts), default=0)
+        enough = min(len(self.prompts), 2 * max_num_seqs // self.sampling.n, 64)
+        return max(1, min(enough, IN_FLIGHT // max(1, heaviest)))
 
     def take(self) -> int | None:
         """The next prompt to ask for."""
@@ -101,6 +114,16 @@ def _written(choice: Mapping[str, Any]) -> Written:
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         choice["finish_reason"],
         tuple((int(v["version"]), v["end"] - v["start"]) for v in choice["weight_versions"]),
+    )
+
+
+def _nbytes(prompt: Prompt) -> int:
+    """Size of the prompt's decoded media."""
+    clips = [medium for medium in prompt.media if isinstance(medium, Clip)]
+    recordings = [medium for medium in prompt.media if isinstance(medium, Recording)]
+    pictures = 3 * sum(image.width * image.height for image in prompt.images)
+    return (
+        pictures + sum(c.frames.nbytes for c in clips) + sum(r.samples.nbytes for r in recordings)
     )
 
 

@@ -323,8 +323,7 @@ class VllmServer(VllmOptions):
         servers = [server for server in self._servers if server.ready]
         if not servers:
             return  # they are being given new weights: `_bring_up` waits for that
-        # Enough to keep a server's batch full while it prepares the next media.
-        width = max(1, min(len(job.prompts), 2 * self.max_num_seqs // job.sampling.n, 64))
+        width = job.width(self.max_num_seqs)
         with ThreadPoolExecutor(width * len(servers)) as pool:
             try:
                 list(pool.map(lambda server: self._work(server, job, finished), servers * width))
