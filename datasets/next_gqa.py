@@ -19,6 +19,7 @@ from vlmrl.data import demos
 from vlmrl.data.card import WHERE, Card
 from vlmrl.data.footage import clip_named, spans_truth
 from vlmrl.errors import UserError
+from vlmrl.extract import is_number
 from vlmrl.files import read_json
 from vlmrl.schema import Demo, Sample, Truth
 
@@ -67,19 +68,17 @@ class NextGqa(Card):
         question = row.get("question")
         if not question or not all(options):
             raise UserError("columns question and a0 ... a4 are texts; one is empty")
-        if not row["name"]:
+        if not isinstance(row["name"], str) or not row["name"]:
             raise UserError(f"video {row['video']!r} is not in map_vid_vidorID.json")
         letter = LETTERS[_right(row.get("answer"), options)]
         listed = " ".join(f"({n}) {text}" for n, text in zip(LETTERS, options, strict=True))
         truth, template = Truth(choice=letter, options=tuple(LETTERS)), "think_answer"
         demo = Demo(text=letter)
         if row["proof"] is not None:
-            spans = row["proof"].get("location", {}).get(str(row.get("qid")))
-            if not spans:
-                raise UserError(f"question {row.get('qid')!r} has no spans in gsub")
-            duration = float(row["proof"]["duration"])
+            spans, duration = _proof(row["proof"], str(row.get("qid")))
             truth = spans_truth(spans, duration, choice=letter, options=list(LETTERS))
-            template, demo = "think_answer_glue", Demo(text=letter, evidence=truth.spans)
+            thought = "; ".join(f"{s.start:g} s to {s.end:g} s" for s in truth.spans or ())
+            template, demo = "think_answer_glue", Demo(thought, letter, evidence=truth.spans)
         return Sample(
             id=f"{row['video']}-{row.get('qid')}",
             source=source,
@@ -105,6 +104,17 @@ class NextGqa(Card):
         """Questions and answers of the first split that is there."""
         there = [split for split in self.splits if (Path(self.path) / f"{split}.csv").exists()]
         return demos.corpus(self, self.rows((there or ["train"])[0]))
+
+
+def _proof(proof: Any, question: str) -> tuple[list[Any], float]:
+    """The spans that gsub holds for a question, and the clip's duration in seconds."""
+    location = proof.get("location") if isinstance(proof, Mapping) else None
+    if not isinstance(location, Mapping) or not is_number(proof.get("duration")):
+        raise UserError(f"gsub: duration and location are wanted, found {proof!r:.80}")
+    spans = location.get(question)
+    if not isinstance(spans, list) or not spans:
+        raise UserError(f"question {question!r} has no spans in gsub")
+    return spans, float(proof["duration"])
 
 
 def _right(answer: Any, options: Sequence[Any]) -> int:

@@ -87,6 +87,16 @@ def test_dropout_is_refused_where_the_template_demands_a_thought(fresh: Policy) 
         sft.demonstrations(fresh, batch_of(fresh, 1, "think_answer"), 1.0, seed=0)
 
 
+def test_a_demonstration_without_a_thought_is_refused_where_the_template_demands_one(
+    fresh: Policy,
+) -> None:
+    (one,) = batch_of(fresh, 1, "think_answer").prompts
+    bare = dataclasses.replace(one.sample, demo=dataclasses.replace(DEMO, thought=""))
+    batch = PromptBatch((dataclasses.replace(one, sample=bare),))
+    with pytest.raises(UserError, match=r"has no thought: template 'think_answer'.*answer_only"):
+        sft.demonstrations(fresh, batch, 0.0, seed=0)
+
+
 # ---------------------------------------------------------------------------------- step metrics
 
 

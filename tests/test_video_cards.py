@@ -21,7 +21,7 @@ from vlmrl.data.video import load_clip
 from vlmrl.decoded import Clip
 from vlmrl.errors import UserError
 from vlmrl.geometry import span_iou
-from vlmrl.schema import Box, Span
+from vlmrl.schema import Box, Demo, Span
 
 READ = Reading(video=VideoConfig(fps=1.0, max_frames=16))
 
@@ -104,11 +104,19 @@ def test_next_gqa(tmp_path: Path, older: bool) -> None:
 
     sample = source.sample(0)
     assert (sample.truth.choice, sample.template) == ("C", "think_answer_glue")
+    assert sample.demo == Demo("0.4 s to 1.2 s; 1.5 s to 2 s", "C", evidence=sample.truth.spans)
     assert sample.truth.spans == (Span(0.4, 1.2), Span(1.5, 2.0))
     assert sample.text.startswith("What does the dog do? (A) water (B) play (C) sleep")
     assert shown(source).total == 20
     with pytest.raises(UserError, match=r"val\.csv:3: answer 'fly' is none"):
         source.sample(1)
+    for wrong, message in [
+        ({"77": {"location": {"6": [[0.4, 1.2]]}}}, "gsub: duration and location are wanted"),
+        ({"77": {"duration": 2, "location": {}}}, "question '6' has no spans"),
+    ]:
+        (tmp_path / "gsub_val.json").write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match=rf"val\.csv:2: {message}"):
+            opened("next_gqa", tmp_path, "val").sample(0)
     (tmp_path / "gsub_val.json").unlink()
     assert opened("next_gqa", tmp_path, "val").sample(0).template == "think_answer"
 

@@ -135,10 +135,13 @@ def _demonstration(prompt: Prompt, drop_thought: bool) -> str:
             f"sft: sample {sample.id!r} of source {sample.source!r} has no demonstration to imitate"
         )
     tags = answers.template(sample.template).tags
-    if drop_thought and any(t.name == "think" and t.presence == "required" for t in tags):
+    demanded = any(t.name == "think" and t.presence == "required" for t in tags)
+    if demanded and (drop_thought or not sample.demo.thought.strip()):
+        # The verifier `format` would punish what the cold start teaches.
+        why = "sft.thought_dropout" if drop_thought else f"sft: sample {sample.id!r} has no thought"
         raise UserError(
-            f"sft.thought_dropout: template {sample.template!r} of source {sample.source!r} demands "
-            "a thought; think_or_not does not"
+            f"{why}: template {sample.template!r} of source {sample.source!r} demands a thought; "
+            "think_or_not does not, and answer_only has none"
         )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
     return answers.demonstration(demo, sample.template, prompt.frame)
