@@ -30,7 +30,9 @@ Summary = dict[str, Any]
 
 def run(folder: Path, *overrides: str) -> Summary:
     """The summary of one run; runs it if it is not there."""
-    settings = config.load("think_or_not", [f"run.dir={folder}", "resume=auto", *overrides])
+    settings = config.load(
+        "think_or_not", [f"run.dir={folder}", "run.threads=1", "resume=auto", *overrides]
+    )
     return assemble.train(settings)
 
 
