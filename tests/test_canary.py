@@ -13,13 +13,13 @@ from PIL import Image
 from test_checks import blinded
 from test_models_video import hf_inputs, picture, shown
 
-from vlmrl.canary import blanks, donors, reliance
+from vlmrl.canary import Reliance, blanks, donors, reliance
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.data.prompt import with_media
+from vlmrl.data.prompt import make_prompt, with_media
 from vlmrl.decoded import Clip, Recording
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.schema import PromptBatch
+from vlmrl.schema import Media, PromptBatch, Sample, Truth
 from vlmrl.scoring import Scorer
 
 
@@ -116,6 +116,36 @@ def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, c
     blank = logprobs.gather(1, tokens[:, None]).mean().item()
     assert drop.blank_logprob_drop == pytest.approx(np.mean(written.logprobs) - blank, abs=1e-5)
     assert drop.swap_logprob_drop is None  # there is no other prompt
+
+
+def test_a_kind_that_does_not_arrive_is_told_apart_from_those_that_do():
+    policy = small.policy("qwen2_5_omni")
+    prompts = [listened(policy, picture(number), number) for number in range(2)]
+    both = found(policy, prompts)
+    assert set(both.kinds) == {"image", "audio"}
+    assert all(abs(drop) > 1e-4 for drop in both.kinds.values())
+    with torch.no_grad():
+        for name, weight in policy.base.named_parameters():
+            if "audio_tower.proj" in name:
+                weight.zero_()
+    deaf = found(policy, prompts)
+    assert abs(deaf.kinds["audio"]) < 1e-6 < abs(deaf.kinds["image"])
+    assert deaf.metrics()["canary/blank_audio_logprob_drop"] == deaf.kinds["audio"]
+
+
+def listened(policy, shown_picture, number):
+    """A prompt with a picture and a recording."""
+    parts = (Media("image", data=b"-"), Media("audio", data=b"-"), "What is heard?")
+    media = [shown_picture, small.recording(0.4, number)]
+    sample = Sample(str(number), "t", parts, Truth())
+    return make_prompt(sample, media, policy.family, policy.processor)
+
+
+def test_a_complaint_names_the_kind():
+    drops = {"image": 1.0, "video": 0.001, "audio": 0.5}
+    said = Reliance(1.0, 1.0, 0.0, drops).complaint(0.01) or ""
+    assert "hardly looks at its clips" in said
+    assert Reliance(1.0, 1.0, 0.0, drops).complaint(0.0001) is None
 
 
 # ------------------------------------------------------------------------------------ the donors

@@ -8,8 +8,8 @@ Other media have the sizes, times and lengths of a prompt's own, so its ids stay
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,13 +21,14 @@ from vlmrl.data.prompt import with_media
 from vlmrl.decoded import Clip, Decoded, Recording, kind_of
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.forward import completion_logprobs
-from vlmrl.schema import Advantages, Prompt, PromptBatch, Rewards, Rollouts
+from vlmrl.schema import Advantages, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring import Scorer
 
 if TYPE_CHECKING:
     from vlmrl.policy import Policy
 
 GRAY = 128
+NAMES = {"image": "pictures", "video": "clips", "audio": "recordings"}
 MICRO_TOKENS = 8192
 
 
@@ -39,15 +40,23 @@ class Reliance:
     1) when every picture and frame is mid-gray and every recording silent, or all are those of other
     prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
     the media less that of new greedy completions to blank ones. None: nothing to measure it on.
+    `kinds`: by kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
+    that have any; empty where all media are of one kind.
     """
 
     blank_logprob_drop: float
     swap_logprob_drop: float | None
     blank_reward_drop: float | None
+    kinds: Mapping[MediaKind, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
         """The numbers there are, under the names of their curves."""
-        named = {f"canary/{name}": getattr(self, name) for name in self.__dataclass_fields__}
+        named = {
+            "canary/blank_logprob_drop": self.blank_logprob_drop,
+            "canary/swap_logprob_drop": self.swap_logprob_drop,
+            "canary/blank_reward_drop": self.blank_reward_drop,
+            **{f"canary/blank_{kind}_logprob_drop": drop for kind, drop in self.kinds.items()},
+        }
         return {name: value for name, value in named.items() if value is not None}
 
     def complaint(self, floor: float) -> str | None:
@@ -59,6 +68,13 @@ class Reliance:
                 f"(checks.canary_floor is {floor:g}); it guesses from the words, or its media do "
                 "not reach it"
             )
+        for kind, drop in self.kinds.items():
+            if drop < floor:
+                return (
+                    f"the model hardly looks at its {NAMES[kind]}: blank ones cost its own answers "
+                    f"{drop:.2g} nats a token (checks.canary_floor is {floor:g}), and its other "
+                    "media stay as they are; these do not reach it, or it does not need them"
+                )
         if self.swap_logprob_drop is not None and self.swap_logprob_drop < floor:
             return (
                 "the model does not tell its media apart: those of other prompts cost its own "
@@ -89,15 +105,17 @@ def reliance(
     blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
     rewards = scorer.score(seen, progress, whole=False)
     guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
-    return Reliance(blank_drop, _swap_drop(policy, seen), _reward_drop(rewards, guessed))
+    swap_drop = _drop(policy, seen, donors(prompts))
+    return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
 
 
-def blanks(prompt: Prompt) -> list[Decoded]:
+def blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
     """For each of the prompt's media one of its size, times and length without content.
 
-    Pictures and frames are mid-gray, recordings and the sound of clips silent.
+    Pictures and frames are mid-gray, recordings and the sound of clips silent. `only`: media of
+    other kinds stay as they are.
     """
-    return [_blank(medium) for medium in prompt.media]
+    return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
 
 
 def _blank(medium: Decoded) -> Decoded:
@@ -116,15 +134,15 @@ def donors(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
     media of that kind have the same sizes is preferred, and its media are used as they are. None
     where for one of the prompt's kinds all others show the same, or nothing.
     """
-    by_kind = [_by_kind(prompt) for prompt in prompts]
-    return [_lent(prompt.media, by_kind, at) for at, prompt in enumerate(prompts)]
+    sorts = [_sorted(prompt) for prompt in prompts]
+    return [_lent(prompt.media, sorts, at) for at, prompt in enumerate(prompts)]
 
 
 Kinds = dict[str, tuple[Sequence[Decoded], str]]
 """A prompt's media of each kind, with a digest of their content."""
 
 
-def _by_kind(prompt: Prompt) -> Kinds:
+def _sorted(prompt: Prompt) -> Kinds:
     found: dict[str, list[Decoded]] = {}
     for medium in prompt.media:
         found.setdefault(kind_of(medium), []).append(medium)
@@ -184,13 +202,29 @@ def _pixels(medium: Decoded) -> np.ndarray:
     return medium.samples if isinstance(medium, Recording) else np.asarray(medium)
 
 
-def _swap_drop(policy: Policy, seen: Rollouts) -> float | None:
-    """Mean fall of log-prob with other prompts' media, over the prompts that are lent any."""
+def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
+    """See `Reliance.kinds`."""
+    prompts = seen.batch.prompts
+    kinds = sorted({kind_of(medium) for prompt in prompts for medium in prompt.media})
+    if len(kinds) < 2:
+        return {}
+    drops: dict[MediaKind, float] = {}
+    for kind in kinds:
+        has = [any(kind_of(medium) == kind for medium in p.media) for p in prompts]
+        others = [blanks(p, kind) if own else None for p, own in zip(prompts, has, strict=True)]
+        drop = _drop(policy, seen, others)
+        assert drop is not None  # some prompt has a medium of this kind
+        drops[kind] = drop
+    return drops
+
+
+def _drop(
+    policy: Policy, seen: Rollouts, others: Sequence[Sequence[Decoded] | None]
+) -> float | None:
+    """Mean fall of log-prob with other media, over the prompts that have any; None: none has."""
     lent = [
         (number, with_media(prompt, media, policy.family, policy.processor))
-        for number, (prompt, media) in enumerate(
-            zip(seen.batch.prompts, donors(seen.batch.prompts), strict=True)
-        )
+        for number, (prompt, media) in enumerate(zip(seen.batch.prompts, others, strict=True))
         if media is not None
     ]
     if not lent:

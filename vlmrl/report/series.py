@@ -101,7 +101,12 @@ STEP_RULES = (
     Rule("rollout/(.+)", "Rollouts", "rollout/{0}", "{0}"),
     Rule("loss/clip_(low|high)", "Update", "Clipped tokens", "{0}", "share"),
     Rule("((?:loss|update)/.+)", "Update", "{0}", "{0}"),
-    Rule("canary/(blank|swap)_logprob_drop", "Checks", "Fall of log-prob, nats a token", "{0}"),
+    Rule(
+        "canary/(blank.*|swap)_logprob_drop",
+        "Checks",
+        "Fall of log-prob, nats a token",
+        "{0}",
+    ),
     Rule("((?:canary|parity)/.+)", "Checks", "{0}", "{0}"),
     Rule(f"time/({'|'.join(PHASES)})", "Time", "Seconds per step", "{0}", "s", stacked=True),
     Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
