@@ -9,6 +9,7 @@ import pytest
 import small
 import torch
 from PIL import Image
+from test_audio import muxed, tone
 
 from vlmrl import cli, doctor, forecast, plugins
 from vlmrl.config import load
@@ -71,6 +72,21 @@ def test_adapters_references_and_other_families_pass_too():
     more = ["model.lora={rank: 2}", "algorithm.options.kl=0.1", "model.build.family=qwen3_vl"]
     assert not failed(findings(*more))
     assert not failed(findings("algorithm.options.kl=0.1", "model.build.family=qwen2_vl"))
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2_5_omni"])
+def test_clips_are_not_compared_with_the_processor(family, tmp_path):
+    (tmp_path / "0.mp4").write_bytes(muxed("mp4", "aac", tone(300, 1.2, 48000), 48000, 0.0))
+    row = {"id": "0", "question": "What is it?", "answer": "a tone", "videos": ["0.mp4"]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    found = findings(
+        f"data.train=[{{card: records, options: {{path: {tmp_path}}}}}]",
+        f"model.build.family={family}",
+        *("rewards=[format]", "sft=null", "evaluation=null"),
+        "rollout={prompts: 1, group_size: 2, max_tokens: 4}",
+    )
+    ((verdict, text),) = found["processor"]
+    assert verdict == "ok" and "1 with clips not compared" in text
 
 
 # -------------------------------------------------------------------------------------- troubles
