@@ -13,6 +13,7 @@ from test_qwen2_5_omni import NAME, asked, clip, picture
 from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
 from vlmrl import assemble, contrast
+from vlmrl.benchmark import evaluate_model
 from vlmrl.config import RolloutConfig, load
 from vlmrl.decoded import Clip, Picture
 from vlmrl.engines.base import Sampling
@@ -234,6 +235,10 @@ def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_pa
         (tmp_path / name).mkdir()
         medium, page = ran(tmp_path / name, *overrides)
         assert ("sound" in medium) == ("<audio controls" in page) == heard
+        out = tmp_path / name / "evaluated"
+        evaluate_model(str(tmp_path / name / "run"), "records:train", out=out, max_tokens=4)
+        (row,) = (out / "evaluation.jsonl").read_text().splitlines()
+        assert ("sound" in json.loads(row)["media"][0]) == heard
     with pytest.raises(
         UserError, match=r"data\.video\.sound is true, but qwen2_5_vl does not hear"
     ):
