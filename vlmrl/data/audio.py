@@ -8,6 +8,8 @@ and MP3; FFmpeg the rest (MP4, WebM, AAC) and the sound of clips.
 
 from __future__ import annotations
 
+import io
+import os
 import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -53,6 +55,7 @@ def load_audio(
         try:
             blocks, rate = _opened_by_soundfile(stream, media, config)
         except soundfile.LibsndfileError:
+            stream.seek(0, os.SEEK_END)  # forget what is buffered: the descriptor was moved
             stream.seek(0)
             return _by_av(stream, media, config, sound=False)
         try:
@@ -117,7 +120,7 @@ def _opened_by_soundfile(
     Raises:
         LibsndfileError: libsndfile does not know such a file.
     """
-    file = soundfile.SoundFile(stream)
+    file = soundfile.SoundFile(_native(stream), closefd=False)
     _check_header(media.name, file.samplerate, file.channels)
     known = file.frames < 2**62  # else a stream of unknown length
     first, last = _bounds(media, file.samplerate)
@@ -127,16 +130,37 @@ def _opened_by_soundfile(
     return _soundfile_blocks(file, media.name, first, end, known), file.samplerate
 
 
+def _native(stream: BinaryIO) -> BinaryIO | int:
+    """What libsndfile reads fastest: a file itself by its descriptor, without a call here per read."""
+    if isinstance(stream, io.BytesIO):
+        return stream
+    number = stream.fileno()
+    os.lseek(number, 0, os.SEEK_SET)  # `seek` of a buffered stream need not move the file's own
+    return number
+
+
+def _mono(block: np.ndarray) -> np.ndarray:
+    """The mean [N] over the channels of [N, C], channel by channel: numpy's is slow on short rows."""
+    if block.shape[1] == 1:
+        return block[:, 0]
+    total = block[:, 0] + block[:, 1]
+    for channel in range(2, block.shape[1]):
+        total += block[:, channel]
+    total /= block.shape[1]
+    return total
+
+
 def _soundfile_blocks(
     file: soundfile.SoundFile, name: str, first: int, end: int, known: bool
 ) -> Iterator[np.ndarray]:
     at = max(0, first - file.samplerate * PREROLL_SECONDS)
-    file.seek(at)
+    if at:
+        file.seek(at)
     while at < end:
         block = file.read(min(BLOCK, end - at), dtype="float32", always_2d=True)
         if not len(block):
             break
-        yield block[max(0, first - at) :].mean(1)
+        yield _mono(block[max(0, first - at) :])
         at += len(block)
     if known and at < end:
         raise MediaError(f"{name}: is cut off: {at} samples where the header promises {end}")
@@ -262,11 +286,12 @@ def _recording(
         parts.append(block)
     if not count:
         raise _Silent(f"{media.name}: holds no samples")
-    samples = np.concatenate(parts)
+    samples = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if not np.isfinite(samples).all():
         raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")
     if rate != config.rate:
         samples = soxr.resample(samples, rate, config.rate)
     missing = int(MIN_SECONDS * config.rate) - len(samples)
-    samples = np.pad(samples, (0, max(0, missing)))
+    if missing > 0:
+        samples = np.pad(samples, (0, missing))
     return Recording(np.ascontiguousarray(samples, np.float32), config.rate)

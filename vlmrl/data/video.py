@@ -148,14 +148,17 @@ def _gathered(reader: Reader, indices: np.ndarray, size: tuple[int, int]) -> np.
 
 
 def _resized(frames: list[np.ndarray], size: tuple[int, int]) -> Any:
-    """Frames [T, H, W, 3] of this size by antialiased bicubic, as torchvision and HF do it."""
+    """Frames [T, H, W, 3] of this size by antialiased bicubic, as `fetch_video` does it: in floats."""
     if frames[0].shape[1::-1] == size:
         return frames
     import torch
 
-    pixels = torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2)
-    out = torch.nn.functional.interpolate(pixels, size[::-1], mode="bicubic", antialias=True)
-    return out.permute(0, 2, 3, 1).numpy()
+    out = []
+    for frame in frames:
+        pixels = torch.tensor(frame).permute(2, 0, 1)[None].contiguous().float()
+        small = torch.nn.functional.interpolate(pixels, size[::-1], mode="bicubic", antialias=True)
+        out.append(small[0].clamp_(0, 255).round_().permute(1, 2, 0).numpy())
+    return out
 
 
 # ------------------------------------------------------------------------------- decord and PyAV
