@@ -198,16 +198,22 @@ class _Decord:
             if count == 0:
                 raise RuntimeError("no frames")
             stamps = self._video.get_frame_timestamp(range(count)).astype(np.float64).round(6)
-            first = self._video[0].shape
+        with _concealed_damage() as self._damage:
+            self._first = self._video[0].asnumpy()
         stamps -= stamps[0, 0]
         if not _increasing(stamps[:, 0]):
             raise RuntimeError("time stamps do not increase")
         self.line = Timeline(stamps[:, 0], float(stamps[-1, 1]), float(self._video.get_avg_fps()))
-        self.size = (first[1], first[0])
+        self.size = self._first.shape[1::-1]
 
     def frames(self, indices: np.ndarray) -> Iterator[np.ndarray]:
         step = max(1, CHUNK_BYTES // (3 * self.size[0] * self.size[1]))
-        for at in range(0, len(indices), step):
+        begin = int(indices[0] == 0)
+        if begin:  # it is there already, and decord need not go back
+            if self._damage:
+                raise MediaError(f"damaged: {self._damage[0]}")
+            yield self._first
+        for at in range(begin, len(indices), step):
             part = indices[at : at + step]
             try:
                 with _concealed_damage() as damage:
