@@ -148,13 +148,29 @@ def test_each_spelling_of_a_span_is_read(answer):
     assert extract.spans(answer, FRAME)[0] == [Span(5.0, 10.0)]
 
 
-@pytest.mark.parametrize("answer", ["10 to 5", "-5 to 10", "5", "25 to 30", "nan to 3", "٥ to 10"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("10 to 5", "-5 to 10", "5", "25 to 30", "nan to 3", "٥ to 10"),
+        *("5 to 10 to 12", "1 to 2, 5s - 10 s until 00:12"),
+    ],
+)
 def test_what_is_no_span_is_no_prediction(answer):
     assert extract.spans(answer, FRAME)[0] == []
 
 
 def test_several_spans_are_read_in_order_and_clipped():
     assert extract.spans("1 to 2, 15 to 30", FRAME)[0] == [Span(1, 2), Span(15, 20)]
+
+
+def test_lists_of_spans_are_no_chains():
+    answer = "from 1 to 2 and 5 to 10 - 12s until 13"
+    assert extract.spans(answer, FRAME)[0] == []
+    assert extract.spans("from 1 to 2 and 5s to 10; 12s-13", FRAME)[0] == [
+        Span(1, 2),
+        Span(5, 10),
+        Span(12, 13),
+    ]
 
 
 def test_an_event_keeps_its_label():

@@ -39,11 +39,14 @@ _NAMED_POINT = re.compile(
     rf"\bx\s{{0,3}}=\s{{0,3}}({_N})\s{{0,3}},\s{{0,3}}y\s{{0,3}}=\s{{0,3}}({_N})"
 )
 _TIME = r"(?:[0-9]{1,3}:)?[0-9]{1,3}:[0-9]{2}(?:\.[0-9]{1,9})?|[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_UNIT = r"\s{0,9}(?:s|sec|secs|second|seconds)?\s{0,9}"
 _SPAN = re.compile(
-    rf"(?<![0-9.:+-])({_TIME})\s{{0,9}}(?:s|sec|secs|second|seconds)?\s{{0,9}}"
+    rf"(?<![0-9.:+-])({_TIME}){_UNIT}"
     rf"(?:to|and|until|[-–—~])\s{{0,9}}({_TIME})(?![0-9.:]*[0-9:])",
     re.IGNORECASE,
 )
+# Which two of the three are meant? Policies come to write such answers where they are paid.
+_CHAIN = re.compile(rf"(?:(?:{_TIME}){_UNIT}(?:to|until|[-–—~])\s{{0,9}}){{2}}[0-9]", re.IGNORECASE)
 _NUMBER = re.compile(
     r"(?<![0-9A-Za-z_.,])([-+−]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,20})"
     r"(?:\.[0-9]{1,20})?|[-+−]?\.[0-9]{1,20})(?:[eE]([-+]?[0-9]{1,3}))?(?![0-9_]|,[0-9]|\.[0-9])"
@@ -118,7 +121,7 @@ def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
     """The stretches of time an answer lists, seconds, clipped to the duration, and a note.
 
     Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
-    `start` and `end`, and a `label` where they are events.
+    `start` and `end`, and a `label` where they are events. A chain (`5 to 10 to 12`) is no span.
     """
 
     def make(item: Any) -> Span | None:
@@ -258,7 +261,7 @@ def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
     for value in _pairs(literal.values(answer)):
         nothing = False
         yield value
-    if nothing:
+    if nothing and not _CHAIN.search(answer):
         for match in _SPAN.finditer(answer):
             yield _seconds(match[1]), _seconds(match[2]), None
 
