@@ -18,6 +18,8 @@ from vlmrl.files import write_bytes
 STRIP_FRAMES, STRIP_SIDE = 8, 160
 """Most frames of a strip, and the longest side of each, pixels."""
 MOVING_FRAMES, MOVING_SIDE = 32, 240
+TOY_SIDE = 64
+"""Drawn clips below this are enlarged, and their moving picture is exact: edges are all there is."""
 
 
 def stored(folder: Path, clip: Clip, track: Sequence[float] = ()) -> dict[str, Any]:
@@ -53,8 +55,8 @@ def _evenly(count: int, most: int) -> list[int]:
 
 def _small(frame: np.ndarray, side: int) -> Image.Image:
     picture = Image.fromarray(frame)
-    if max(picture.size) < 64:  # a toy's: pixels that can be told apart
-        scale = 64 // max(picture.size)
+    if max(picture.size) < TOY_SIDE:
+        scale = TOY_SIDE // max(picture.size)
         return picture.resize(
             (picture.width * scale, picture.height * scale), Image.Resampling.NEAREST
         )
@@ -79,8 +81,7 @@ def _moving(clip: Clip) -> bytes:
     pictures = [_small(clip.frames[n], MOVING_SIDE) for n in taken]
     starts = [clip.times[n] for n in taken] + [clip.duration]
     lasting = [max(20, round(1000 * (b - a))) for a, b in itertools.pairwise(starts)]
+    moving = {"save_all": True, "append_images": pictures[1:], "duration": lasting, "loop": 0}
     out = io.BytesIO()
-    pictures[0].save(
-        out, "WEBP", save_all=True, append_images=pictures[1:], duration=lasting, loop=0, quality=60
-    )
+    pictures[0].save(out, "WEBP", **moving, lossless=max(clip.size) < TOY_SIDE, quality=60)
     return out.getvalue()
