@@ -37,15 +37,16 @@ types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl
 	@ln -s $(CURDIR)/vlmrl/* $(CURDIR)/rewards $(CURDIR)/datasets build/types/vlmrl/
 	MYPYPATH=build/types $(BIN)/mypy -p vlmrl
 
+# Two files at a time; the largest of the vLLM tests begin first.
 pytest: $(READY)  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 
-# Without vLLM these tests would be skipped; here that is a failure. Two files at a time.
+# Without vLLM these tests would be skipped; here that is a failure.
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines._vllm_import import import_vllm; import_vllm()'
-	ls tests/test_*vllm*.py | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
+	ls -S tests/test_*vllm*.py | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vlmrl import assemble, checkpoint
+from vlmrl import assemble, checkpoint, runfolder
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.interrupt import Interrupt
@@ -139,6 +140,19 @@ def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
         assemble.train(config(tmp_path / "run", f"resume={tmp_path}"))
+
+
+def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "summary.json").unlink()
+    left = folder / "checkpoints" / ".step-1.old"  # killed in the middle of deleting it
+    left.mkdir()
+    summary = assemble.train(config(folder, "resume=auto"))
+    assert summary["finished"] and runfolder.read_summary(folder) is not None
+    assert metric_lines(folder) == metric_lines(whole)
+    assert assemble.train(config(folder, "resume=auto", "run.steps=6"))["steps"] == 6
+    assert not left.exists()
 
 
 def test_resuming_with_other_data_is_refused(whole):

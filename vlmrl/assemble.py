@@ -56,7 +56,10 @@ def _train(config: Config) -> dict[str, Any]:
     start = distributed.from_main(checkpoint.resolve(config.resume, config.folder))
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
-        return runfolder.read_summary(config.folder)
+        summary = runfolder.read_summary(config.folder)
+        # Without one the run was killed after its last checkpoint: it goes on to its end.
+        if summary and summary["finished"] and summary["steps"] == progress.step:
+            return summary
     with ExitStack() as stack, Interrupt() as interrupt:
         trainer = _trainer(config, start, progress, stack)
         finished = _cold_start(trainer, start, progress, interrupt)

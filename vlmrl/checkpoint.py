@@ -102,9 +102,7 @@ def _write(
 
 def latest(folder: Path) -> Path | None:
     """The furthest whole checkpoint of a run folder, if any."""
-    found = [
-        p for p in (folder / "checkpoints").glob("*-*") if (p / "trainer/state.json").is_file()
-    ]
+    found = [path for path in _all(folder) if (path / "trainer/state.json").is_file()]
     return max(found, key=_order, default=None)
 
 
@@ -152,18 +150,23 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     policy.version = progress.version
 
 
+def _all(folder: Path) -> list[Path]:
+    """The checkpoints of a run folder; hidden are those that are being written or deleted."""
+    return list((folder / "checkpoints").glob("[!.]*-*"))
+
+
 def _order(path: Path) -> tuple[bool, int]:
     phase, _, step = path.name.partition("-")
     return phase == "step", int(step) if step.isdigit() else -1
 
 
 def _prune(folder: Path, keep: int, best: int | None) -> None:
-    found = sorted(
-        (p for p in (folder / "checkpoints").glob("*-*") if not p.name.startswith(".")), key=_order
-    )
-    for path in found[:-keep]:
+    """Delete all but the last `keep` and the best; what a killed process left half deleted, too."""
+    for path in sorted(_all(folder), key=_order)[:-keep]:
         if best is None or path.name != f"step-{best}":
-            shutil.rmtree(path)
+            path.rename(path.with_name(f".{path.name}.old"))
+    for path in (folder / "checkpoints").glob(".*.old"):
+        shutil.rmtree(path)
 
 
 def _to_disk(folder: Path) -> None:

@@ -25,7 +25,6 @@ from typing import Any
 import vlmrl
 from vlmrl import distributed
 from vlmrl.config import Config
-from vlmrl.errors import UserError
 from vlmrl.files import read_json, truncate_lines, write_json, write_lines
 from vlmrl.rows import Row, rows, to_json
 from vlmrl.schema import StepReport
@@ -128,16 +127,10 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
     return write_json(folder / "summary.json", to_json(summary))
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a finished run.
-
-    Raises:
-        UserError: summary.json is missing.
-    """
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """What the last run in this folder wrote at its end, if it came to one."""
     path = folder / "summary.json"
-    if not path.is_file():
-        raise UserError(f"{path} is missing: was the folder copied whole?")
-    return read_json(path)
+    return read_json(path) if path.is_file() else None
 
 
 def rewind(folder: Path, step: int) -> None:
