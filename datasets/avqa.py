@@ -8,7 +8,6 @@ file `<video_name><suffix>` each. R1-AQA trained on the sound alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from vlmrl.data import demos
 from vlmrl.data.card import Card
 from vlmrl.data.choices import lettered
 from vlmrl.data.media import reference
+from vlmrl.data.readers import json_objects
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
@@ -46,14 +46,7 @@ class Avqa(Card):
         """The objects of a split's file."""
         if split not in FILES:
             raise UserError(f"card 'avqa' has no split {split!r}; there are: {', '.join(FILES)}")
-        file = Path(self.path) / FILES[split]
-        try:
-            rows = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{file}: cannot be read as JSON: {error}") from error
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"{file}: a JSON list of objects is wanted")
-        return rows
+        return json_objects(Path(self.path) / FILES[split])
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One question with its options and its medium."""

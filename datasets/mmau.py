@@ -7,7 +7,6 @@ of objects with `id`, `audio_id` (a path such as `./test-mini-audios/x.wav`), `q
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from vlmrl.data import demos
 from vlmrl.data.card import Card
 from vlmrl.data.choices import lettered
 from vlmrl.data.media import reference
+from vlmrl.data.readers import json_objects
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
@@ -39,13 +39,7 @@ class Mmau(Card):
         """The file's objects."""
         if split not in self.splits:
             raise UserError(f"card 'mmau' has no split {split!r}; it is for evaluation: test")
-        try:
-            rows = json.loads(Path(self.path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path}: cannot be read as JSON: {error}") from error
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"{self.path}: a JSON list of objects is wanted")
-        return rows
+        return json_objects(Path(self.path))
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One question with its options and its recording."""

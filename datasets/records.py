@@ -99,13 +99,14 @@ class Records(Card):
         for key in ("question", "answer"):
             if not isinstance(row.get(key), str) or not row[key].strip():
                 raise UserError(f"key {key!r}: a text is wanted, found {row.get(key)!r:.60}")
-        truth = _truth(row)
+        options = _stated(row)
+        truth = _truth(row, options)
         name = row.get("id")
         if not isinstance(name, str | int):
             raise UserError(f"key 'id': a text or integer is wanted, found {name!r:.60}")
         rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
-        if options := _stated(row):
+        if options:
             question = choices.with_options(question, options)
         demo = demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid)
         grounded = truth.choice is not None and truth.spans is not None
@@ -158,14 +159,14 @@ def _media(row: Mapping[str, Any]) -> list[tuple[MediaKind, Any]]:
     return found
 
 
-def _truth(row: Mapping[str, Any]) -> Truth:
+def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
     answer = row["answer"].strip()
     if row.get("boxes") is not None and _is_json_list(answer):
         boxes = _boxes(row)
         return Truth(boxes=boxes, none=not boxes)
     if row.get("span") is not None:
         return truths.read({"spans": [row["span"]]}, Frame())
-    if options := _stated(row) or choices.asked(row["question"]):
+    if options := stated or choices.asked(row["question"]):
         truth = choices.choice_truth(options, answer)
         if row.get("spans") is None:
             return truth

@@ -98,20 +98,18 @@ class Events(AnswerVerifier):
 
     def _active(self, events: Sequence[Span]) -> float:
         """How many segments the labels are active in, summed over the labels."""
-        grown = [
-            replace(
-                s,
-                start=math.floor(s.start / self.resolution),
-                end=max(
-                    math.ceil(s.end / self.resolution), math.floor(s.start / self.resolution) + 1
-                ),
-            )
-            for s in events
-        ]
+        grown = [self._grown(event) for event in events]
         return math.fsum(
             end - start
             for label in {s.label for s in grown}
             for start, end in geometry.merged(s for s in grown if s.label == label)
+        )
+
+    def _grown(self, event: Span) -> Span:
+        """From the start of its first segment to the end of its last, counted in segments."""
+        first = math.floor(event.start / self.resolution)
+        return replace(
+            event, start=first, end=max(math.ceil(event.end / self.resolution), first + 1)
         )
 
 

@@ -150,15 +150,9 @@ class Ahead:
             groups = self._usable(saved["groups"], batch, oldest)
         draw = self._config.rollout
         parts = (self._config.run.seed, PURPOSE, step, extra)
-        sampling = Sampling(
-            n=draw.group_size,
-            max_tokens=draw.max_tokens,
-            temperature=draw.temperature,
-            top_p=draw.top_p,
-            top_k=draw.top_k,
-            # What is left of a saved batch must not repeat the draws of what was finished.
-            seed=seed_of(*parts, len(groups)) if groups else seed_of(*parts),
-        )
+        # What is left of a saved batch must not repeat the draws of what was finished.
+        seed = seed_of(*parts, len(groups)) if groups else seed_of(*parts)
+        sampling = Sampling.of(draw, draw.group_size, seed)
         return _Flight((step, extra), batch, groups, sampling, self._engine, self._meter)
 
     def _usable(

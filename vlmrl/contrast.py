@@ -37,15 +37,7 @@ def control_group(
     if not draw.contrast or not asked:
         return None
     spoiled = tuple(_spoiled(batch.prompts[p], policy, seed_of(seed, p)) for p in asked)
-    sampling = Sampling(
-        n=draw.contrast,
-        max_tokens=draw.max_tokens,
-        temperature=draw.temperature,
-        top_p=draw.top_p,
-        top_k=draw.top_k,
-        seed=seed,
-    )
-    return shares.generate(engine, PromptBatch(spoiled), sampling)
+    return shares.generate(engine, PromptBatch(spoiled), Sampling.of(draw, draw.contrast, seed))
 
 
 def told(

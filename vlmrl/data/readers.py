@@ -20,6 +20,21 @@ Rows = Sequence[Mapping[str, Any]]
 _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
 
 
+def json_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON file that is one list of them; read whole.
+
+    Raises:
+        UserError: it is missing, or something else.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path}: a JSON list of objects is wanted")
+    return rows
+
+
 def open_rows(path: Path, split: str) -> Rows:
     """The rows of a split of a data file or folder.
 

@@ -97,7 +97,7 @@ def step(bench: Bench) -> Iterator[Finding]:
     """One real batch is generated, scored and trained on; advantages alternate in sign."""
     config, policy = bench.config, bench.policy
     draw = config.rollout
-    sampling = Sampling(draw.group_size, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k)
+    sampling = Sampling.of(draw, draw.group_size)
     rollouts = bench.engine.generate(PromptBatch(tuple(bench.prompts[:BATCH])), sampling)
     rewards = bench.scorer.score(rollouts)
     lr, name = config.optimizer.lr, config.optimizer.name

@@ -13,7 +13,7 @@ from typing import Any
 
 import soundfile
 
-from vlmrl.decoded import Clip, Decoded, Recording
+from vlmrl.decoded import Clip, Decoded, Recording, num_bytes
 from vlmrl.engines._completions import Written
 from vlmrl.engines._frames import as_seen, packed
 from vlmrl.engines._requests import Answer, EngineFault
@@ -52,7 +52,7 @@ class Job:
         Enough to keep its batch of `max_num_seqs` full while it prepares the next media, but no more
         media than IN_FLIGHT: both sides hold several copies of what is on its way.
         """
-        heaviest = max((_nbytes(prompt) for prompt in self.prompts), default=0)
+        heaviest = max((sum(map(num_bytes, p.media)) for p in self.prompts), default=0)
         enough = min(len(self.prompts), 2 * max_num_seqs // self.sampling.n, 64)
         return max(1, min(enough, IN_FLIGHT // max(1, heaviest)))
 
@@ -114,16 +114,6 @@ def _written(choice: Mapping[str, Any]) -> Written:
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         choice["finish_reason"],
         tuple((int(v["version"]), v["end"] - v["start"]) for v in choice["weight_versions"]),
-    )
-
-
-def _nbytes(prompt: Prompt) -> int:
-    """Size of the prompt's decoded media."""
-    clips = [medium for medium in prompt.media if isinstance(medium, Clip)]
-    recordings = [medium for medium in prompt.media if isinstance(medium, Recording)]
-    pictures = 3 * sum(image.width * image.height for image in prompt.images)
-    return (
-        pictures + sum(c.frames.nbytes for c in clips) + sum(r.samples.nbytes for r in recordings)
     )
 
 

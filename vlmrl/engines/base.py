@@ -10,6 +10,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Completion, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
+    from vlmrl.config import RolloutConfig
     from vlmrl.policy import Policy
 
 
@@ -27,6 +28,11 @@ class Sampling:
     top_k: int = 0
     greedy: bool = False
     seed: int = 0
+
+    @classmethod
+    def of(cls, draw: RolloutConfig, n: int, seed: int = 0) -> Sampling:
+        """`n` completions as a config's `rollout` wants them drawn."""
+        return cls(n, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k, seed=seed)
 
 
 Finished = Callable[[int, tuple[Completion, ...]], None]

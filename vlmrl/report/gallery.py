@@ -78,6 +78,12 @@ class Card:
     spread: float
     faulted: bool
 
+    @property
+    def has_spans(self) -> bool:
+        """Whether there is something to show on a line of time."""
+        drawn = chain(self.truth_shapes, *(attempt.shapes for attempt in self.attempts))
+        return any(shape.kind == "span" for shape in drawn)
+
 
 def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
     """Training groups, newest step first: at most MAX_STEPS steps, MAX_PROMPTS prompts each."""
