@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TREES := vlmrl rewards datasets tests benchmarks
+TREES := vlmrl rewards datasets tests performance
 
 # The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
 PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
@@ -45,14 +45,14 @@ venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its 
 
 # Without vLLM these tests would be skipped; here that is a failure.
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
-	$(VENV)-vllm/bin/python -c 'from vlmrl.engines._vllm_import import import_vllm; import_vllm()'
-	ls -S tests/test_*vllm*.py | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
+	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.vllm_import import import_vllm; import_vllm()'
+	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
-	$(VENV)-vllm/bin/python -m pytest --nightly tests/test_*vllm*.py -m nightly
+	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly
 
 wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
 	.ci/wheel-smoke $(BIN)/python

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.video_annotations import clip_named, spans_truth
 from vlmrl.errors import UserError
-from vlmrl.files import read_json
 from vlmrl.schema import Demo, Sample
+from vlmrl.system.atomic_files import read_json
 
 FILES = {"train": "train.json", "val": "val_1.json", "test": "val_2.json"}
 
@@ -87,7 +87,7 @@ class ActivitynetCaptions(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))
 
 
 def _count(clip: Any) -> int:

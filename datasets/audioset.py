@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos, sounds
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import reference
+from vlmrl.data.cards import audioset_labels, demonstrations
+from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.errors import UserError
-from vlmrl.files import read_json
+from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Sample, Truth
+from vlmrl.system.atomic_files import read_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Audioset(Card):
         if file.suffix == ".csv":
             return [
                 {"cells": cells, WHERE: f"{file}:{number}"}
-                for number, cells in sounds.read_table(file)
+                for number, cells in audioset_labels.read_table(file)
             ]
         items = read_json(file).get("data")
         if not isinstance(items, list):
@@ -66,11 +66,13 @@ class Audioset(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One recording as a sample."""
         name, mids = self._stated(row)
-        right = sounds.named([mid.strip() for mid in mids.split(",") if mid.strip()], self._names)
+        right = audioset_labels.named(
+            [mid.strip() for mid in mids.split(",") if mid.strip()], self._names
+        )
         if not right:
             raise UserError("no labels")
         rng = random.Random(f"{self.seed} {name}")
-        offered = sounds.offer(right, self._names, self.offered, rng)
+        offered = audioset_labels.offer(right, self._names, self.offered, rng)
         asked = f"Which of these sounds are heard: {offered}?" if offered else "What is heard?"
         return Sample(
             id=Path(name).stem,
@@ -88,11 +90,11 @@ class Audioset(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the first split."""
-        return demos.corpus(self, self.rows(next(iter(self.path))))
+        return demonstrations.corpus(self, self.rows(next(iter(self.path))))
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
-        return sounds.class_names(Path(self.classes))
+        return audioset_labels.class_names(Path(self.classes))
 
     def _stated(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """The recording's file and its labels, as one text."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl import truths
-from vlmrl.data import demos, sounds
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import reference
+from vlmrl.answers import truth_json
+from vlmrl.data.cards import audioset_labels, demonstrations
+from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Frame, Sample
 
 FILES = {"train": "audioset_train_strong.tsv", "test": "audioset_eval_strong.tsv"}
@@ -54,7 +54,7 @@ class AudiosetStrong(Card):
         if split not in FILES:
             raise UserError(f"audioset_strong has no split {split!r}; there are: train, test")
         file = Path(self.path) / FILES[split]
-        heading, *lines = sounds.read_table(file, "\t") or [(0, [])]
+        heading, *lines = audioset_labels.read_table(file, "\t") or [(0, [])]
         if heading[1] != COLUMNS:
             raise UserError(f"{file}: the heading is {COLUMNS}, found {heading[1]!r:.80}")
         found: dict[str, dict[str, Any]] = {}
@@ -68,13 +68,13 @@ class AudiosetStrong(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One excerpt as a sample, its events in order of time."""
         stated = sorted((_event(number, cells) for number, cells in row["events"]))
-        right = sounds.named([mid for _, _, mid in stated], self._names)
+        right = audioset_labels.named([mid for _, _, mid in stated], self._names)
         events = [{"span": [start, end], "label": self._names[mid]} for start, end, mid in stated]
-        truth = truths.read({"spans": events}, Frame())
+        truth = truth_json.read({"spans": events}, Frame())
         segment = row["segment"]
         name = self.file.replace("{segment}", segment).replace("{ytid}", segment.rpartition("_")[0])
         rng = random.Random(f"{self.seed} {segment}")
-        offered = sounds.offer(right, self._names, self.offered, rng)
+        offered = audioset_labels.offer(right, self._names, self.offered, rng)
         asked = "What is heard, and from when to when?"
         return Sample(
             id=segment,
@@ -99,11 +99,11 @@ class AudiosetStrong(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
-        return sounds.class_names(Path(self.path) / CLASSES)
+        return audioset_labels.class_names(Path(self.path) / CLASSES)
 
 
 def _event(number: int, cells: Sequence[str]) -> tuple[float, float, str]:

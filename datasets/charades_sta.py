@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.video_annotations import clip_named, spans_truth
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample
 
@@ -81,4 +81,4 @@ class CharadesSta(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))

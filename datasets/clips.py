@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vlmrl.data import demos
-from vlmrl.data.card import Card
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
 from vlmrl.data.source import uniform
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Frame, Media, Sample, Span, Truth
@@ -95,7 +95,7 @@ class Clips(Card):
 
     def corpus(self) -> list[str]:
         """The question, with demonstrations as the model is to write them."""
-        return demos.corpus(self, self.rows("demos"), Frame(self.size, self.size))
+        return demonstrations.corpus(self, self.rows("demos"), Frame(self.size, self.size))
 
 
 def _course(split: str, frames: int, rng: random.Random) -> Course:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Media, Sample, Track, Truth
 
@@ -105,7 +105,7 @@ class Got10k(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))
 
 
 def _lines(file: Path) -> list[str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import Card
-from vlmrl.data.choices import lettered
-from vlmrl.data.media import reference
-from vlmrl.data.readers import json_objects
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
+from vlmrl.data.cards.multiple_choice import lettered
+from vlmrl.data.cards.readers import json_objects
 from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.schema import Sample
 
 
@@ -67,4 +67,4 @@ class Mmau(Card):
 
     def corpus(self) -> list[str]:
         """Questions and letters."""
-        return demos.corpus(self, self.rows("test"))
+        return demonstrations.corpus(self, self.rows("test"))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.footage import clip_named, spans_truth
+from vlmrl.answers.parsing import is_number
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.video_annotations import clip_named, spans_truth
 from vlmrl.errors import UserError
-from vlmrl.extract import is_number
-from vlmrl.files import read_json
 from vlmrl.schema import Demo, Sample, Truth
+from vlmrl.system.atomic_files import read_json
 
 LETTERS = "ABCDE"
 
@@ -103,7 +103,7 @@ class NextGqa(Card):
     def corpus(self) -> list[str]:
         """Questions and answers of the first split that is there."""
         there = [split for split in self.splits if (Path(self.path) / f"{split}.csv").exists()]
-        return demos.corpus(self, self.rows((there or ["train"])[0]))
+        return demonstrations.corpus(self, self.rows((there or ["train"])[0]))
 
 
 def _proof(proof: Any, question: str) -> tuple[list[Any], float]:

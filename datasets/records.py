@@ -16,7 +16,7 @@ A row states options under the key `options` or `choices` (a list, or "(A) cat (
 not list are put under it. Letters that nobody asks for make no choice.
 
 Rows of Video-R1, R1-AQA and VideoChat-R1 (grounded questions) are read under their own keys
-(`vlmrl.data.published`).
+(`vlmrl.data.cards.column_aliases`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl import truths
-from vlmrl.data import choices, demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import reference
-from vlmrl.data.places import check_inside
-from vlmrl.data.published import under_our_keys
-from vlmrl.data.readers import open_rows
+from vlmrl.answers import truth_json
+from vlmrl.data.cards import demonstrations, multiple_choice
+from vlmrl.data.cards.box_checks import check_inside
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.column_aliases import under_our_keys
+from vlmrl.data.cards.readers import open_rows
 from vlmrl.data.source import View
 from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.schema import Box, Demo, Frame, MediaKind, Sample, Truth
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
@@ -107,8 +107,10 @@ class Records(Card):
         rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
         if options:
-            question = choices.with_options(question, options)
-        demo = demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng, self.grid)
+            question = multiple_choice.with_options(question, options)
+        demo = demonstrations.demonstration(
+            truth, (0.0, self.loose / 2, self.loose), rng, self.grid
+        )
         grounded = truth.choice is not None and truth.spans is not None
         return Sample(
             id=str(name),
@@ -131,7 +133,7 @@ class Records(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))
 
     @property
     def _folder(self) -> Path:
@@ -165,19 +167,19 @@ def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
         boxes = _boxes(row)
         return Truth(boxes=boxes, none=not boxes)
     if row.get("span") is not None:
-        return truths.read({"spans": [row["span"]]}, Frame())
-    if options := stated or choices.asked(row["question"]):
-        truth = choices.choice_truth(options, answer)
+        return truth_json.read({"spans": [row["span"]]}, Frame())
+    if options := stated or multiple_choice.asked(row["question"]):
+        truth = multiple_choice.choice_truth(options, answer)
         if row.get("spans") is None:
             return truth
-        spans = truths.read({"spans": row["spans"]}, Frame()).spans
+        spans = truth_json.read({"spans": row["spans"]}, Frame()).spans
         return replace(truth, spans=spans)
     if options := _options(row["question"]):
         if answer not in options:
             raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
         return Truth(choice=answer, options=options, text=(answer,))
     if row.get("count") is not None:
-        return truths.read({"number": row["count"]}, Frame())
+        return truth_json.read({"number": row["count"]}, Frame())
     if _NUMBER.fullmatch(answer):
         return Truth(text=(answer,), number=float(answer.replace(",", "")))
     return Truth(text=(answer,))
@@ -188,7 +190,7 @@ def _stated(row: Mapping[str, Any]) -> tuple[str, ...]:
     for key in ("options", "choices"):
         if row.get(key) and row.get("problem_type", "multiple choice") == "multiple choice":
             try:
-                return choices.options_of(row[key])
+                return multiple_choice.options_of(row[key])
             except UserError as error:
                 raise UserError(f"key {key!r}: {error}") from error
     return ()
@@ -218,7 +220,7 @@ def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
     frame = Frame(row["width"], row["height"], space="pixel")
     check_inside(boxes, frame)
     stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
-    return truths.read({"boxes": stated}, frame).boxes or ()
+    return truth_json.read({"boxes": stated}, frame).boxes or ()
 
 
 def _options(question: str) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmrl.data import demos
-from vlmrl.data.card import Card
-from vlmrl.data.demos import cell_name, loosened
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
+from vlmrl.data.cards.demonstrations import cell_name, loosened
 from vlmrl.data.source import uniform
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Media, Sample, Truth
@@ -115,7 +115,7 @@ class Shapes(Card):
 
     def corpus(self) -> list[str]:
         """Questions of the task, with demonstrations as the model is to write them."""
-        return demos.corpus(self, self.rows("demos"), Frame(self.size, self.size))
+        return demonstrations.corpus(self, self.rows("demos"), Frame(self.size, self.size))
 
 
 # ---------------------------------------------------------------------------------------- scenes

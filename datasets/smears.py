@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from PIL import Image, ImageDraw
 
-from vlmrl.data import demos
-from vlmrl.data.card import Card
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Frame, Media, Sample, Truth
 
@@ -58,12 +58,12 @@ class Smears(Card):
             source=source,
             parts=(Media("image", data=picture), QUESTION),
             truth=truth,
-            demo=demos.demonstration(truth, (0.0,), rng, self.grid),
+            demo=demonstrations.demonstration(truth, (0.0,), rng, self.grid),
         )
 
     def corpus(self) -> list[str]:
         """The question, with demonstrations as the model is to write them."""
-        return demos.corpus(self, self.rows("train")[:200], Frame(WIDTH, HEIGHT))
+        return demonstrations.corpus(self, self.rows("train")[:200], Frame(WIDTH, HEIGHT))
 
 
 def _smear(rng: random.Random) -> tuple[bytes, Box]:

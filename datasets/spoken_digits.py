@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import Card
-from vlmrl.data.media import reference
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
 from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Sample, Truth
 
 _NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]+)\.wav")
@@ -74,4 +74,4 @@ class SpokenDigits(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))

@@ -18,14 +18,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vlmrl import truths
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.image import image_size
-from vlmrl.data.media import Access, reference
-from vlmrl.data.places import check_inside
-from vlmrl.data.readers import file_split, open_rows
+from vlmrl.answers import truth_json
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.box_checks import check_inside
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.readers import file_split, open_rows
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access, reference
+from vlmrl.media.image import image_size
 from vlmrl.plugins import nearest
 from vlmrl.schema import Demo, Frame, Media, Sample, Truth
 
@@ -101,7 +101,7 @@ class Table(Card):
         media = self._media(row)
         truth = self._truth(row, media)
         rng = random.Random(f"{self.seed} {row.get(WHERE)}")
-        demo = demos.demonstration(truth, (0.0, self.loose / 2, self.loose), rng)
+        demo = demonstrations.demonstration(truth, (0.0, self.loose / 2, self.loose), rng)
         weight = self._get(row, "weight", 1.0)
         return Sample(
             id=str(self._get(row, "id", row.get(WHERE))),
@@ -127,7 +127,7 @@ class Table(Card):
 
     def corpus(self) -> list[str]:
         """Questions and answers of the split `train`."""
-        return demos.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self.rows("train"))
 
     def _check_columns(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Refuse a misspelt column; that some rows lack a column is no mistake."""
@@ -184,7 +184,7 @@ class Table(Card):
             try:
                 frame = self._frame(row, media) if key in _PLACES else Frame()
                 stated = self._boxes(row, value, frame) if key == "boxes" else _typed(key, value)
-                found = getattr(truths.read({name: stated}, frame), name)
+                found = getattr(truth_json.read({name: stated}, frame), name)
             except UserError as error:
                 raise UserError(f"{self._column(key)}: {error}") from error
             truth = replace(truth, **{name: found})

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data import demos
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import reference
-from vlmrl.data.readers import JsonlRows
+from vlmrl.answers.parsing import is_number
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.readers import JsonlRows
 from vlmrl.errors import UserError
-from vlmrl.extract import is_number
+from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Media, Sample, Truth
 
 QUESTION = "Write down what is said."
@@ -82,7 +82,7 @@ class Transcripts(Card):
 
     def corpus(self) -> list[str]:
         """Questions and transcripts of the first split."""
-        return demos.corpus(self, self.rows(next(iter(self.path))))
+        return demonstrations.corpus(self, self.rows(next(iter(self.path))))
 
     def _recording(self, row: Mapping[str, Any]) -> Media:
         medium = reference(row.get("audio_filepath"), self.media_root(), "audio")

@@ -18,11 +18,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from vlmrl import geometry, plugins
-from vlmrl.listing import first_sentence, type_name
+from vlmrl import plugins
+from vlmrl.answers import geometry
+from vlmrl.commands.list_parts import first_sentence, type_name
 from vlmrl.rewards.box_iou import BoxIou
 from vlmrl.schema import Box, Frame, Truth
-from vlmrl.verifier import Verifier, judge
+from vlmrl.scoring.verifier import Verifier, judge
 
 FOLDER = Path(__file__).parent / "verifiers"
 SECTIONS = ("Used by", "Published sets", "Refuses", "Source", "Differs", "Raises", "Example")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import text
+from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Asr(AnswerVerifier):
     Source: word error rate: Levenshtein distance in words / words of the truth; rapidfuzz.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Asr(), "Seven, four two", Truth(text=("seven four nine two",))).score
     0.75
     """

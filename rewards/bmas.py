@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from vlmrl import ngrams
+from vlmrl.answers import ngrams
+from vlmrl.answers.geometry import Array
 from vlmrl.errors import UserError
-from vlmrl.geometry import Array
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 MAX_WORDS = 2000
 """Longest answer that is compared."""
@@ -39,7 +39,7 @@ class Bmas(AnswerVerifier):
         UserError: the file of vectors cannot be read.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Bmas(), "a red car", Truth(text=("the red car",))).score
     0.6666666666666666
     """

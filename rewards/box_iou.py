@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import extract, geometry, official, text
-from vlmrl.official import Harness
+from vlmrl.answers import benchmark_rules, geometry, parsing, text
+from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BoxIou(AnswerVerifier):
         ValueError: the truth has no box or several (use `detection`).
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(boxes=(Box(0.0, 0.0, 0.5, 1.0),))
     >>> judge(BoxIou(), '{"bbox_2d": [0, 0, 50, 50]}', truth).score
     0.5
@@ -75,7 +75,7 @@ class BoxIou(AnswerVerifier):
         right = truth.boxes[0]
         if self.official:
             return self._official(answer, completion.frame, right)
-        found, note = extract.boxes(answer, completion.frame)
+        found, note = parsing.boxes(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         if len(found) > 1 and self.several == "refuse":
@@ -112,10 +112,10 @@ class BoxIou(AnswerVerifier):
 
     def _official(self, answer: str, frame: Frame, right: Box) -> Verdict:
         assert self.official is not None
-        found = official.refcoco_box(answer, frame, self.official)
+        found = benchmark_rules.refcoco_box(answer, frame, self.official)
         if found is None:
             return Verdict(0.0, note="no box found by the official rule")
-        overlap = official.raw_iou(found, right.xyxy)
+        overlap = benchmark_rules.raw_iou(found, right.xyxy)
         score = float(overlap >= self.threshold) if self.binary else overlap
         return Verdict(score, {"iou": overlap}, note=f"official rule of {self.official}")
 

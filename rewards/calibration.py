@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vlmrl import plugins
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 _STATED = re.compile(r"<confidence>\s{0,9}([0-9]{1,3}(?:\.[0-9]{1,9})?)\s?(%?)\s{0,9}</confidence>")
 
@@ -35,7 +35,7 @@ class Calibration(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(text=("cat",))
     >>> stated = "<confidence>0.5</confidence>"
     >>> [judge(Calibration(), f"{animal} {stated}", truth).score for animal in ("cat", "dog")]

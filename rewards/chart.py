@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract, official, text
-from vlmrl.official import Harness
+from vlmrl.answers import benchmark_rules, parsing, text
+from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 _NUMBER = re.compile(r"[$€£]?\s?[-+]?[0-9][0-9,]{0,30}(?:\.[0-9]{1,20})?\s?%?")
 _YEAR = re.compile(r"(?:1[89]|20)[0-9]{2}")
@@ -31,7 +31,7 @@ class Chart(AnswerVerifier):
     Source: ChartQA, arXiv 2203.10244, section 5.1.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Chart(), "$1,240", Truth(text=("1200",))).score
     1.0
     >>> judge(Chart(), "2010", Truth(text=("2019",))).score
@@ -47,7 +47,9 @@ class Chart(AnswerVerifier):
         """Compare with every accepted answer."""
         assert truth.text is not None
         if self.official:
-            right = any(official.relaxed(answer, wanted, self.tolerance) for wanted in truth.text)
+            right = any(
+                benchmark_rules.relaxed(answer, wanted, self.tolerance) for wanted in truth.text
+            )
             return Verdict(float(right), answer=answer, note=f"official rule of {self.official}")
         return Verdict(float(any(self._meets(answer, t) for t in truth.text)), answer=answer)
 
@@ -55,8 +57,8 @@ class Chart(AnswerVerifier):
         wanted = wanted.strip()
         if not _NUMBER.fullmatch(wanted) or _YEAR.fullmatch(wanted):
             return text.normalised(answer) == text.normalised(wanted)
-        right, _ = extract.number(wanted)
-        stated, _ = extract.number(answer)
+        right, _ = parsing.number(wanted)
+        stated, _ = parsing.number(answer)
         if right is None or stated is None:
             return False
         return abs(stated - right) <= self.tolerance * abs(right)

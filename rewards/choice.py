@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Choice(AnswerVerifier):
         ValueError: the truth is neither a letter nor the text of an option.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(choice="B", options=("cat", "bird"))
     >>> [judge(Choice(), answer, truth).score for answer in ("B. bird", "bird", "A or B")]
     [1.0, 1.0, 0.0]
@@ -40,7 +40,7 @@ class Choice(AnswerVerifier):
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the option picked with the right one."""
-        picked, note = extract.choice(answer, truth.options)
+        picked, note = parsing.choice(answer, truth.options)
         right = _letter(truth)
         if right is None:  # the truth is a text without options to choose from
             assert truth.choice is not None

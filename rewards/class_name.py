@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from vlmrl import text
+from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ClassName(AnswerVerifier):
     which pays `a` and the list of classes.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(ClassName(), "Passion_Flower", Truth(text=("passion flower",))).score
     1.0
     """

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vlmrl import extract, geometry
-from vlmrl.matching import agreement, pairs
+from vlmrl.answers import geometry, parsing
+from vlmrl.answers.matching import agreement, pairs
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Confidence(AnswerVerifier):
 
     Example:
     >>> from vlmrl.schema import Box
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> answer = '[{"bbox_2d": [0, 0, 50, 50], "confidence": 0.9}]'
     >>> judge(Confidence(), answer, Truth(boxes=(Box(0, 0, 0.5, 0.5),))).score
     0.9
@@ -47,7 +47,7 @@ class Confidence(AnswerVerifier):
         right = truth.boxes
         if not right:
             raise ValueError("no true boxes: declare the truth none if there is nothing to find")
-        found, note = extract.boxes(answer, completion.frame)
+        found, note = parsing.boxes(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         iou = geometry.iou_matrix(geometry.array(found), geometry.array(right))

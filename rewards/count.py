@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Count(AnswerVerifier):
     Source: R1-V's counting reward.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Count(graded=True), "three cells", Truth(number=4)).score
     0.75
     """
@@ -35,7 +35,7 @@ class Count(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the one number in the answer."""
         assert truth.number is not None
-        stated, note = extract.number(answer)
+        stated, note = parsing.number(answer)
         if stated is None:
             return Verdict(0.0, note=note)
         if stated < 0 or stated != int(stated):

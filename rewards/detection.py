@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vlmrl import extract, geometry, text
-from vlmrl.average_precision import average_precision
-from vlmrl.geometry import Array
-from vlmrl.matching import How, agreement, pairs
+from vlmrl.answers import geometry, parsing, text
+from vlmrl.answers.average_precision import average_precision
+from vlmrl.answers.geometry import Array
+from vlmrl.answers.matching import How, agreement, pairs
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 Part = Literal[
     "iou", "truth_iou", "pair_iou", "f1", "precision", "recall", "criterion_recall", "completeness",
@@ -61,7 +61,7 @@ class Detection(AnswerVerifier):
         ValueError: the truth has no boxes and is not declared none.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(boxes=(Box(0, 0, 0.5, 0.5, "cat"), Box(0.5, 0.5, 1, 1, "dog")))
     >>> judge(Detection(), '[{"bbox_2d": [0, 0, 50, 50], "label": "cat"}]', truth).score
     0.5
@@ -94,7 +94,7 @@ class Detection(AnswerVerifier):
         right = truth.boxes
         if not right:
             raise ValueError("no true boxes: declare the truth none if there is nothing to find")
-        found, note = extract.boxes(answer, completion.frame)
+        found, note = parsing.boxes(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         iou, quality = self._compared(found, right, completion.frame)

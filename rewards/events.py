@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vlmrl import extract, geometry, text
-from vlmrl.geometry import Array
-from vlmrl.matching import agreement, pairs
+from vlmrl.answers import geometry, parsing, text
+from vlmrl.answers.geometry import Array
+from vlmrl.answers.matching import agreement, pairs
 from vlmrl.schema import Completion, Span, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Events(AnswerVerifier):
         ValueError: the truth has no spans and is not declared none.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(spans=(Span(0, 2, "dog"), Span(5, 9, "rain")))
     >>> judge(Events(), '[{"start": 0, "end": 2, "label": "dog"}]', truth).score
     0.5
@@ -66,7 +66,7 @@ class Events(AnswerVerifier):
         right = truth.spans
         if not right:
             raise ValueError("no true events: declare the truth none if there is nothing to find")
-        found, note = extract.spans(answer, completion.frame)
+        found, note = parsing.spans(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         if self.measure == "segment":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import text
+from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Exact(AnswerVerifier):
     Source: R1-V's accuracy reward, without its symbolic stage.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Exact(), "otago  united.", Truth(text=("Otago United",))).score
     1.0
     """

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmrl import answers, extract
+from vlmrl.answers import parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 Content = Literal["any", "boxes", "points", "spans", "number", "json"]
 
@@ -35,7 +35,7 @@ class Format(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Format(), "<think>why</think><answer>B</answer>", Truth(), "think_answer").score
     1.0
     >>> judge(Format(), "<think></think><answer>B</answer>", Truth(), "think_answer").score
@@ -60,7 +60,7 @@ class Format(Verifier):
 
 def _share_on_lines(text: str, template_name: str) -> float:
     """Share of marks that stand exactly once with a line break on the inner side."""
-    tags = answers.template(template_name).tags
+    tags = templates.template(template_name).tags
     marks = [mark for tag in tags for mark in (f"{tag.open}\n", f"\n{tag.close}")]
     return sum(text.count(mark) == 1 for mark in marks) / len(marks) if marks else 1.0
 
@@ -69,15 +69,15 @@ def _reads_as(content: Content, completion: Completion) -> bool:
     answer = completion.answer
     if answer is None:
         return False
-    if content in ("boxes", "points", "spans") and extract.says_nothing(answer):
+    if content in ("boxes", "points", "spans") and parsing.says_nothing(answer):
         return True
     return bool(_READERS[content](answer, completion.frame))
 
 
 _READERS: dict[str, Callable[[str, Frame], object]] = {
-    "boxes": lambda answer, frame: extract.boxes(answer, frame)[0],
-    "points": lambda answer, frame: extract.points(answer, frame)[0],
-    "spans": lambda answer, frame: extract.spans(answer, frame)[0],
-    "number": lambda answer, frame: extract.number(answer)[0] is not None,
-    "json": lambda answer, frame: extract.fields(answer)[0],
+    "boxes": lambda answer, frame: parsing.boxes(answer, frame)[0],
+    "points": lambda answer, frame: parsing.points(answer, frame)[0],
+    "spans": lambda answer, frame: parsing.spans(answer, frame)[0],
+    "number": lambda answer, frame: parsing.number(answer)[0] is not None,
+    "json": lambda answer, frame: parsing.fields(answer)[0],
 }

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl import extract, geometry, text
+from vlmrl.answers import geometry, parsing, text
 from vlmrl.schema import Completion, Point, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GuiAction(AnswerVerifier):
         ValueError: `fields` has no "action".
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(fields={"action": "click"}, points=(Point(0.5, 0.5),))
     >>> judge(GuiAction(), "{'action': 'CLICK', 'value': None, 'position': [50, 55]}", truth).score
     1.0
@@ -56,7 +56,7 @@ class GuiAction(AnswerVerifier):
         right = (truth.fields or {}).get("action")
         if not isinstance(right, str):
             raise ValueError(f'fields["action"] is a text, found {right!r}')
-        stated, note = extract.fields(answer)
+        stated, note = parsing.fields(answer)
         if stated is None or not isinstance(stated.get("action"), str):
             return Verdict(0.0, note=note or "no action in the object")
         if text.normalised(stated["action"]) != text.normalised(right):
@@ -79,7 +79,7 @@ class GuiAction(AnswerVerifier):
             return text.normalised(typed) in map(text.normalised, truth.text)
         if not truth.boxes and not truth.points:
             return None
-        places, _ = extract.points(answer, completion.frame)
+        places, _ = parsing.points(answer, completion.frame)
         return len(places) == 1 and self._hits(places[0], truth)
 
     def _hits(self, place: Point, truth: Truth) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmrl import extract, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class JsonFields(AnswerVerifier):
     Source: Q-Insight, arXiv 2503.22679.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(fields={"class": "blur", "severity": "slight"})
     >>> judge(JsonFields(), '{"class": "Blur", "severity": "serious"}', truth).score
     0.5
@@ -48,7 +48,7 @@ class JsonFields(AnswerVerifier):
         """Compare field by field."""
         if not truth.fields:
             raise ValueError("no true fields: declare the truth none if there are none")
-        stated, note = extract.fields(answer)
+        stated, note = parsing.fields(answer)
         if stated is None:
             return Verdict(0.0, note=note)
         gained, total, open_ = 0.0, 0.0, True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import extract, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Labels(AnswerVerifier):
     Source: Med-R1, arXiv 2503.13939.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Labels(), "edema, fracture", Truth(labels=("Edema", "Effusion"))).score
     0.5
     """
@@ -54,7 +54,7 @@ class Labels(AnswerVerifier):
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no true labels: declare the truth none if there are none")
-        names, note = extract.names(answer)
+        names, note = parsing.names(answer)
         stated = set(names)
         hits = len(stated & right)
         if not hits or (self.fatal and stated - right):

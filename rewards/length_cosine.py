@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.lengths import correct, num_tokens
+from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LengthCosine(GroupVerifier):
     Source: Yeo et al., arXiv 2502.03373; VLM-R1, arXiv 2504.07615.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> [v.score for v in judge_group(LengthCosine(limit=2), ["a", "a b"], [1.0, 0.0])]
     [0.75, -0.5]
     """

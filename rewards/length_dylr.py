@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.lengths import correct, num_tokens
+from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LengthDylr(GroupVerifier):
     Source: VL-Cogito, arXiv 2507.22607, section 3.2.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> [v.score for v in judge_group(LengthDylr(), ["a b", "a b", "a b c d"], [1.0, 0.0, 0.0])]
     [0.0, -0.0, -0.5]
     """

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.lengths import correct, num_tokens
+from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LengthKimi(GroupVerifier):
     Source: Kimi k1.5, arXiv 2501.12599, section 2.3.3.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> words = ["a", "a b", "a b c", "a b c d"]
     >>> [round(v.score, 3) for v in judge_group(LengthKimi(), words, [1.0, 0.0, 0.0, 0.0])]
     [0.5, 0.0, -0.167, -0.5]

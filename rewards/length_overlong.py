@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.lengths import num_tokens
+from vlmrl.answers.lengths import num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LengthOverlong(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(LengthOverlong(limit=10, buffer=4), "a b c d e f g h", Truth()).score
     -0.5
     """

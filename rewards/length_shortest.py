@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.lengths import correct, num_tokens
+from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LengthShortest(GroupVerifier):
     Source: Observe-R1, arXiv 2505.12432.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> words = ["a", "a b c", "a b c d"]
     >>> [v.score for v in judge_group(LengthShortest(floor=2), words, [0.0, 1.0, 1.0])]
     [0.0, 1.0, 0.0]

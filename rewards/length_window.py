@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.lengths import correct, num_tokens
+from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LengthWindow(GroupVerifier):
     Source: Video-R1, arXiv 2503.21776, section 3.3.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> words = ["a b", "a b c d", "a b c d"]
     >>> [v.score for v in judge_group(LengthWindow(shortest=3, longest=5), words, [1.0, 1.0, 0.0])]
     [0.0, 1.0, 0.0]

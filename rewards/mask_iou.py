@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import geometry, masks
+from vlmrl.answers import geometry, masks
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class MaskIou(AnswerVerifier):
         ValueError: no true mask and not declared none; run lengths of different sizes.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> square = ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5), (0.0, 0.5))
     >>> answer = '{"polygon": [[0, 0], [50, 0], [50, 50], [0, 50]]}'
     >>> judge(MaskIou(), answer, Truth(masks=(square,))).score

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 MAX_CHARS = 1000
 """Longest answer that is read as one expression."""

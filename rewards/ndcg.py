@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ndcg(AnswerVerifier):
     Source: VRAG-RL, arXiv 2505.22019; Järvelin and Kekäläinen 2002.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> round(judge(Ndcg(), "p7, p2", Truth(labels=("p2",))).score, 4)
     0.6309
     """
@@ -42,7 +42,7 @@ class Ndcg(AnswerVerifier):
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no relevant labels: declare the truth none if there are none")
-        ranked, note = extract.names(answer)
+        ranked, note = parsing.names(answer)
         places = [k for k, name in enumerate(ranked[: self.top], start=1) if name in right]
         ideal = range(1, min(len(right), self.top or len(right)) + 1)
         score = math.fsum(map(_gain, places)) / math.fsum(map(_gain, ideal))

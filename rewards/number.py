@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Number(AnswerVerifier):
     Differs: it does not ask that both sides have, or lack, a decimal point.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Number(), "about 1,200 m", Truth(number=1200)).score
     1.0
     """
@@ -43,7 +43,7 @@ class Number(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the one number in the answer."""
         assert truth.number is not None
-        stated, note = extract.number(answer, self.percent)
+        stated, note = parsing.number(answer, self.percent)
         if stated is None:
             return Verdict(0.0, note=note)
         right, found = truth.number, stated

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import official, text
-from vlmrl.official import Harness
+from vlmrl.answers import benchmark_rules, text
+from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ocr(AnswerVerifier):
     Source: ANLS: Biten et al. 2019, arXiv 1905.13648; distances by rapidfuzz.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Ocr(), "EX1T", Truth(text=("EXIT",))).score
     0.75
     """
@@ -44,7 +44,7 @@ class Ocr(AnswerVerifier):
         """Compare with every accepted text; the best counts."""
         assert truth.text is not None
         if self.official:
-            score = official.anls(answer, truth.text, self.official, self.cut)
+            score = benchmark_rules.anls(answer, truth.text, self.official, self.cut)
             return Verdict(score, answer=answer, note=f"official rule of {self.official}")
         found = self._form(answer)
         score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vlmrl import extract, geometry, masks, official
-from vlmrl.official import Harness
+from vlmrl.answers import benchmark_rules, geometry, masks, parsing
+from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.schema import Point as UnitPoint
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Point(AnswerVerifier):
 
     Example:
     >>> from vlmrl.schema import Box
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Point(), "(25, 25)", Truth(boxes=(Box(0.0, 0.0, 0.5, 0.5),))).score
     1.0
     """
@@ -62,7 +62,7 @@ class Point(AnswerVerifier):
         num_right = len(truth.boxes or truth.masks or truth.points or ())
         if not num_right:
             raise ValueError("no true place: declare the truth none if there is nothing to find")
-        found, note = extract.points(answer, completion.frame)
+        found, note = parsing.points(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         quality = np.array([self._qualities(p, truth) for p in found])
@@ -88,5 +88,7 @@ class Point(AnswerVerifier):
         assert self.official is not None
         if not truth.boxes or len(truth.boxes) != 1:
             raise ValueError("the official ScreenSpot rule needs one true box")
-        hit = official.screenspot_hit(answer, truth.boxes[0], completion.frame, self.official)
+        hit = benchmark_rules.screenspot_hit(
+            answer, truth.boxes[0], completion.frame, self.official
+        )
         return Verdict(float(hit), note=f"official rule of {self.official}")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import BatchVerifier
+from vlmrl.scoring.verifier import BatchVerifier
 
 EPSILON = 1e-6
 """The paper's, under each root: it keeps the gradient finite where a probability is 0."""
@@ -34,7 +34,7 @@ class QualityRank(BatchVerifier):
     Differs: what cannot be read scores 0, where the published code draws a random number.
 
     Example:
-    >>> from vlmrl.verifier import judge_batch
+    >>> from vlmrl.scoring.verifier import judge_batch
     >>> from vlmrl.schema import Truth
     >>> truths = [Truth(number=4.5), Truth(number=2.5)]
     >>> found = judge_batch(QualityRank(), [["4", "5"], ["2", "3"]], truths)
@@ -80,7 +80,7 @@ class QualityRank(BatchVerifier):
 
     def _read(self, completion: Completion) -> float | None:
         """The stated quality within the scale; None if there is not exactly one number."""
-        value, _ = extract.number(completion.answer or "")
+        value, _ = parsing.number(completion.answer or "")
         return None if value is None else min(max(value, self.scale[0]), self.scale[1])
 
 

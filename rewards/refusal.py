@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vlmrl import text
+from vlmrl.answers import text
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 MAX_CHARS = 1000
 """Longer than any phrase of declining."""
@@ -27,7 +27,7 @@ class Refusal(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Refusal(), "I don’t know.", Truth(none=True)).score
     1.0
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 MRA_LEVELS = tuple(0.5 + 0.05 * k for k in range(10))
 
@@ -30,7 +30,7 @@ class Regression(AnswerVerifier):
     2412.14171.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Regression(), "15", Truth(number=20)).score
     0.75
     """
@@ -50,9 +50,9 @@ class Regression(AnswerVerifier):
         """Measure the one number in the answer."""
         assert truth.number is not None
         if self.key is not None:
-            fields, note = extract.fields(answer)
+            fields, note = parsing.fields(answer)
             answer = str((fields or {}).get(self.key, ""))
-        stated, note = extract.number(answer)
+        stated, note = parsing.number(answer)
         if stated is None:
             return Verdict(0.0, note=note)
         return Verdict(self._closeness(stated, truth.number), answer=stated)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 MAX_WORDS = 10_000
 """Words that are looked at; a longer text scores by its first ones."""
@@ -30,7 +30,7 @@ class Repetition(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Repetition(size=1), "to be or not to be", Truth()).score
     0.6666666666666666
     """
@@ -49,7 +49,7 @@ class Repetition(Verifier):
             return Verdict(0.0, note="no answer")
         items: list[object]
         if self.unit == "boxes":
-            found, note = extract.boxes(completion.answer, completion.frame)
+            found, note = parsing.boxes(completion.answer, completion.frame)
             if not found:
                 return Verdict(0.0, note=note)
             items = [box.xyxy for box in found]

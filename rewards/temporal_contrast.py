@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.lengths import correct
+from vlmrl.answers.lengths import correct
 from vlmrl.schema import SHUFFLED_REWARDS, Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TemporalContrast(GroupVerifier):
     Source: Video-R1, arXiv 2503.21776, eq. 2-3.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> meta = {"shuffled_rewards": [0.0, 1.0]}
     >>> [v.score for v in judge_group(TemporalContrast(), ["a", "b"], [1.0, 0.0], meta)]
     [1.0, 0.0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import extract, geometry, official
-from vlmrl.official import Harness
+from vlmrl.answers import benchmark_rules, geometry, parsing
+from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Span, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TemporalIou(AnswerVerifier):
         ValueError: the truth has no spans and is not declared none; several under an official rule.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(TemporalIou(), "5s - 10s", Truth(spans=(Span(5, 15),))).score
     0.5
     """
@@ -60,7 +60,7 @@ class TemporalIou(AnswerVerifier):
         if not found:
             return Verdict(0.0, note=note)
         if self.union == "hull" or self.official:
-            overlap = official.hull_iou(_hull(found), _hull(right))
+            overlap = benchmark_rules.hull_iou(_hull(found), _hull(right))
         else:
             overlap = geometry.interval_iou(found, right)
         if overlap < self.threshold:
@@ -69,12 +69,12 @@ class TemporalIou(AnswerVerifier):
 
     def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
         if self.official:
-            span = official.charades_span(answer)
+            span = benchmark_rules.charades_span(answer)
             return ([span], "official rule") if span else ([], "no span found by the official rule")
         if self.where == "glue":
             start, end = completion.parsed.spans.get("glue", (0, 0))
             answer = completion.text[start:end]
-        return extract.spans(answer, completion.frame)
+        return parsing.spans(answer, completion.frame)
 
 
 def _hull(spans: list[Span] | tuple[Span, ...]) -> Span:

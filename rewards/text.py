@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl import ngrams
-from vlmrl import text as words
+from vlmrl.answers import ngrams
+from vlmrl.answers import text as words
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Text(AnswerVerifier):
     Differs: words are runs of letters and digits in any script, not stemmed.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(Text(measure="rouge1"), "a red car", Truth(text=("the red car",))).score
     0.6666666666666666
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ThinkBalance(GroupVerifier):
     Source: ours; TON (arXiv 2505.16854) leaves the balance to exploration and reports the share.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> words = ["<think>x</think>a", "<think>x</think>a", "<think>x</think>a", "a"]
     >>> [v.score for v in judge_group(ThinkBalance(), words, [1.0] * 4)]
     [0.5, 0.5, 0.5, 1.0]

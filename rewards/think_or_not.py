@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmrl import answers
+from vlmrl.answers import templates
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ThinkOrNot(Verifier):
 
     Example:
     >>> from vlmrl.schema import Truth
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> text = "<think>\n\n</think><answer>7</answer>"
     >>> judge(ThinkOrNot(), text, Truth(), "think_or_not").parts
     {'direct': 1.0}
@@ -39,7 +39,7 @@ class ThinkOrNot(Verifier):
         """Judge the layout and the mode of one completion."""
         parsed = completion.parsed
         if not parsed.well_formed:
-            parsed = answers.split(completion.text, "think_or_not")
+            parsed = templates.split(completion.text, "think_or_not")
         if not parsed.well_formed:
             return Verdict(0.0, note="does not match the template")
         direct = parsed.mode == "direct"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.verifier import GroupVerifier
+from vlmrl.scoring.verifier import GroupVerifier
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ToolCuriosity(GroupVerifier):
     Source: Pixel Reasoner, arXiv 2505.15966, eq. 4-6.
 
     Example:
-    >>> from vlmrl.verifier import judge_group
+    >>> from vlmrl.scoring.verifier import judge_group
     >>> words = ["<tool_call>{}</tool_call>"] + ["a"] * 3
     >>> [round(v.score, 3) for v in judge_group(ToolCuriosity(), words, [1.0] * 4)]
     [0.025, 0.0, 0.0, 0.0]

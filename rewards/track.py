@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract, geometry, schema
+from vlmrl import schema
+from vlmrl.answers import geometry, parsing
 from vlmrl.schema import Box, Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Track(AnswerVerifier):
 
     Example:
     >>> from vlmrl.schema import Track as TrueTrack
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> truth = Truth(track=TrueTrack((0.0, 1.0), (Box(0, 0, 0.5, 0.5), Box(0, 0, 0.5, 0.5))))
     >>> judge(Track(), "[[0, 0, 50, 50], [50, 50, 90, 90]]", truth).score
     0.5
@@ -42,7 +43,7 @@ class Track(AnswerVerifier):
         """Pair by time, else by place, and average."""
         assert truth.track is not None
         times, right = truth.track.times, truth.track.boxes
-        found, note = extract.track(answer, completion.frame)
+        found, note = parsing.track(answer, completion.frame)
         if not found:
             return Verdict(0.0, note=note)
         if all(time is None for time, _ in found):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl import extract
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class YesNo(AnswerVerifier):
         ValueError: the truth says neither or both.
 
     Example:
-    >>> from vlmrl.verifier import judge
+    >>> from vlmrl.scoring.verifier import judge
     >>> judge(YesNo(), "Yes, it is.", Truth(text=("yes",))).score
     1.0
     """
@@ -34,8 +34,8 @@ class YesNo(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare what is said."""
         stated = truth.choice if truth.text is None else truth.text[0]
-        right, why = extract.yes_no(stated or "")
+        right, why = parsing.yes_no(stated or "")
         if right is None:
             raise ValueError(f"the truth {stated!r} says {why}")
-        said, note = extract.yes_no(answer)
+        said, note = parsing.yes_no(answer)
         return Verdict(float(said == right), answer=said, note=note)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from vlmrl import plugins
-from vlmrl.data.image import load_image
 from vlmrl.errors import UserError
+from vlmrl.media.image import load_image
 from vlmrl.schema import Sample
 
 WIDTH, HEIGHT = 112, 84

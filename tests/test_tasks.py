@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import task_data
-from small import CORPUS, TEXT, loaded
 from test_report import Page
 
-from vlmrl import answers, cli, runfolder
-from vlmrl.components import resolve
+from helpers import task_data
+from helpers.small import CORPUS, TEXT, loaded
+from vlmrl import cli
+from vlmrl.answers import templates
 from vlmrl.config import (
     BuildConfig,
     Config,
@@ -30,13 +30,15 @@ from vlmrl.config import (
     VideoConfig,
     load,
 )
-from vlmrl.data.decode import decode
-from vlmrl.data.media import Reading
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.source import open_source, reading_of
+from vlmrl.media.access import Reading
+from vlmrl.media.decode import decode
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.plugins import names
-from vlmrl.verifier import GroupVerifier
+from vlmrl.runs import run_folder
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.scoring.verifier import GroupVerifier
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -130,14 +132,14 @@ def scores(
     model = hearing() if task.family == "qwen2_audio" else loaded(task.family)
     sample = opened.sample(0)
     media = decode(sample, opened.access, opened.reading)
-    asked = answers.instruction(sample.template, sample.truth, model.family.space)
+    asked = templates.instruction(sample.template, sample.truth, model.family.space)
     prompt = make_prompt(sample, media, model.family, model.processor, asked)
     assert sample.demo and sample.text in prompt.text and len(prompt.encoded.ids) > 10
-    right = answers.demonstration(sample.demo, sample.template, prompt.frame)
+    right = templates.demonstration(sample.demo, sample.template, prompt.frame)
     found = []
-    right = right.replace(f"<think>{answers.EMPTY_THOUGHT}</think>", "<think>so</think>")
+    right = right.replace(f"<think>{templates.EMPTY_THOUGHT}</think>", "<think>so</think>")
     for text in (right, task.wrong):
-        completion = answers.completion(text, sample.template, prompt.frame)
+        completion = templates.completion(text, sample.template, prompt.frame)
         verifiers = {r.label: resolve(r).verifier for r in rewards}
         found.append(
             {
@@ -214,7 +216,7 @@ def trained(
         cli.main()
     assert not ended.value.code
     folder = home / "runs" / name
-    lines = runfolder.rollouts_path(folder, 2).read_text(encoding="utf-8").splitlines()
+    lines = run_folder.rollouts_path(folder, 2).read_text(encoding="utf-8").splitlines()
     assert not (folder / "quarantine.jsonl").exists()
     return [json.loads(line) for line in lines], Page(folder / "report.html")
 

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from vlmrl import __version__, distributed
+from vlmrl import __version__
 from vlmrl import config as configs
 from vlmrl.config import tree
 from vlmrl.errors import UserError
+from vlmrl.system import distributed
 
 app = typer.Typer(
     name="vlmrl",
@@ -87,9 +88,9 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     Everything it writes goes to `runs/<run.name>/`.
     """
     settings = _config(config, overrides)
-    from vlmrl import assemble
+    from vlmrl.assemble import build
 
-    summary = assemble.train(settings)
+    summary = build.train(settings)
     if distributed.launched_rank() > 0:
         raise typer.Exit(0 if summary["finished"] else 130)
     if not summary["finished"]:
@@ -144,9 +145,9 @@ def eval_(
     - `vlmrl eval runs/think_or_not --data shapes:test --forced` says what a thought is worth
     """
     options = tree.pairs(option or ())
-    from vlmrl import benchmark
+    from vlmrl.commands import evaluate
 
-    result = benchmark.evaluate_model(
+    result = evaluate.evaluate_model(
         model,
         data,
         samples=samples,
@@ -182,8 +183,8 @@ def score(
     - `vlmrl score box_iou --in rows.jsonl -o threshold=0.5`
     """
     options = tree.pairs(option or ())
-    from vlmrl.files import write_lines
-    from vlmrl.score_rows import score_file
+    from vlmrl.scoring.score_rows import score_file
+    from vlmrl.system.atomic_files import write_lines
 
     lines = score_file(rows, configs.RewardConfig(verifier=verifier, options=options))
     if out:
@@ -210,10 +211,10 @@ def verify(
     options = tree.pairs(option or ())
     from rich.console import Console
 
-    from vlmrl.files import write_json
-    from vlmrl.score_rows import read_rows
-    from vlmrl.verify import verify
-    from vlmrl.verify_table import tables
+    from vlmrl.audit.attack_bench import verify
+    from vlmrl.commands.audit_table import tables
+    from vlmrl.scoring.score_rows import read_rows
+    from vlmrl.system.atomic_files import write_json
 
     reward = configs.RewardConfig(verifier=verifier, options=options)
     report = verify(reward, read_rows(data) if data else ())
@@ -272,9 +273,9 @@ def check(
     sources = _sources(data, option, root)
     make = None
     if model:
-        from vlmrl.assemble import prompt_maker, with_sound
+        from vlmrl.assemble.build import prompt_maker, with_sound
         from vlmrl.models.loading import load_model
-        from vlmrl.policy import Policy
+        from vlmrl.policy.policy import Policy
 
         settings = configs.ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
@@ -352,14 +353,14 @@ def list_(
 
     - `vlmrl list verifiers`
     """
-    from vlmrl import listing
+    from vlmrl.commands import list_parts
 
     configs = what == "configs"
-    print("\n".join(listing.describe_configs() if configs else listing.describe(KINDS[what])))
+    print("\n".join(list_parts.describe_configs() if configs else list_parts.describe(KINDS[what])))
 
 
 def _config(name: str, overrides: list[str] | None) -> Any:
-    from vlmrl.validate import validate
+    from vlmrl.commands.validate import validate
 
     config = configs.load(name, overrides or ())
     validate(config)

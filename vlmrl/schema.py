@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from vlmrl.decoded import Decoded, Picture
+from vlmrl.media_types import Decoded, Picture
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from vlmrl.algorithms.aggregations import Aggregation
 from vlmrl.algorithms.grpo import Grpo
+from vlmrl.algorithms.parts.aggregations import Aggregation
 from vlmrl.schema import Rewards, Rollouts
 
 

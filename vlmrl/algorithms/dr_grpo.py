@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vlmrl.algorithms.aggregations import Aggregation
 from vlmrl.algorithms.grpo import Grpo
+from vlmrl.algorithms.parts.aggregations import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

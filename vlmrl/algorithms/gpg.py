@@ -15,9 +15,9 @@ from typing import Literal
 
 import torch
 
-from vlmrl.algorithms import surrogates
-from vlmrl.algorithms.aggregations import Aggregation
 from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.parts.aggregations import Aggregation
 from vlmrl.algorithms.recipes import Recipe, one_sided_loss
 from vlmrl.schema import Advantages, Rewards, Rollouts
 

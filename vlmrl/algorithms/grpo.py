@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from vlmrl.algorithms import surrogates
 from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, one_sided_loss
 
 

@@ -12,10 +12,10 @@ from typing import Literal
 
 import torch
 
-from vlmrl.algorithms import advantages, divergences, filters
-from vlmrl.algorithms.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.base import LossInputs, LossOutput
-from vlmrl.algorithms.surrogates import (
+from vlmrl.algorithms.parts import advantages, divergences, filters
+from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
+from vlmrl.algorithms.parts.surrogates import (
     filtered_importance,
     log_ratio,
     one_sided,

@@ -13,9 +13,9 @@ from typing import Literal
 
 import torch
 
-from vlmrl.algorithms import surrogates
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.divergences import Estimator
+from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.parts.divergences import Estimator
 from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, weight_metrics
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from vlmrl import answers, geometry, plugins
-from vlmrl.data.decode import decode
+from vlmrl import plugins
+from vlmrl.answers import geometry, templates
 from vlmrl.data.loader import Make, row_id
 from vlmrl.data.source import Source
-from vlmrl.decoded import Clip, Decoded, Picture, Recording, described
 from vlmrl.errors import UserError
-from vlmrl.files import write_lines
+from vlmrl.media.decode import decode
+from vlmrl.media_types import Clip, Decoded, Picture, Recording, described
 from vlmrl.schema import Frame, Media, Sample, Space, Truth
+from vlmrl.system.atomic_files import write_lines
 
 SHOWN = 20
 """Bad rows that a summary prints in full."""
@@ -137,7 +138,7 @@ def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
         return ["demo      none: this row cannot serve the cold start"]
     if not sample.media:
         frames = [Frame(space="norm1")]
-    written = {f.space: answers.demonstration(sample.demo, sample.template, f) for f in frames}
+    written = {f.space: templates.demonstration(sample.demo, sample.template, f) for f in frames}
     if len(set(written.values())) == 1:
         return [f"demo      {next(iter(written.values()))!r}"]
     return ["demo", *(f"  {space:<9} {text!r}" for space, text in written.items())]

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl import distributed
-from vlmrl.data.decode import Job, Outcome, decode_in_order
 from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
 from vlmrl.data.source import Source, uniform
-from vlmrl.decoded import Decoded, num_bytes
 from vlmrl.errors import UserError
-from vlmrl.pool import DeadlinePool
+from vlmrl.media.decode import Job, Outcome, decode_in_order
+from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.schema import Prompt, PromptBatch, Sample
+from vlmrl.system import distributed
+from vlmrl.system.deadline_pool import DeadlinePool
 
 Found = Prompt | UserError | None
 """A row's prompt, why it has none, or None if it was known to be bad."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from vlmrl.decoded import Decoded
 from vlmrl.errors import UserError
+from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
 from vlmrl.schema import Prompt, Sample
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmrl import distributed
 from vlmrl.data.source import Source
 from vlmrl.errors import MediaError, UserError
-from vlmrl.files import append_line, read_lines, write_lines
+from vlmrl.system import distributed
+from vlmrl.system.atomic_files import append_line, read_lines, write_lines
 
 GRACE = 20
 """Rows that are seen before the limit can stop a run."""

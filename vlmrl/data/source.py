@@ -16,10 +16,10 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import Config, DataConfig, SourceConfig
-from vlmrl.data.card import WHERE, Card
-from vlmrl.data.media import Access, Reading
-from vlmrl.data.readers import file_split
+from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.readers import file_split
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access, Reading
 from vlmrl.schema import Sample
 
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
@@ -103,7 +103,7 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
         name, options = kind, {"path": name, **options}
     card = plugins.build("card", name, options)
     if not isinstance(card, Card):
-        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.card.Card")
+        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.cards.card.Card")
     return card
 
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 from transformers.utils import logging
 
-from vlmrl import assemble
+from vlmrl.assemble.build import all_sources
+from vlmrl.commands.validate import validate
 from vlmrl.config import load
 from vlmrl.doctor import data, model
 from vlmrl.doctor.bench import Finding, build
 from vlmrl.doctor.versions import versions
 from vlmrl.errors import UserError
-from vlmrl.validate import validate
 
 CHECKS = {
     "rows": data.rows,
@@ -41,7 +41,7 @@ def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
         config = load(name, overrides)
         validate(config)
         yield Finding("ok", "config", f"{name}: every key, name and option is known")
-        opened = assemble.all_sources(config)
+        opened = all_sources(config)
         yield from data.sources(opened)
     except UserError as error:
         yield Finding("FAIL", "config", str(error))

@@ -9,16 +9,17 @@ from typing import Literal
 
 import torch
 
-from vlmrl import assemble, plugins
+from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm
+from vlmrl.assemble import build as assembly
 from vlmrl.config import Config
-from vlmrl.data.decode import decode
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
-from vlmrl.policy import Policy
+from vlmrl.media.decode import decode
+from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
-from vlmrl.scoring import Scorer
+from vlmrl.scoring.scorer import Scorer
 
 ROWS = 50
 """Rows whose prompts are made, over all training sources."""
@@ -67,15 +68,15 @@ def build(config: Config, stack: ExitStack) -> Bench:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)
-    sources = [assemble.opened(config, source) for source in config.data.train]
-    scorer = Scorer(assemble.rewards_by_source(config), config.scoring)
+    sources = [assembly.opened(config, source) for source in config.data.train]
+    scorer = Scorer(assembly.rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
-    loaded = assemble.load(config, None, sources)
+    loaded = assembly.load(config, None, sources)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
-    prompts, bad = _prompts(config, assemble.with_sound(sources, policy.family), policy)
+    prompts, bad = _prompts(config, assembly.with_sound(sources, policy.family), policy)
     if not prompts:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
     engine.start(policy)
@@ -86,7 +87,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
 def _prompts(
     config: Config, sources: Sequence[Source], policy: Policy
 ) -> tuple[list[Prompt], list[str]]:
-    make = assemble.prompt_maker(policy, assemble.instructed(config))
+    make = assembly.prompt_maker(policy, assembly.instructed(config))
     prompts, bad = [], []
     for source, row in _spread(sources):
         try:

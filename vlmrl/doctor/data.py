@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from vlmrl import answers
-from vlmrl.components import resolve
+from vlmrl.answers import templates
+from vlmrl.audit.reference_answers import honest, lay_out
 from vlmrl.config import RewardConfig
-from vlmrl.data.decode import decode
 from vlmrl.data.source import Source
-from vlmrl.decoded import Clip, Recording, described
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.errors import UserError
-from vlmrl.honest import honest, lay_out
-from vlmrl.policy import Policy
+from vlmrl.media.decode import decode
+from vlmrl.media_types import Clip, Recording, described
+from vlmrl.policy.policy import Policy
 from vlmrl.schema import Completion, Encoded, Prompt
-from vlmrl.scoring import Scorer
-from vlmrl.verifier import FunctionVerifier
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring.verifier import FunctionVerifier
 
 TRUTHS = 8
 """Rows of each source whose truth is scored."""
@@ -196,7 +196,7 @@ def _truths(
 def _completion(bench: Bench, prompt: Prompt, answer: str) -> Completion:
     text = lay_out(prompt.sample.template, answer)
     ids = tuple(bench.policy.tokenizer(text)["input_ids"])
-    return answers.completion(text, prompt.sample.template, prompt.frame, token_ids=ids)
+    return templates.completion(text, prompt.sample.template, prompt.frame, token_ids=ids)
 
 
 def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> Finding:

@@ -10,14 +10,14 @@ from typing import get_args
 
 import torch
 
-from vlmrl import extract, geometry
-from vlmrl.batching import pack
-from vlmrl.canary import reliance
+from vlmrl.answers import geometry, parsing
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.probe import Parity, parity, probe_prompts, tolerance
-from vlmrl.forecast import TIGHT, forecast
-from vlmrl.optimizers import adamw
+from vlmrl.forward.packing import pack
+from vlmrl.monitoring.engine_parity import Parity, parity, probe_prompts, tolerance
+from vlmrl.monitoring.media_ablation import reliance
+from vlmrl.monitoring.memory_forecast import TIGHT, forecast
+from vlmrl.policy.optimizers import adamw
 from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
 
 BATCH = 4
@@ -187,7 +187,7 @@ def _fit(pairs: Sequence[tuple[Prompt, Completion]], space: Space) -> list[float
     fits = []
     for prompt, completion in pairs:
         found = {
-            each: extract.boxes(completion.answer or "", replace(prompt.frame, space=each))[0]
+            each: parsing.boxes(completion.answer or "", replace(prompt.frame, space=each))[0]
             for each in get_args(Space)
         }
         if any(found.values()):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from vlmrl import runfolder
 from vlmrl.doctor.bench import Finding
+from vlmrl.runs import run_folder
 
 TESTED: Mapping[str, tuple[str, str]] = {
     "torch": ("2.13", "2.13"),
@@ -24,7 +24,7 @@ def versions(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
 
     `installed`: package -> version; None asks the environment.
     """
-    found = runfolder.versions() if installed is None else installed
+    found = run_folder.versions() if installed is None else installed
     here = {name: version for name, version in found.items() if name in TESTED}
     odd = [
         f"{name} {version} (tested: {' to '.join(dict.fromkeys(TESTED[name]))})"

@@ -11,7 +11,7 @@ from vlmrl.schema import Completion, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
     from vlmrl.config import RolloutConfig
-    from vlmrl.policy import Policy
+    from vlmrl.policy.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers import DynamicCache
 
-from vlmrl.engines._cache import take_rows
-from vlmrl.engines._completions import Written, completions
 from vlmrl.engines.base import Sampling
+from vlmrl.engines.completions import Written, completions
+from vlmrl.engines.kv_cache import take_rows
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
-    from vlmrl.policy import Policy
+    from vlmrl.policy.policy import Policy
 
 SHRINK = 0.75
 """Drop finished rows from the cache once fewer than this share of its rows is still writing."""

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from vlmrl.engines import _frames
-from vlmrl.engines._vllm_import import import_vllm
+from vlmrl.engines.vllm_parts import frames
+from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 
 TOKEN = "VLMRL_SERVER_TOKEN"
@@ -31,13 +31,13 @@ FOLDER = "VLMRL_SERVER_FOLDER"
 """Environment variables: the secret; of a child server the process without which it must not live,
 and the folder that goes with that process."""
 
-READ_WITH = {"video": {"video_backend": _frames.LOADER}, "audio": {"audio_backend": "soundfile"}}
+READ_WITH = {"video": {"video_backend": frames.LOADER}, "audio": {"audio_backend": "soundfile"}}
 """Readers that change nothing: clips and recordings arrive as the trainer has them."""
 
 REQUIRED = (
     *("--host", "127.0.0.1"),
     *("--middleware", "vlmrl.engines.serve.TokenGuard"),
-    *("--worker-extension-cls", "vlmrl.engines._worker.Worker"),
+    *("--worker-extension-cls", "vlmrl.engines.vllm_parts.worker.Worker"),
     *("--weight-transfer-config", '{"backend": "vlmrl"}'),
     *("--logprobs-mode", "raw_logprobs"),
     *("--generation-config", "vllm"),
@@ -123,7 +123,7 @@ if __name__ in ("__main__", "__mp_main__"):
         import_vllm()
     except UserError as error:
         raise SystemExit(str(error)) from error
-    _frames.register()
+    frames.register()
 
 if __name__ == "__main__":
     main()

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vlmrl.engines import _model
-from vlmrl.engines._completions import Written, completions
-from vlmrl.engines._options import (
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.completions import Written, completions
+from vlmrl.engines.vllm_parts import vllm_model
+from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
     base_weights,
     save_adapter,
@@ -24,7 +25,7 @@ from vlmrl.engines._options import (
     undisturbed,
     weight_bytes,
 )
-from vlmrl.engines._requests import (
+from vlmrl.engines.vllm_parts.requests import (
     Answer,
     EngineFault,
     check,
@@ -33,13 +34,12 @@ from vlmrl.engines._requests import (
     refuse_many,
     sampling_fields,
 )
-from vlmrl.engines._vllm_import import import_vllm
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
-    from vlmrl.policy import Policy
+    from vlmrl.policy.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Vllm(VllmOptions):
         items = list(policy.family.export_names(named).items())
         if not (adapter and self._adapter is not None):
             try:
-                self._llm.collective_rpc(_model.load_weights, args=(items,))
+                self._llm.collective_rpc(vllm_model.load_weights, args=(items,))
             except Exception as error:  # whatever it was, half of the weights may be gone
                 raise EngineFault(f"the weight update failed: {error!r}") from error
         if adapter:
@@ -215,7 +215,7 @@ class Vllm(VllmOptions):
 
     def _set_temperature(self, temperature: float) -> None:
         if temperature != self._temperature:
-            self._llm.apply_model(lambda model: _model.set_temperature(model, temperature))
+            self._llm.apply_model(lambda model: vllm_model.set_temperature(model, temperature))
             self._temperature = temperature
 
     def _outputs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Any]:

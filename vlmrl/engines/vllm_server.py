@@ -24,27 +24,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from vlmrl import distributed
 from vlmrl.engines import serve
-from vlmrl.engines._completions import completions
-from vlmrl.engines._job import Job, ask
-from vlmrl.engines._options import VllmOptions, scratch, weight_bytes
-from vlmrl.engines._requests import (
+from vlmrl.engines.base import Finished, Sampling
+from vlmrl.engines.completions import completions
+from vlmrl.engines.vllm_parts.job import Job, ask
+from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
+from vlmrl.engines.vllm_parts.requests import (
     EngineFault,
     check,
     refuse_long,
     refuse_many,
     sampling_fields,
 )
-from vlmrl.engines._server import Server, command_line
-from vlmrl.engines._transfer import Name, transfer
-from vlmrl.engines._vllm_import import require_vllm
-from vlmrl.engines.base import Finished, Sampling
+from vlmrl.engines.vllm_parts.server import Server, command_line
+from vlmrl.engines.vllm_parts.transfer import Name, transfer
+from vlmrl.engines.vllm_parts.vllm_import import require_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.system import distributed
 
 if TYPE_CHECKING:
-    from vlmrl.policy import Policy
+    from vlmrl.policy.policy import Policy
 
 log = logging.getLogger(__name__)
 

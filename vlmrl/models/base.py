@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from vlmrl import torchvision_shim  # noqa: F401  before any transformers import
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Decoded
+from vlmrl.media_types import Decoded
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
 Features = Any
 """What the towers made of media: opaque to everyone but the family."""

@@ -14,11 +14,11 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.models import _small
-from vlmrl.models._siglip import VISION, SiglipFamily
-from vlmrl.models._small_picture import Small
-from vlmrl.models._tokenizer import Format
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
+from vlmrl.models.parts.siglip import VISION, SiglipFamily
+from vlmrl.models.small import builder
+from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small.image_models import Small
 from vlmrl.schema import Space
 
 IMAGE, SOFT, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
@@ -78,8 +78,8 @@ class Gemma3(SiglipFamily):
             "sliding_window": 32,
             "sliding_window_pattern": 2,
             "rope_parameters": {
-                "full_attention": {**_small.ROPE},
-                "sliding_attention": {**_small.ROPE},
+                "full_attention": {**builder.ROPE},
+                "sliding_attention": {**builder.ROPE},
             },
         },
         vision_fields=VISION,

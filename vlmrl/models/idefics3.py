@@ -11,41 +11,41 @@ from typing import Any, ClassVar
 
 import transformers
 
-from vlmrl.models import _idefics
-from vlmrl.models._small_picture import Small
-from vlmrl.models._tokenizer import Format
+from vlmrl.models.parts import idefics
+from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small.image_models import Small
 
 START, END = "<|begin_of_text|>", "<|end_of_text|>"
 
 
 @dataclass(frozen=True)
-class Idefics3(_idefics.IdeficsFamily):
+class Idefics3(idefics.IdeficsFamily):
     """Checkpoints of model type `idefics3`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
-    turn_ends: ClassVar[tuple[str, ...]] = (_idefics.TURN_END, "<|eot_id|>", END)
+    turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|eot_id|>", END)
     small: ClassVar[Small] = Small(
         model="Idefics3ForConditionalGeneration",
         config="Idefics3Config",
         text="llama",
         vision="idefics3_vision",
         format=Format(
-            special=(START, END, _idefics.TURN_END, *_idefics.SMALL_TOKENS),
+            special=(START, END, idefics.TURN_END, *idefics.SMALL_TOKENS),
             roles=("User:", "Assistant:"),
-            end=_idefics.TURN_END,
+            end=idefics.TURN_END,
             pad=END,
             start=START,
         ),
-        vision_fields=_idefics.VISION,
-        token_ids={"image_token_id": _idefics.IMAGE, "pad_token_id": END},
+        vision_fields=idefics.VISION,
+        token_ids={"image_token_id": idefics.IMAGE, "pad_token_id": END},
         shrink=2,
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         """See `small_sizes`."""
         return transformers.Idefics3Processor(
-            image_processor=transformers.Idefics3ImageProcessor(**_idefics.small_sizes(config)),
+            image_processor=transformers.Idefics3ImageProcessor(**idefics.small_sizes(config)),
             tokenizer=tokenizer,
-            image_seq_len=_idefics.tile_tokens(config),
-            chat_template=_idefics.CHAT_TEMPLATE,
+            image_seq_len=idefics.tile_tokens(config),
+            chat_template=idefics.CHAT_TEMPLATE,
         )

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models._chat import CHATML_ENDS, chatml
-from vlmrl.models._picture import PictureFamily
-from vlmrl.models._small_picture import Small
-from vlmrl.models._tokenizer import Format
 from vlmrl.models.base import LANGUAGE_LINEAR
+from vlmrl.models.parts.chat import CHATML_ENDS, chatml
+from vlmrl.models.parts.tiled_image import PictureFamily
+from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small.image_models import Small
 from vlmrl.schema import Space
 
 IMAGE = "<IMG_CONTEXT>"

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models._chat import CHATML_ENDS
-from vlmrl.models._siglip import VISION, SiglipFamily
-from vlmrl.models._small_picture import Small
-from vlmrl.models._tokenizer import Format
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
+from vlmrl.models.parts.chat import CHATML_ENDS
+from vlmrl.models.parts.siglip import VISION, SiglipFamily
+from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small.image_models import Small
 from vlmrl.schema import Space
 
 IMAGE = "<image>"

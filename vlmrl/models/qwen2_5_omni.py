@@ -18,15 +18,15 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Clip, Decoded, Picture, Recording
-from vlmrl.models import _small, _small_qwen
-from vlmrl.models._chat import chatml
-from vlmrl.models._features import placed, shown
-from vlmrl.models._qwen import MediaFeatures, MropeFamily
-from vlmrl.models._qwen_layout import Layout, seconds_per_grid
-from vlmrl.models._sound import mel_features, sound_tokens
-from vlmrl.models._tokenizer import Format
+from vlmrl.media_types import Clip, Decoded, Picture, Recording
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
+from vlmrl.models.parts.chat import chatml
+from vlmrl.models.parts.media_features import placed, shown
+from vlmrl.models.parts.mel_features import mel_features, sound_tokens
+from vlmrl.models.parts.qwen import MediaFeatures, MropeFamily
+from vlmrl.models.parts.qwen_layout import Layout, seconds_per_grid
+from vlmrl.models.small import builder, qwen_models
+from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
 
 AUDIO, IMAGE, VIDEO = "<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>"
@@ -130,7 +130,7 @@ class Qwen25Omni(MropeFamily):
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small model of this architecture, see `Family.build`."""
         chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-        model, tokenizer = _small.build(
+        model, tokenizer = builder.build(
             "Qwen2_5OmniThinkerForConditionalGeneration",
             lambda t: _config(build, t),
             build,
@@ -139,7 +139,7 @@ class Qwen25Omni(MropeFamily):
             Format(special=(*chat, *NAMED.values()), named=NAMED),
         )
         config = model.config
-        of_images, of_clips = _small_qwen.pixel_settings(config.vision_config)
+        of_images, of_clips = qwen_models.pixel_settings(config.vision_config)
         return model, transformers.Qwen2_5OmniProcessor(
             image_processor=transformers.Qwen2VLImageProcessor(**of_images),
             video_processor=transformers.Qwen2VLVideoProcessor(**of_clips),
@@ -318,21 +318,21 @@ def _chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
     config_class: Any = transformers.Qwen2_5OmniThinkerConfig
     parts = {"text": build.text, "vision": build.vision, "audio": build.audio}
-    tokens = _small.token_fields(tokenizer)
+    tokens = builder.token_fields(tokenizer)
     fixed = {"text": {*tokens}, "vision": {"out_hidden_size"}, "audio": {"output_dim"}}
     for part, overrides in parts.items():
         own = config_class.sub_configs[f"{part}_config"].__annotations__
-        _small.check_fields(build, part, overrides, {*own} - fixed[part])
-    text, width = _small.text_fields(build, {})
+        builder.check_fields(build, part, overrides, {*own} - fixed[part])
+    text, width = builder.text_fields(build, {})
     vision, audio = {**SMALL_VISION, **build.vision}, {**SMALL_AUDIO, **build.audio}
-    _small.head_dim("vision", "hidden_size", vision, "num_heads", 4)
-    _small.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
-    text.setdefault("rope_parameters", _small_qwen.mrope(width))
-    tied = text.pop(_small.TIED, False)
+    builder.head_dim("vision", "hidden_size", vision, "num_heads", 4)
+    builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    text.setdefault("rope_parameters", qwen_models.mrope(width))
+    tied = text.pop(builder.TIED, False)
     token = tokenizer.convert_tokens_to_ids
     return config_class(
         # The text config ties by default, and vLLM listens to it.
-        text_config={**text, **tokens, _small.TIED: tied},
+        text_config={**text, **tokens, builder.TIED: tied},
         vision_config={**vision, "out_hidden_size": text["hidden_size"]},
         audio_config={**audio, "output_dim": text["hidden_size"]},
         tie_word_embeddings=tied,

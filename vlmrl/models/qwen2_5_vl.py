@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.decoded import Clip
-from vlmrl.models._qwen import MropeFamily
-from vlmrl.models._qwen_layout import seconds_per_grid
-from vlmrl.models._small_qwen import Small
+from vlmrl.media_types import Clip
 from vlmrl.models.base import LANGUAGE_LINEAR
+from vlmrl.models.parts.qwen import MropeFamily
+from vlmrl.models.parts.qwen_layout import seconds_per_grid
+from vlmrl.models.small.qwen_models import Small
 from vlmrl.schema import Space
 
 

@@ -15,13 +15,14 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.whisper.modeling_whisper import sinusoids
 
 from vlmrl.config import BuildConfig
-from vlmrl.decoded import Decoded, Recording
 from vlmrl.errors import UserError
-from vlmrl.models import _features, _small
-from vlmrl.models._chat import CHATML_ENDS, chatml, user_turn
-from vlmrl.models._sound import mel_features, sound_tokens
-from vlmrl.models._tokenizer import Format
+from vlmrl.media_types import Decoded, Recording
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
+from vlmrl.models.parts import media_features
+from vlmrl.models.parts.chat import CHATML_ENDS, chatml, user_turn
+from vlmrl.models.parts.mel_features import mel_features, sound_tokens
+from vlmrl.models.small import builder
+from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 
 AUDIO = "<|AUDIO|>"
@@ -78,7 +79,7 @@ class Qwen2Audio(Family):
         """
         chat = Format(special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *MEDIA_TOKENS))
         name = "Qwen2AudioForConditionalGeneration"
-        model, tokenizer = _small.build(
+        model, tokenizer = builder.build(
             name, lambda t: _config(build, t), build, corpus, seed, chat
         )
         places = model.model.audio_tower.embed_positions.weight
@@ -125,7 +126,9 @@ class Qwen2Audio(Family):
 
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> _features.ByPrompt | None:
+    def tower_features(
+        self, model: Any, prompts: Sequence[Encoded]
+    ) -> media_features.ByPrompt | None:
         """Features [tokens, H] of each prompt's recordings, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
@@ -143,16 +146,16 @@ class Qwen2Audio(Family):
         hidden = tower(mels, attention_mask=attend).last_hidden_state
         features = model.model.multi_modal_projector(hidden)
         real = [row[:n] for row, n in zip(features, sound_tokens(mask), strict=True)]
-        return _features.by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
+        return media_features.by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
 
     def spread(
         self,
-        features: _features.ByPrompt | None,
+        features: media_features.ByPrompt | None,
         prompts: Sequence[Encoded],
         rows: Sequence[int],
-    ) -> _features.ByPrompt | None:
+    ) -> media_features.ByPrompt | None:
         """The features of every row's recordings, row after row; None if no row has any."""
-        return _features.spread(features, rows)
+        return media_features.spread(features, rows)
 
     def decode(
         self,
@@ -160,14 +163,14 @@ class Qwen2Audio(Family):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor,
-        features: _features.ByPrompt | None,
+        features: media_features.ByPrompt | None,
         cache: Any = None,
     ) -> torch.Tensor:
         """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
         embeds = model.get_input_embeddings()(input_ids)
         if features is not None:
             places = input_ids == model.config.audio_token_id
-            embeds = _features.placed(embeds, places, features)
+            embeds = media_features.placed(embeds, places, features)
         out = model.model.language_model(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
@@ -198,22 +201,22 @@ def _exported(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {_small.TIED}  # it ties nothing
-    fixed = _small.token_fields(tokenizer)
-    _small.check_fields(build, "text", build.text, text_fields - {*fixed})
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED}  # it ties nothing
+    fixed = builder.token_fields(tokenizer)
+    builder.check_fields(build, "text", build.text, text_fields - {*fixed})
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
-    _small.check_fields(build, "audio", build.audio, audio_fields)
-    _small.check_fields(build, "vision", build.vision, set())
-    text, _ = _small.text_fields(build, SMALL_TEXT)
+    builder.check_fields(build, "audio", build.audio, audio_fields)
+    builder.check_fields(build, "vision", build.vision, set())
+    text, _ = builder.text_fields(build, SMALL_TEXT)
     audio = {**SMALL_AUDIO, **build.audio}
-    _small.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
     positions = audio["max_source_positions"]
     if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:
         raise UserError(
             f"model.build.audio: max_source_positions ({positions!r}) must be a multiple of "
             f"{POSITIONS_PER_SECOND}, which are one second"
         )
-    text.setdefault("rope_parameters", {**_small.ROPE})
+    text.setdefault("rope_parameters", {**builder.ROPE})
     return transformers.Qwen2AudioConfig(
         text_config={**text, **fixed, "model_type": "qwen2"},
         audio_config=audio,

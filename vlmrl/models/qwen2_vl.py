@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.models._qwen import MropeFamily
-from vlmrl.models._small_qwen import Small
 from vlmrl.models.base import LANGUAGE_LINEAR
+from vlmrl.models.parts.qwen import MropeFamily
+from vlmrl.models.small.qwen_models import Small
 from vlmrl.schema import Space
 
 

@@ -10,42 +10,42 @@ from typing import Any, ClassVar
 
 import transformers
 
-from vlmrl.models import _idefics
-from vlmrl.models._small_picture import Small
-from vlmrl.models._tokenizer import Format
+from vlmrl.models.parts import idefics
+from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small.image_models import Small
 
 
 @dataclass(frozen=True)
-class Smolvlm(_idefics.IdeficsFamily):
+class Smolvlm(idefics.IdeficsFamily):
     """Checkpoints of model type `smolvlm`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("smolvlm",)
-    turn_ends: ClassVar[tuple[str, ...]] = (_idefics.TURN_END, "<|im_end|>")
-    media_tokens: ClassVar[tuple[str, ...]] = (*_idefics.IdeficsFamily.media_tokens, "<video>")
+    turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|im_end|>")
+    media_tokens: ClassVar[tuple[str, ...]] = (*idefics.IdeficsFamily.media_tokens, "<video>")
     small: ClassVar[Small] = Small(
         model="SmolVLMForConditionalGeneration",
         config="SmolVLMConfig",
         text="llama",
         vision="smolvlm_vision",
         format=Format(
-            special=("<|im_start|>", "<|im_end|>", _idefics.TURN_END, *_idefics.SMALL_TOKENS),
+            special=("<|im_start|>", "<|im_end|>", idefics.TURN_END, *idefics.SMALL_TOKENS),
             roles=("User:", "Assistant:"),
-            end=_idefics.TURN_END,
+            end=idefics.TURN_END,
             pad="<|im_end|>",
             start="<|im_start|>",
         ),
-        vision_fields=_idefics.VISION,
-        token_ids={"image_token_id": _idefics.IMAGE, "pad_token_id": "<|im_end|>"},
+        vision_fields=idefics.VISION,
+        token_ids={"image_token_id": idefics.IMAGE, "pad_token_id": "<|im_end|>"},
         shrink=2,
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         """See `small_sizes`."""
-        sizes = _idefics.small_sizes(config)
+        sizes = idefics.small_sizes(config)
         return transformers.SmolVLMProcessor(
             image_processor=transformers.SmolVLMImageProcessor(**sizes),
             tokenizer=tokenizer,
             video_processor=transformers.SmolVLMVideoProcessor(**sizes),
-            image_seq_len=_idefics.tile_tokens(config),
-            chat_template=_idefics.CHAT_TEMPLATE,
+            image_seq_len=idefics.tile_tokens(config),
+            chat_template=idefics.CHAT_TEMPLATE,
         )

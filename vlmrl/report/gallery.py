@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from vlmrl.report.drawing import said
 from vlmrl.report.media import Album, Shape, View, shapes, view
-from vlmrl.rows import Row
+from vlmrl.runs.rollout_rows import Row
 
 T = TypeVar("T")
 

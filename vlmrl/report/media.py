@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from vlmrl.rows import Row
+from vlmrl.runs.rollout_rows import Row
 
 MAX_SIDE = 480
 """Longest side of an embedded picture, pixels."""

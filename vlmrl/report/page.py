@@ -17,14 +17,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vlmrl import runfolder
 from vlmrl.errors import UserError
-from vlmrl.files import read_json, read_lines, write_bytes
 from vlmrl.report import drawing
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import MAIN_COLOUR, Section, sections
+from vlmrl.runs import run_folder
+from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
 
 PICTURE_BYTES = 12_000_000
 """Budget of all embedded pictures, characters of their data URIs."""
@@ -63,11 +63,11 @@ def build_report(run_dir: Path | str) -> Path:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: not a run folder (it has no config.json)")
     config = read_json(folder / "config.json")
-    evaluations = [read_json(p) for p in runfolder.steps_in(folder / "evals", ".json").values()]
+    evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
     found = sections(
-        _lines(runfolder.metrics_path(folder)), _lines(runfolder.sft_path(folder)), evaluations
+        _lines(run_folder.metrics_path(folder)), _lines(run_folder.sft_path(folder)), evaluations
     )
-    album = Album(runfolder.media_folder(folder), PICTURE_BYTES)
+    album = Album(run_folder.media_folder(folder), PICTURE_BYTES)
     galleries = _galleries(folder, album)
     save_plots(folder, found)
     tiles = _tiles(folder, evaluations)
@@ -84,9 +84,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _galleries(folder: Path, album: Album) -> list[Gallery]:
-    samples = runfolder.steps_in(folder / "evals", ".jsonl")
+    samples = run_folder.steps_in(folder / "evals", ".jsonl")
     ends = {step: read_lines(samples[step]) for step in {*list(samples)[:1], *list(samples)[-1:]}}
-    rollouts = runfolder.steps_in(folder / "rollouts", ".jsonl")
+    rollouts = run_folder.steps_in(folder / "rollouts", ".jsonl")
     rows = {step: read_lines(path) for step, path in rollouts.items()}
     held_out = _gallery(
         "pairs",

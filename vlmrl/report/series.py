@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from vlmrl.console import PHASES
+from vlmrl.runs.console import PHASES
 
 MAX_POINTS = 400
 """A longer curve is drawn by the means of equal stretches of steps."""

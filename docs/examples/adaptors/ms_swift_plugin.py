@@ -8,6 +8,6 @@ The data set's rows hold `truth` and `media` beside `messages` and `images`, for
 
 from swift.rewards import orms
 
-from vlmrl.adaptors.ms_swift import orm
+from vlmrl.integrations.ms_swift import orm
 
 orms["vlmrl_box"] = orm(["box_iou", "format"])

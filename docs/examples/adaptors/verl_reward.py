@@ -7,7 +7,7 @@ EasyR1: `worker.reward.reward_type=batch worker.reward.reward_function=verl_rewa
 480}}`.
 """
 
-from vlmrl.adaptors.verl import compute_score, easy_r1_compute_score
+from vlmrl.integrations.verl import compute_score, easy_r1_compute_score
 
 compute = compute_score(["box_iou", "format"])
 compute_batch = easy_r1_compute_score(["box_iou", "format"])

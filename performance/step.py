@@ -1,0 +1,140 @@
+"""One GRPO step: vlmrl beside TRL's GRPOTrainer, by phase.
+
+    python performance/step.py [--prompt-tokens 256 1024] [--completion 64] [--group 8]
+                              [--prompts 1] [--repeats 3] [--out performance/results/step.md]
+
+Both load the model of `update.py` (a small Qwen2.5-VL, random weights, float32) and train all of it
+on the same prompts, one picture each, with the same reward; completions have exactly `--completion`
+tokens, and each side draws its own. All completions of a step go through one forward, without
+gradient checkpointing. TRL generates with transformers, and its head scores completion rows only,
+as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
+`optimizer.shared_forward` off and on.
+
+Every way has a process of its own with one thread; they take turns, step by step, the first to warm
+up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
+`update` is forward, loss, backward, clipping and optimizer, `other` the rest of a step: pictures,
+rewards, advantages; of vlmrl also as a share of the step, which is to be 5 % at most. Memory is the
+peak of the process, imports included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from step_ways import PICTURE, WAYS, Case, Step
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+PHASES = ("generate", "update", "other", "step")
+COLUMNS = "| P | C | G | way | generate s | update s | other s | step s | spread | peak MiB |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[256, 1024])
+    parser.add_argument("--completion", type=int, default=64)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--prompts", type=int, default=1, help="groups in a step")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    lines = [COLUMNS, "|---" * (COLUMNS.count("|") - 1) + "|"]
+    print(*lines, sep="\n", flush=True)
+    for prompt in asked.prompt_tokens:
+        with tempfile.TemporaryDirectory() as name:
+            shape = (prompt, asked.completion, asked.group, asked.prompts)
+            case = Case(*shape, 1 + asked.repeats, Path(name))
+            found = {way: medians(way, case, steps) for way, steps in measure(case).items()}
+        rows = [row(case, way, own, found["trl"]) for way, own in found.items()]
+        print(*rows, sep="\n", flush=True)
+        lines += rows
+    if asked.out:
+        asked.out.write_text("\n".join([heading(), "", *lines, ""]))
+
+
+def measure(case: Case) -> dict[str, list[Step]]:
+    """The steps of every way, by turns."""
+    spawn = multiprocessing.get_context("spawn")
+    preparation = spawn.Process(target=prepare, args=(case,))
+    preparation.start()
+    preparation.join()
+    turns = {}
+    for way in WAYS:
+        turns[way], theirs = spawn.Pipe()
+        spawn.Process(target=run, args=(way, case, theirs), daemon=True).start()
+        theirs.close()
+    steps: dict[str, list[Step]] = {way: [] for way in WAYS}
+    for _ in range(case.steps):
+        for way, turn in turns.items():
+            turn.send("go")
+            steps[way].append(turn.recv())
+    return steps
+
+
+def prepare(case: Case) -> None:
+    """Save the model, the picture and the row that all prompts are made of."""
+    from update import image_prompt, make_policy
+
+    policy = make_policy()
+    policy.save(str(case.folder / "model"))
+    prompt = image_prompt(policy, case.prompt)
+    prompt.images[0].save(case.folder / PICTURE)
+    row = {"id": 0, "question": prompt.sample.parts[1], "answer": "1", "images": [PICTURE]}
+    (case.folder / "train.jsonl").write_text(json.dumps(row))
+
+
+def run(way: str, case: Case, turn: Connection) -> None:
+    """All steps of one way: each waits for its turn and is sent back."""
+    import torch
+
+    import vlmrl.system.torchvision_shim  # noqa: F401  (before anything imports torchvision)
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    WAYS[way](case, turn)
+
+
+def medians(way: str, case: Case, steps: list[Step]) -> Step:
+    """Median seconds by phase, their spread and the peak; refuses steps that are not what they seem."""
+    for step in steps:
+        assert step["tokens"] == case.tokens, f"{way}: {step} should have {case.tokens} tokens"
+        assert step["reward_std"] > 0, f"{way}: all rewards are equal: {step}"
+        assert 0 < step["grad_norm"] < float("inf"), f"{way}: there is no gradient: {step}"
+    times = {phase: [step[phase] for step in steps[1:]] for phase in PHASES}
+    found = {phase: statistics.median(seconds) for phase, seconds in times.items()}
+    spread = (max(times["step"]) - min(times["step"])) / found["step"]
+    return {**found, "spread": spread, "peak": steps[-1]["peak"]}
+
+
+def row(case: Case, way: str, own: Step, trl: Step) -> str:
+    """A line; behind a figure how many times TRL's is as large."""
+
+    def beside(key: str, digits: int) -> str:
+        return f"{own[key]:.{digits}f}" + f" ({trl[key] / own[key]:.2f}x)" * (way != "trl")
+
+    shape = f"{case.prompt} | {case.completion} | {case.prompts} x {case.group} | {way}"
+    cells = {phase: beside(phase, 2) for phase in PHASES}
+    if way != "trl":
+        cells["other"] = f"{own['other']:.3f}, {own['other'] / own['step']:.1%}"
+    seconds = " | ".join(cells.values())
+    return f"| {shape} | {seconds} | {own['spread']:.0%} | {beside('peak', 0)} |"
+
+
+def heading() -> str:
+    versions = [f"{p} {importlib.metadata.version(p)}" for p in ("torch", "transformers", "trl")]
+    machine = f"{os.cpu_count()}-core CPU machine, load {os.getloadavg()[2]:.1f}"
+    about = f"{datetime.date.today()}, {machine}; {', '.join(versions)}"
+    return f"# One GRPO step beside TRL\n\n{about}"
+
+
+if __name__ == "__main__":
+    main()

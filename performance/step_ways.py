@@ -1,0 +1,203 @@
+"""The ways to make a GRPO step that `step.py` compares: TRL's, and vlmrl's with and without sharing.
+
+A way waits for its turn, makes one step and sends it back, until all steps are made. Libraries are
+imported where they are used, so that a way's memory is that of its own ones.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PICTURE = "noise.png"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a step is made of, and the folder that holds model and data."""
+
+    prompt: int
+    completion: int
+    group: int
+    prompts: int
+    steps: int
+    folder: Path
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step, a prompt counted once per completion."""
+        return self.prompts * self.group * (self.prompt + self.completion)
+
+
+Step = dict[str, float]
+"""CPU seconds by phase, peak MiB; tokens, reward_std and grad_norm show that it is a real step."""
+
+
+def varied(completion: Any) -> float:
+    """A number in [0, 1) that hardly any two completions have in common."""
+    return score(completion.token_ids)
+
+
+def score(ids: Sequence[int]) -> float:
+    return sum(ids) % 997 / 997
+
+
+def split(step: float, generate: float, update: float) -> Step:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    other = step - generate - update
+    return {"generate": generate, "update": update, "other": other, "step": step, "peak": peak}
+
+
+# ------------------------------------------------------------------------------------------- TRL
+
+
+def trl_steps(case: Case, turn: Connection) -> None:
+    import datasets  # noqa: TID251  (TRL takes nothing else)
+    import transformers
+    import trl.trainer.utils
+
+    # Nothing but the choice of rows that the head scores asks this name.
+    trl.trainer.utils._use_triton = lambda device: True
+    folder = str(case.folder / "model")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="float32")
+    quiet: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    arguments = trl.GRPOConfig(
+        str(case.folder / "trl"),
+        per_device_train_batch_size=case.prompts * case.group,
+        num_generations=case.group,
+        max_completion_length=case.completion,
+        generation_kwargs={"min_new_tokens": case.completion},
+        max_steps=case.steps,
+        loss_type="grpo",
+        gradient_checkpointing=False,
+        use_cpu=True,
+        bf16=False,
+        logging_steps=1,
+        **quiet,
+    )
+    question = json.loads((case.folder / "train.jsonl").read_text())["question"]
+    row = {"prompt": [{"role": "user", "content": question}], "image": str(case.folder / PICTURE)}
+    data = datasets.Dataset.from_list([row] * case.prompts * case.steps)
+    trainer = trl.GRPOTrainer(
+        model,
+        lambda completion_ids, **_: [score(ids) for ids in completion_ids],  # type: ignore[arg-type]
+        args=arguments,
+        processing_class=transformers.AutoProcessor.from_pretrained(folder),
+        train_dataset=data.cast_column("image", datasets.Image()),
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    take_turns(trainer, turn)
+    trainer.train()
+
+
+def take_turns(trainer: Any, turn: Connection) -> None:
+    """Let the trainer wait before every step; its update begins when its batch is ready."""
+    import transformers
+
+    marks: dict[str, float] = {}
+    generate, prepare_inputs = trainer._generate_single_turn, trainer._prepare_inputs
+
+    def timed_generate(*arguments: Any) -> Any:
+        start = time.process_time()
+        out = generate(*arguments)
+        marks["generate"] = time.process_time() - start
+        return out
+
+    def marked_prepare_inputs(batch: Any) -> Any:
+        out = prepare_inputs(batch)
+        marks["ready"] = time.process_time()
+        return out
+
+    class Turns(transformers.TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            turn.recv()
+            marks["start"] = time.process_time()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            marks["end"] = time.process_time()
+
+        def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+            logs = named["logs"]
+            if "grad_norm" not in logs:  # the summary at the end
+                return
+            update = marks["end"] - marks["ready"]
+            step = split(marks["end"] - marks["start"], marks["generate"], update)
+            shown = {"reward_std": logs["reward_std"], "grad_norm": logs["grad_norm"]}
+            turn.send({**step, **shown, "tokens": logs["num_tokens"] / state.global_step})
+            if state.global_step < state.max_steps:
+                self.on_train_begin()
+
+    trainer._generate_single_turn = timed_generate
+    trainer._prepare_inputs = marked_prepare_inputs
+    trainer.add_callback(Turns())
+
+
+# ----------------------------------------------------------------------------------------- vlmrl
+
+
+def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
+    from vlmrl import plugins
+    from vlmrl.assemble import build
+    from vlmrl.config import Config
+    from vlmrl.data.loader import Loader
+    from vlmrl.data.source import open_source
+    from vlmrl.models.loading import load_model
+    from vlmrl.policy.optimizers import adamw
+    from vlmrl.policy.policy import Policy
+    from vlmrl.runs.tracking import Tracker
+    from vlmrl.scoring.scorer import Scorer
+    from vlmrl.training.trainer import Trainer
+
+    rollout = {"prompts": case.prompts, "group_size": case.group, "max_tokens": case.completion}
+    settings = {
+        "model": {"path": str(case.folder / "model")},
+        "data": {"train": [{"card": str(case.folder), "name": "noise"}]},
+        "rollout": rollout,
+        "rewards": [f"{__file__}:varied"],
+        "optimizer": {"micro_tokens": case.tokens, "shared_forward": shared_forward},
+    }
+    config = Config.model_validate(settings)
+    policy = Policy(*load_model(config.model), config.model)
+    policy.stop_ids = ()  # every completion goes on to the limit
+    policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
+    make = build.prompt_maker(policy, {"noise": False})
+    with Scorer({"noise": config.rewards}, config.scoring) as scorer:
+        trainer = Trainer(
+            config=config,
+            policy=policy,
+            loader=Loader([open_source(config.data.train[0])], make, case.prompts),
+            engine=plugins.build("engine", "hf"),
+            scorer=scorer,
+            algorithm=plugins.build("algorithm", "grpo"),
+            tracker=Tracker(config, case.folder, case.steps),
+            held_out=None,
+        )
+        trainer.engine.start(policy)
+        for _ in range(case.steps):
+            turn.recv()
+            turn.send(vlmrl_step(trainer))
+
+
+def vlmrl_step(trainer: Any) -> Step:
+    before, start = dict(trainer.clock.cpu), time.process_time()
+    report = trainer.step()
+    step = time.process_time() - start
+    spent = {phase: s - before.get(phase, 0.0) for phase, s in trainer.clock.cpu.items()}
+    groups = zip(report.rollouts.batch.prompts, report.rollouts.completions, strict=True)
+    tokens = sum(len(p.encoded.ids) + len(c.token_ids) for p, group in groups for c in group)
+    seconds = split(step, spent["generate"], spent["logprob"] + spent["update"])
+    std, norm = report.metrics["reward/std"], report.metrics["update/grad_norm"]
+    return {**seconds, "tokens": tokens, "reward_std": std, "grad_norm": norm}
+
+
+WAYS: dict[str, Callable[[Case, Connection], None]] = {
+    "trl": trl_steps,
+    "plain": lambda case, turn: vlmrl_steps(case, "off", turn),
+    "shared": lambda case, turn: vlmrl_steps(case, "on", turn),
+}

@@ -1,0 +1,447 @@
+"""Advantages, surrogates, divergences, aggregations, and the recipes made of them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmrl import plugins
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.dapo import overlong_penalty
+from vlmrl.algorithms.parts import advantages, divergences, filters, surrogates
+from vlmrl.algorithms.parts.aggregations import aggregate
+from vlmrl.errors import UserError
+from vlmrl.schema import (
+    Completion,
+    Frame,
+    Parsed,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    Truth,
+)
+
+RECIPES = ["dapo", "dr_grpo", "gpg", "grpo", "rloo"]
+
+
+def recipe_of(name, **options):
+    return plugins.build("algorithm", name, options)
+
+
+def rewards_of(rows, valid=None):
+    total = torch.tensor(rows, dtype=torch.float32)
+    return Rewards(total, torch.ones_like(total).bool() if valid is None else valid, ())
+
+
+def rollouts_of(rewards, sources=None, weights=None, length=1):
+    num_prompts, num_completions = rewards.total.shape
+    prompts = tuple(
+        Prompt(
+            Sample(
+                str(p),
+                sources[p] if sources else "source",
+                ("?",),
+                Truth(),
+                weight=weights[p] if weights else 1.0,
+            ),
+            "?",
+            None,
+            Frame(),
+        )
+        for p in range(num_prompts)
+    )
+    parsed = Parsed(None, None, "none", False, 0.0)
+    completion = Completion("", parsed, Frame(), (0,) * length, (-1.0,) * length)
+    return Rollouts(PromptBatch(prompts), ((completion,) * num_completions,) * num_prompts)
+
+
+def advantages_of(recipe, rewards):
+    return recipe.advantages(rewards, rollouts_of(rewards)).values
+
+
+def inputs_of(new, advantages, *, old=None, sampling=None, ref=None, mask=None, weights=None):
+    mask = torch.ones_like(new).bool() if mask is None else mask
+    old = new.detach() if old is None else old
+    return LossInputs(
+        new=new,
+        old=old,
+        sampling=old if sampling is None else sampling,
+        ref=ref,
+        advantages=advantages,
+        mask=mask,
+        weights=torch.ones(len(new)) if weights is None else weights,
+        num_tokens=int(mask.sum()),
+        num_rollouts=len(new),
+        max_tokens=new.shape[1],
+    )
+
+
+def random_inputs(seed=0, spread=0.3, **changes):
+    """Four completions of 3 to 6 tokens with old, sampling and reference log-probs nearby."""
+    noise = torch.Generator().manual_seed(seed)
+
+    def near(centre):
+        return centre + spread * torch.randn(4, 6, generator=noise)
+
+    new = (-1 - torch.rand(4, 6, generator=noise)).requires_grad_()
+    values = {
+        "old": near(new.detach()),
+        "sampling": near(new.detach()),
+        "ref": near(new.detach()),
+        "mask": torch.arange(6) < torch.tensor([6, 3, 4, 5])[:, None],
+    }
+    given = torch.tensor([[1.5], [-0.5], [-0.7], [-0.3]])
+    return inputs_of(new, given, **{**values, **changes})
+
+
+# ------------------------------------------------------------------------------------ advantages
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("grpo", [1.5, -0.5, -0.5, -0.5]),
+        ("dr_grpo", [0.75, -0.25, -0.25, -0.25]),
+        ("dapo", [1.5, -0.5, -0.5, -0.5]),
+        ("gpg", [0.75, -0.25, -0.25, -0.25]),
+        ("rloo", [1.0, -1 / 3, -1 / 3, -1 / 3]),
+    ],
+)
+def test_one_right_of_four_gives_the_published_advantages(name, expected):
+    values = advantages_of(recipe_of(name), rewards_of([[1, 0, 0, 0]]))
+    torch.testing.assert_close(values, torch.tensor([expected]), atol=1e-3, rtol=0)
+
+
+groups = st.lists(
+    st.lists(st.floats(-5, 5, width=32), min_size=4, max_size=4), min_size=1, max_size=4
+)
+
+
+@given(groups, st.randoms(use_true_random=False), st.sampled_from(RECIPES))
+def test_shuffling_a_group_permutes_its_advantages(rows, random, name):
+    order = random.sample(range(4), 4)
+    recipe = recipe_of(name)
+    values = advantages_of(recipe, rewards_of(rows))
+    shuffled = advantages_of(recipe, rewards_of([[row[i] for i in order] for row in rows]))
+    torch.testing.assert_close(shuffled, values[:, order])
+
+
+@given(groups, st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from(RECIPES))
+def test_an_invalid_rollout_has_no_say_whatever_its_reward(rows, flags, name):
+    valid = torch.tensor([flags] * len(rows))
+    broken = torch.where(valid, torch.tensor(rows), math.nan).tolist()
+    recipe = recipe_of(name)
+    values = advantages_of(recipe, rewards_of(broken, valid))
+    assert torch.isfinite(values).all()
+    assert (values[~valid] == 0).all()
+    if any(flags):
+        alone = advantages_of(recipe, rewards_of(torch.tensor(rows)[:, flags].tolist()))
+        torch.testing.assert_close(values[valid], alone.flatten())
+
+
+@given(groups, st.sampled_from(RECIPES))
+def test_advantages_of_a_group_add_up_to_zero(rows, name):
+    values = advantages_of(recipe_of(name), rewards_of(rows))
+    assert values.sum(-1).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("row", [[0.1] * 8, [0.0] * 8, [0.3, 0.3 + 5e-7]])
+def test_uniform_group_has_advantage_exactly_zero(name, row):
+    assert (advantages_of(recipe_of(name), rewards_of([row])) == 0).all()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_group_of_one_has_advantage_zero(name):
+    valid = torch.tensor([[False, True, False]])
+    assert (advantages_of(recipe_of(name), rewards_of([[0.7]])) == 0).all()
+    assert (advantages_of(recipe_of(name), rewards_of([[0.1, 0.9, 0.5]], valid)) == 0).all()
+
+
+def test_a_valid_reward_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        advantages_of(recipe_of("grpo"), rewards_of([[math.nan, 0.0]]))
+
+
+def test_deviation_is_unbiased_and_leaves_invalid_rollouts_out():
+    rewards = torch.tensor([[1.0, 2.0, 4.0, 100.0]])
+    valid = torch.tensor([[True, True, True, False]])
+    expected = torch.tensor([1.0, 2.0, 4.0]).std()
+    torch.testing.assert_close(advantages.deviation(rewards, valid)[0, 0], expected)
+
+
+def test_uniform_groups_are_counted_over_the_batch_and_per_source():
+    rewards = rewards_of([[1, 1], [0, 1], [0, 0], [1, 0]])
+    rollouts = rollouts_of(rewards, sources=["easy", "easy", "hard", "other"])
+    metrics = recipe_of("grpo").advantages(rewards, rollouts).metrics
+    assert metrics == {
+        "rollout/uniform_share": 0.5,
+        "source/easy/uniform_share": 0.5,
+        "source/hard/uniform_share": 1.0,
+        "source/other/uniform_share": 0.0,
+    }
+
+
+def test_a_group_with_less_than_two_valid_rollouts_counts_as_uniform():
+    valid = torch.tensor([[True, False], [False, False], [True, True]])
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    assert filters.uniform(rewards, valid).tolist() == [True, True, False]
+
+
+def test_uniform_groups_stay_in_the_denominators_unless_groups_are_refilled():
+    rewards = rewards_of([[1, 1], [0, 1]])
+    rollouts = rollouts_of(rewards)
+    plain = recipe_of("grpo").advantages(rewards, rollouts).kept
+    refilled = recipe_of("grpo", refill=2).advantages(rewards, rollouts).kept
+    assert plain.tolist() == [[True, True], [True, True]]
+    assert refilled.tolist() == [[False, False], [True, True]]
+    assert recipe_of("dapo").keep(rewards).tolist() == [False, True]
+
+
+def test_a_batch_without_groups_gives_no_advantages():
+    empty = Rewards(torch.zeros(0, 4), torch.zeros(0, 4).bool(), ())
+    out = recipe_of("dapo").advantages(empty, Rollouts(PromptBatch(()), ()))
+    assert out.values.shape == out.kept.shape == out.weights.shape == (0, 4)
+
+
+def test_gpg_scales_up_by_the_groups_that_carry_no_gradient():
+    rewards = rewards_of([[1, 1], [0, 1], [0, 0], [0, 0]])
+    out = recipe_of("gpg").advantages(rewards, rollouts_of(rewards))
+    assert out.metrics["rollout/alpha"] == 4.0
+    assert out.values[1].tolist() == [-2.0, 2.0]
+    # A refilled batch counts informative groups only: there is nothing left to correct.
+    refilled = recipe_of("gpg", refill=1).advantages(rewards, rollouts_of(rewards))
+    assert refilled.values[1].tolist() == [-0.5, 0.5]
+
+
+def test_long_completions_are_punished_as_published():
+    lengths = torch.tensor([0, 16384, 18432, 20480, 20481])
+    assert overlong_penalty(lengths, 20480, 4096).tolist() == [0.0, 0.0, -0.5, -1.0, -1.0]
+
+
+def test_dapo_adds_the_punishment_to_valid_rewards_only():
+    rewards = rewards_of([[1, 0.5]], torch.tensor([[True, False]]))
+    rollouts = rollouts_of(rewards, length=9)
+    shaped = recipe_of("dapo").shape(rewards, rollouts, max_tokens=10)
+    assert shaped.total.tolist() == [[0.5, 0.0]]
+    assert recipe_of("dapo", overlong_share=0).shape(rewards, rollouts, 10) is rewards
+    assert recipe_of("grpo").shape(rewards, rollouts, 10) is rewards
+
+
+# ---------------------------------------------------------------------------- surrogates and KL
+
+
+def test_clipping_stops_the_gradient_only_where_it_would_move_further_away():
+    old = torch.zeros(1, 4)
+    new = torch.tensor([[0.5, -0.5, 0.5, -0.5]], requires_grad=True)
+    given = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
+    mask = torch.ones(1, 4).bool()
+    ratio = surrogates.log_ratio(new, old, mask).exp()
+    losses = surrogates.clipped(ratio, given, clip_low=0.2, clip_high=0.28)
+    losses.sum().backward()
+    assert losses[0].tolist() == pytest.approx([-1.28, -math.exp(-0.5), math.exp(0.5), 0.8])
+    assert (new.grad[0] != 0).tolist() == [False, True, True, False]
+
+
+def test_dual_clip_bounds_the_loss_of_a_bad_completion():
+    ratio = torch.tensor([100.0])
+    bad, good = torch.tensor([-1.0]), torch.tensor([1.0])
+    assert surrogates.clipped(ratio, bad, 0.2, 0.2).item() == 100.0
+    assert surrogates.clipped(ratio, bad, 0.2, 0.2, dual_clip=3.0).item() == 3.0
+    assert surrogates.clipped(ratio, good, 0.2, 0.2, dual_clip=3.0).item() == pytest.approx(-1.2)
+
+
+def test_the_estimators_have_the_divergence_as_mean_and_k2_its_gradient():
+    logits = torch.randn(7, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    ref = torch.randn(7, generator=torch.Generator().manual_seed(1)).double().log_softmax(0)
+    new = logits.log_softmax(0)
+    chance = new.exp().detach()
+    exact = (new.exp() * (new - ref)).sum()
+    (gradient,) = torch.autograd.grad(exact, logits, retain_graph=True)
+
+    every = torch.ones(7).bool()
+    means = {k: (chance * divergences.kl(k, new, ref, every)).sum() for k in ("k1", "k2", "k3")}
+    torch.testing.assert_close(means["k1"], exact)
+    torch.testing.assert_close(means["k3"], exact)
+    (of_k1,) = torch.autograd.grad(means["k1"], logits, retain_graph=True)
+    (of_k2,) = torch.autograd.grad(means["k2"], logits)
+    torch.testing.assert_close(of_k1, torch.zeros(7).double())
+    torch.testing.assert_close(of_k2, gradient)
+
+
+def test_the_unbiased_divergence_has_the_divergences_own_gradient():
+    logits = torch.randn(7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    ref = torch.randn(7, generator=torch.Generator().manual_seed(1)).log_softmax(0)
+    new = logits.log_softmax(0)
+    exact = (new.exp() * (new - ref)).sum()
+    (expected,) = torch.autograd.grad(exact, logits, retain_graph=True)
+
+    # Every outcome is a completion of one token, weighted by its probability.
+    inputs = inputs_of(
+        new[:, None],
+        torch.zeros(7, 1),
+        ref=ref[:, None],
+        weights=7 * new.exp().detach(),
+    )
+    loss = recipe_of("grpo", kl=1.0, kl_unbiased=True).loss(inputs).loss
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_aggregations_divide_as_their_papers_say():
+    losses = torch.tensor([[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    weights = torch.tensor([1.0, 0.5])
+
+    def total(how):
+        return aggregate(how, losses, mask, weights, 4, 2, max_tokens=10).item()
+
+    assert total("sequence") == pytest.approx((2.0 + 0.5 * 4.0) / 2)
+    assert total("token") == pytest.approx((6.0 + 0.5 * 4.0) / 4)
+    assert total("constant") == pytest.approx((6.0 + 0.5 * 4.0) / 20)
+
+
+# --------------------------------------------------------------------------------------- recipes
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_on_policy_gradient_is_the_plain_policy_gradient(name):
+    recipe = recipe_of(name)
+    new = (-torch.rand(3, 5, generator=torch.Generator().manual_seed(0)) - 1).requires_grad_()
+    mask = torch.arange(5) < torch.tensor([5, 2, 3])[:, None]
+    given = torch.tensor([[1.0], [-0.5], [0.25]])
+    recipe.loss(inputs_of(new, given, mask=mask)).loss.backward()
+    lengths = mask.sum(-1, keepdim=True)
+    share = {
+        "grpo": 1 / (3 * lengths),
+        "dr_grpo": torch.full((3, 1), 1 / 15),
+        "dapo": torch.full((3, 1), 1 / 10),
+        "gpg": torch.full((3, 1), 1 / 10),
+        "rloo": torch.full((3, 1), 1 / 3),
+    }[name]
+    torch.testing.assert_close(new.grad, torch.where(mask, -given * share, 0.0))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_uniform_group_has_no_gradient(name):
+    rewards = rewards_of([[0.4, 0.4, 0.4, 0.4]])
+    values = advantages_of(recipe_of(name), rewards)
+    inputs = random_inputs(ref=None)
+    inputs = inputs_of(inputs.new, values.view(4, 1), old=inputs.old, mask=inputs.mask)
+    recipe_of(name).loss(inputs).loss.backward()
+    assert (inputs.new.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_sample_weights_multiply_the_loss_of_their_completions(name):
+    rewards = rewards_of([[1, 0], [0, 1]])
+    rollouts = rollouts_of(rewards, weights=[1.0, 3.0])
+    weights = recipe_of(name).advantages(rewards, rollouts).weights
+    assert weights.tolist() == [[1.0, 1.0], [3.0, 3.0]]
+
+    gradients = []
+    for w in (torch.ones(4), weights.flatten()):
+        inputs = random_inputs(weights=w)
+        recipe_of(name, kl=0.1).loss(inputs).loss.backward()
+        gradients.append(inputs.new.grad)
+    torch.testing.assert_close(gradients[1], weights.view(4, 1) * gradients[0])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_nothing_outside_the_mask_matters(name):
+    clean = random_inputs()
+    results = []
+    for junk in (0.0, -1e30, math.nan):
+        changed = {
+            key: torch.where(clean.mask, getattr(clean, key).detach(), junk)
+            for key in ("new", "old", "sampling", "ref")
+        }
+        new = changed.pop("new").requires_grad_()
+        inputs = inputs_of(new, clean.advantages, mask=clean.mask, **changed)
+        out = recipe_of(name, kl=0.1, kl_unbiased=True).loss(inputs)
+        out.loss.backward()
+        results.append((out.loss.detach(), new.grad, *out.metrics.values()))
+    assert all(torch.isfinite(value).all() for value in results[0])
+    assert (results[0][1][~clean.mask] == 0).all()
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_log_probs_that_are_far_apart_give_finite_losses_and_gradients(name, estimator):
+    inputs = random_inputs(spread=300.0)
+    out = recipe_of(name, kl=0.1, kl_estimator=estimator).loss(inputs)
+    out.loss.backward()
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(inputs.new.grad).all()
+    assert all(torch.isfinite(value) for value in out.metrics.values())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_importance_weight_is_truncated_and_one_for_an_exact_engine(name):
+    exact = random_inputs(ref=None)
+    exact = inputs_of(exact.new, exact.advantages, old=exact.old, mask=exact.mask)
+    plain = recipe_of(name).loss(exact).loss.item()
+    for shift, factor in ((math.log(1.5), 1.5), (8.0, 2.0), (-math.log(4), 0.25)):
+        # One token each, so that a completion's weight is its token's.
+        one = inputs_of(torch.full((2, 1), -1.0), torch.tensor([[1.0], [-0.5]]))
+        moved = inputs_of(one.new, one.advantages, sampling=one.old - shift)
+        expected = factor * recipe_of(name).loss(one).loss.item()
+        assert recipe_of(name).loss(moved).loss.item() == pytest.approx(expected, rel=1e-5)
+    assert recipe_of(name, importance_cap=1e-6).loss(exact).loss.abs() <= 2e-6 * abs(plain)
+
+
+@pytest.mark.parametrize("name", ["dapo", "dr_grpo", "grpo", "rloo"])
+def test_metrics_are_sums_over_loss_tokens(name):
+    new = torch.tensor([[0.5, -9.0], [-0.5, 0.0], [0.0, 0.0]]).requires_grad_()
+    mask = torch.tensor([[True, False], [True, False], [True, True]])
+    given = torch.tensor([[1.0], [-1.0], [1.0]])
+    ref = torch.zeros(3, 2)
+    inputs = inputs_of(new, given, old=torch.zeros(3, 2), mask=mask, ref=ref)
+    metrics = recipe_of(name, kl=0.1, kl_estimator="k1").loss(inputs).metrics
+    assert {key: value.item() for key, value in metrics.items()} == pytest.approx(
+        {
+            "loss/ratio": math.exp(0.5) + math.exp(-0.5) + 2,
+            "loss/clip_low": 1.0,
+            "loss/clip_high": 1.0,
+            "loss/kl": 0.0,
+        },
+        abs=1e-6,
+    )
+
+
+def test_a_divergence_without_a_reference_is_refused():
+    with pytest.raises(ValueError, match="reference"):
+        recipe_of("grpo", kl=0.1).loss(random_inputs(ref=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("grpo", {"clip_lo": 0.1}, "clip_low"),
+        ("grpo", {"clip_low": 0}, "clip_low must be in"),
+        ("grpo", {"clip_high": 0}, "clip_high must be"),
+        ("grpo", {"dual_clip": 1.1}, "dual_clip must exceed"),
+        ("grpo", {"kl": -0.1}, "kl must be"),
+        ("grpo", {"kl": math.nan}, "finite"),
+        ("grpo", {"kl_estimator": "k4"}, "kl_estimator"),
+        ("grpo", {"aggregation": "tokens"}, "aggregation"),
+        ("gpg", {"clip_low": 0.2}, "no option 'clip_low'"),
+        ("gpg", {"importance_cap": 0}, "importance_cap must be"),
+        ("dapo", {"refill": -1}, "refill must be"),
+        ("dapo", {"overlong_share": 1.5}, "overlong_share must be"),
+        ("rloo", {"aggregation": "token"}, "aggregation"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused_by_name(name, options, words):
+    with pytest.raises(UserError, match=words):
+        recipe_of(name, **options)
+
+
+def test_the_recipes_are_the_algorithms_that_can_be_named():
+    assert plugins.names("algorithm") == RECIPES

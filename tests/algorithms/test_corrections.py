@@ -1,0 +1,113 @@
+"""Corrections for tokens that other weights sampled, against versions in plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_algorithms import RECIPES, inputs_of, random_inputs, recipe_of
+
+from vlmrl.algorithms.parts import surrogates
+from vlmrl.errors import UserError
+
+CAP = 1.3
+CLIP = {"grpo": (0.2, 0.2), "dr_grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "rloo": (0.2, 0.2)}
+
+
+def weight(correction: str, log_weight: float) -> float:
+    ratio = math.exp(log_weight)
+    return min(ratio, CAP) if correction == "truncated" else ratio * (ratio <= CAP)
+
+
+def slow_row(name, correction, new, old, sampling, advantage) -> tuple[list[float], list[float]]:
+    """Losses of one completion's tokens, and the derivative of each by its own log-prob.
+
+    With rloo a completion is one action, of which every token has the loss.
+    """
+    if name == "rloo":
+        row = slow_row("grpo", correction, [sum(new)], [sum(old)], [sum(sampling)], advantage)
+        return tuple(values * len(new) for values in row)
+    losses, slopes = [], []
+    for n, o, s in zip(new, old, sampling, strict=True):
+        if correction == "one_sided":
+            bounded = min(math.exp(n - s), CAP)
+            losses.append(-bounded * advantage * n)
+            slopes.append(-bounded * advantage)
+        elif name == "gpg":
+            losses.append(-weight(correction, o - s) * advantage * n)
+            slopes.append(-weight(correction, o - s) * advantage)
+        else:
+            low, high = CLIP[name]
+            ratio = math.exp(n - o)
+            clipped = min(max(ratio, 1 - low), 1 + high)
+            gain = min(ratio * advantage, clipped * advantage)
+            losses.append(-weight(correction, o - s) * gain)
+            moves = ratio * advantage <= clipped * advantage
+            slopes.append(-weight(correction, o - s) * ratio * advantage * moves)
+    return losses, slopes
+
+
+@pytest.mark.parametrize("correction", ["truncated", "decoupled", "one_sided"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_losses_and_gradients_equal_a_plain_slow_version(name, correction):
+    recipe = recipe_of(name, correction=correction, importance_cap=CAP)
+    for seed in range(5):
+        inputs = random_inputs(seed)
+        losses, _ = recipe.policy_loss(inputs)
+        losses[inputs.mask].sum().backward()
+        for row, length in enumerate(inputs.mask.sum(1).tolist()):
+            numbers = (x[row, :length].tolist() for x in (inputs.new, inputs.old, inputs.sampling))
+            expected, slopes = slow_row(name, correction, *numbers, inputs.advantages[row].item())
+            if name == "rloo":  # every token's loss has the whole completion's log-prob in it
+                slopes = [length * slope for slope in slopes]
+            assert losses[row, :length].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+            found = inputs.new.grad[row, :length].tolist()
+            assert found == pytest.approx(slopes, rel=1e-4, abs=1e-6)
+
+
+def test_golden_values_of_one_token():
+    new = torch.tensor([[math.log(0.6)]])
+    half = torch.tensor([[math.log(0.6 / 0.3)]])
+    given = torch.tensor([[1.5]])
+    assert surrogates.filtered_importance(half, 2.5).item() == pytest.approx(2.0)
+    assert surrogates.filtered_importance(half, 1.9).item() == 0.0
+    assert surrogates.truncated_importance(half, 1.9).item() == pytest.approx(1.9)
+    loss = surrogates.one_sided(new, half, given, cap=5.0)
+    assert loss.item() == pytest.approx(-2 * 1.5 * math.log(0.6))
+    loss = surrogates.one_sided(new, half, given, cap=1.2)
+    assert loss.item() == pytest.approx(-1.2 * 1.5 * math.log(0.6))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_on_policy_all_corrections_have_the_gradient_of_none(name):
+    gradients = []
+    for correction in ("truncated", "decoupled", "one_sided"):
+        like = random_inputs(ref=None)
+        inputs = inputs_of(like.new, like.advantages, mask=like.mask)
+        recipe_of(name, correction=correction).loss(inputs).loss.backward()
+        gradients.append(inputs.new.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0])
+
+
+def test_one_sided_keeps_a_gradient_where_the_clip_has_none():
+    like = random_inputs(spread=0.0)
+    far = inputs_of(like.new, torch.ones(4, 1), old=like.old - 1, mask=like.mask)
+    recipe_of("grpo").loss(far).loss.backward()
+    assert not inputs_gradient(far).any()
+    again = random_inputs(spread=0.0)
+    far = inputs_of(again.new, torch.ones(4, 1), old=again.old - 1, mask=again.mask)
+    out = recipe_of("grpo", correction="one_sided").loss(far)
+    out.loss.backward()
+    assert inputs_gradient(far).all()
+    assert out.metrics["loss/clip_high"].item() == far.num_tokens
+
+
+def inputs_gradient(inputs) -> torch.Tensor:
+    return inputs.new.grad[inputs.mask]
+
+
+def test_an_unknown_correction_is_refused():
+    with pytest.raises(UserError, match="correction"):
+        recipe_of("grpo", correction="none")

@@ -1,0 +1,159 @@
+"""Our advantages, losses and gradients beside TRL's, on completions TRL generated and scored."""
+
+import pytest
+import torch
+
+import vlmrl.system.torchvision_shim  # noqa: F401  (before trl, which imports torchvision)
+from vlmrl import plugins
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.schema import Frame, Prompt, PromptBatch, Rewards, Rollouts, Sample, Truth
+
+trl = pytest.importorskip("trl")
+
+from datasets import Dataset  # noqa: E402, TID251  (TRL takes nothing else)
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+
+PROMPTS = ["a b"] * 4 + ["c"] * 4 + ["b d a"] * 4
+SCORES = [1.0, 0.0, 0.25, 0.5, 0.2, 0.2, 0.2, 0.2, 0.0, 0.0, 1.0, 0.0]
+MAX_TOKENS = 12
+
+CASES = [
+    ("grpo", {}, {"loss_type": "grpo"}),
+    ("grpo", {"kl": 0.3}, {"loss_type": "grpo", "use_bias_correction_kl": False}),
+    ("grpo", {"kl": 0.3, "kl_unbiased": True}, {"loss_type": "grpo"}),
+    ("grpo", {"dual_clip": 1.4}, {"loss_type": "grpo", "delta": 1.4}),
+    ("dr_grpo", {}, {"loss_type": "dr_grpo", "scale_rewards": "none"}),
+    ("dapo", {"refill": 0}, {"loss_type": "dapo", "epsilon_high": 0.28}),
+    (
+        "dapo",
+        {"refill": 0, "kl": 0.3, "kl_unbiased": True},
+        {"loss_type": "dapo", "epsilon_high": 0.28},
+    ),
+    ("rloo", {}, {}),
+]
+
+
+def trainer_of(name, options, scores, folder):
+    """A real TRL trainer of a tiny model that makes completions of random length, and its batch."""
+    words = ["<pad>", "<eos>", *"abcdefgh"]
+    vocabulary = models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="a")
+    tokenizer = Tokenizer(vocabulary)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.5,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    kind = "RLOO" if name == "rloo" else "GRPO"
+    arguments = getattr(trl, f"{kind}Config")(
+        str(folder),
+        per_device_train_batch_size=len(scores),
+        num_generations=4,
+        max_completion_length=MAX_TOKENS,
+        beta=0.0,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        **options,
+    )
+    trainer = getattr(trl, f"{kind}Trainer")(
+        Qwen2ForCausalLM(config),
+        lambda completions, **_: scores,
+        args=arguments,
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+        ),
+        train_dataset=Dataset.from_list([{"prompt": p} for p in PROMPTS]),
+    )
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    return trainer, trainer._generate_and_score_completions([{"prompt": p} for p in PROMPTS])
+
+
+def logprobs_of(trainer, batch):
+    """Log-probs of the completion tokens, [B, T], with gradient."""
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    kept = batch["completion_ids"].shape[1]
+    return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, kept)[0]
+
+
+def our_advantages(recipe, scores):
+    """Advantages [P, G] by our recipe; a score of None is a fault."""
+    total = torch.tensor([0.0 if s is None else s for s in scores]).view(-1, 4)
+    valid = torch.tensor([s is not None for s in scores]).view(-1, 4)
+    sample = Sample("id", "source", ("?",), Truth())
+    prompt = Prompt(sample, "?", None, Frame())  # type: ignore[arg-type]
+    rollouts = Rollouts(PromptBatch((prompt,) * len(total)), ())
+    return recipe.advantages(Rewards(total, valid, ()), rollouts).values
+
+
+def gradients_of(trainer, loss):
+    trainer.model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize(("name", "options", "theirs"), CASES)
+def test_loss_and_gradients_equal_trl(name, options, theirs, tmp_path):
+    trainer, batch = trainer_of(name, theirs, SCORES, tmp_path)
+    recipe = plugins.build("algorithm", name, options)
+    mask = batch["completion_mask"].bool()
+    assert len(set(mask.sum(1).tolist())) > 3, "the completions must differ in length"
+
+    noise = torch.Generator().manual_seed(1)
+    new = logprobs_of(trainer, batch)
+    # So far from the policy that clipping acts on some tokens, or completions, and not on others.
+    scale = 0.1 if name == "rloo" else 0.4
+    old = new.detach() + scale * torch.randn(new.shape, generator=noise)
+    ref = new.detach() + 0.5 * torch.randn(new.shape, generator=noise)
+
+    advantages = our_advantages(recipe, SCORES).view(-1, 1)
+    output = recipe.loss(
+        LossInputs(
+            new=new,
+            old=old,
+            sampling=old,
+            ref=ref if recipe.kl else None,
+            advantages=advantages,
+            mask=mask,
+            weights=torch.ones(len(SCORES)),
+            num_tokens=int(mask.sum()),
+            num_rollouts=len(SCORES),
+            max_tokens=MAX_TOKENS,
+        )
+    )
+    ours = gradients_of(trainer, output.loss)
+
+    trainer.beta = recipe.kl
+    moved = {
+        "old_per_token_logps": old,
+        "ref_per_token_logps": ref,
+        "old_logps": (old * mask).sum(1),
+    }
+    expected = trainer.compute_loss(trainer.model, {**batch, **moved})
+    gradients = gradients_of(trainer, expected)
+
+    torch.testing.assert_close(output.loss, expected, atol=1e-5, rtol=0)
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(ours[key], gradient, atol=1e-5, rtol=0)
+    assert max(g.abs().max() for g in gradients.values()) > 1e-2
+    clipped = output.metrics["loss/clip_low"] + output.metrics["loss/clip_high"]
+    assert 0 < clipped < mask.sum(), "clipping must act somewhere, but not everywhere"
+
+
+@pytest.mark.parametrize(("name", "options", "theirs"), [CASES[0], CASES[4], CASES[-1]])
+def test_advantages_equal_trl_also_with_faulted_completions(name, options, theirs, tmp_path):
+    scores = [1.0, None, 0.25, 0.5, None, None, None, 0.7, 0.2, 0.9, 1.0, 0.0]
+    _, batch = trainer_of(name, theirs, scores, tmp_path)
+    ours = our_advantages(plugins.build("algorithm", name, options), scores)
+    torch.testing.assert_close(ours.flatten(), batch["advantages"], atol=1e-5, rtol=0)

@@ -1,0 +1,273 @@
+"""Templates: splitting, instruction and demonstration."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmrl.answers import parsing, templates
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Demo, Frame, Point, Span, Track, Truth
+
+FRAME = Frame(70, 70)
+
+
+def split(text, template="think_answer"):
+    return templates.split(text, template)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>a</think><answer> B </answer>", "B"),
+        ("<think>a</think>\n<answer>\nB\nC\n</answer>\n", "B\nC"),
+        ("<think>a</think><answer>A</answer><answer>B</answer>", "B"),
+        ("<think>a</think><answer>A<answer>B</answer>", "B"),
+        ("<think>a</think><answer>A</answer><answer>B", "A"),
+        ("<think>a</think><answer>A</answer></answer>", "A"),
+        ("<think>a <answer>A</answer></think>", None),
+        ("<think>a <answer>A</answer>", None),
+        ("<think>a</think><answer>A</answer><think>b", None),
+        ("<think>a</think><answer>A</answer><think>b</think>", None),
+        ("<think><think>a</think><answer>B</answer>", "B"),
+        ("the prompt opened it</think><answer>B</answer>", "B"),
+        ("<answer>B</answer>", "B"),
+        ("<think>a</think><ANSWER>B</ANSWER>", None),
+        ("<think>a</think><answer> \n</answer>", None),
+        ("<think>a</think>B", None),
+        ("", None),
+    ],
+)
+def test_the_answer_is_the_last_whole_answer_tag_after_the_thought(text, answer):
+    assert split(text).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("answer_only", "<answer>B</answer>"),
+        ("think_answer", " <think>a</think>\n<answer>B</answer> "),
+        ("think_or_not", "<think>\n\n</think><answer>B</answer>"),
+        ("caption_think_answer", "<info>i</info><think>a</think><answer>B</answer>"),
+        ("observe_think_answer", "<observe>i</observe><think>a</think><answer>B</answer>"),
+        ("context_think_answer", "<context>i</context><think>a</think><answer>B</answer>"),
+        ("think_action", "<think></think><action>B</action>"),
+        ("think_answer_glue", "<think>a</think><answer>B</answer><glue>[(1, 2)]</glue>"),
+        ("boxed", "<think>\\boxed{A}</think> so \\boxed{B}"),
+        ("none", "<think>a</think> B"),
+    ],
+)
+def test_each_template_reads_its_own_layout(template, text):
+    parsed = templates.split(text, template)
+    assert (parsed.answer, parsed.well_formed, parsed.tag_share) == ("B", True, 1.0)
+
+
+def test_every_template_is_covered_by_a_layout():
+    covered = test_each_template_reads_its_own_layout.pytestmark[0].args[1]
+    assert {name for name, _ in covered} == set(templates.TEMPLATES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>a</think><answer></answer>",
+        "<think></think><answer>B</answer>",
+        "x<think>a</think><answer>B</answer>",
+        "<think>a</think>x<answer>B</answer>",
+        "<think>a</think><answer>B</answer>x",
+        "<answer>B</answer><think>a</think>",
+        "<think>a</think><answer>b</answer><answer>c</answer>",
+        "<think>a<think>b</think><answer>B</answer>",
+        "<think>a</think><answer>B</answer></think>",
+        "<think>a<answer>B</answer></think>",
+        "</think>a<think><answer>B</answer>",
+        "<answer>B</answer>",
+        "",
+    ],
+)
+def test_anything_but_the_layout_is_not_well_formed(text):
+    assert not split(text).well_formed
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("", 0),
+        ("<think>a", 0.25),
+        ("<think>a</think>", 0.5),
+        ("<think>a</think><answer>b</answer>", 1),
+        ("<think></think><answer></answer>", 0),
+        ("<think>a</think><answer>b</answer><answer>c</answer>", 0.5),
+    ],
+)
+def test_tag_share_counts_marks_that_stand_once_with_content(text, share):
+    assert split(text).tag_share == share
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("<think>a</think><answer>B</answer>", "think"),
+        ("<think>\n\n</think><answer>B</answer>", "direct"),
+        ("<answer>B</answer>", "direct"),
+        ("<think>a", "none"),
+        ("", "none"),
+    ],
+)
+def test_the_mode_says_whether_something_was_thought(text, mode):
+    assert split(text, "think_or_not").mode == mode
+
+
+def test_spans_point_at_the_content_of_each_tag():
+    text = "<info>i</info><think> a </think><answer> B </answer>"
+    spans = templates.split(text, "caption_think_answer").spans
+    content = {tag: text[start:end] for tag, (start, end) in spans.items()}
+    assert content == {"info": "i", "think": " a ", "answer": " B "}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("\\boxed{1} then \\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("\\boxed{ open \\boxed{3}", "3"),
+        ("\\boxed{3} \\boxed{4", "3"),
+        ("\\boxed 3", None),
+        ("\\boxed{}", None),
+    ],
+)
+def test_the_boxed_answer_is_the_last_whose_braces_balance(text, answer):
+    assert templates.split(text, "boxed").answer == answer
+
+
+@given(st.text(alphabet="<>/thinkaswer ", max_size=80), st.sampled_from(list(templates.TEMPLATES)))
+def test_splitting_never_fails_and_is_consistent(text, template):
+    parsed = templates.split(text, template)
+    assert 0 <= parsed.tag_share <= 1
+    assert parsed.answer is None or (parsed.answer and parsed.answer in text)
+    assert not parsed.well_formed or parsed.answer is not None
+
+
+thoughts = st.text(max_size=30).filter(lambda t: "<" not in t and t.strip() != "")
+
+
+@given(thoughts, thoughts)
+def test_a_clean_completion_is_read_as_it_was_written(thought, answer):
+    parsed = split(f"<think>{thought}</think><answer>{answer}</answer>")
+    assert parsed.well_formed
+    assert (parsed.thought, parsed.answer) == (thought.strip(), answer.strip())
+
+
+def test_an_unknown_template_suggests_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'think_answer'"):
+        templates.split("", "think_answr")
+
+
+def test_completion_carries_the_frame_and_further_fields():
+    made = templates.completion("<answer>1</answer>", "answer_only", FRAME, token_ids=(1, 2))
+    assert (made.answer, made.frame, made.token_ids) == ("1", FRAME, (1, 2))
+
+
+# ------------------------------------------------------------------------------- asking, showing
+
+ONE = Demo(thought="top left", boxes=(Box(0.1, 0.2, 0.5, 0.7),))
+TWO = Demo(boxes=(Box(0, 0, 0.5, 0.5, "cat"), Box(0.5, 0.5, 1, 1, "dog")))
+
+
+def test_a_demonstration_of_one_box_is_one_object_in_whole_pixels():
+    assert templates.demonstration(ONE, "think_answer", FRAME) == (
+        '<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>'
+    )
+
+
+def test_thought_dropout_leaves_an_empty_thought():
+    text = templates.demonstration(ONE, "think_or_not", FRAME, thought=False)
+    assert text.startswith("<think>\n\n</think><answer>")
+    assert templates.split(text, "think_or_not").mode == "direct"
+
+
+def test_several_boxes_are_a_list_with_labels():
+    assert templates.demonstration(TWO, "answer_only", FRAME) == (
+        '<answer>[{"bbox_2d": [0, 0, 35, 35], "label": "cat"}, '
+        '{"bbox_2d": [35, 35, 70, 70], "label": "dog"}]</answer>'
+    )
+
+
+@pytest.mark.parametrize("space", ["pixel", "resized", "norm1000", "norm1"])
+@pytest.mark.parametrize(
+    "template", ["think_answer", "think_or_not", "answer_only", "boxed", "none"]
+)
+@pytest.mark.parametrize("demo", [ONE, TWO])
+def test_a_demonstration_reads_back_in_every_space_and_template(space, template, demo):
+    frame = Frame(1000, 800, space, 500, 400)
+    parsed = templates.split(templates.demonstration(demo, template, frame), template)
+    found, _ = parsing.boxes(parsed.answer, frame)
+    assert len(found) == len(demo.boxes)
+    for box, wanted in zip(found, demo.boxes, strict=True):
+        assert box.xyxy == pytest.approx(wanted.xyxy, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("demo", "written"),
+    [
+        (Demo(text="7"), "7"),
+        (Demo(points=(Point(0.5, 0.25),)), '{"point_2d": [35, 18]}'),
+        (Demo(spans=(Span(3, 9.5),)), "3 to 9.5"),
+        (Demo(spans=(Span(0, 1), Span(2, 3))), "0 to 1, 2 to 3"),
+        (
+            Demo(spans=(Span(0, 1.25, "dog"), Span(2, 3, "rain"))),
+            '[{"start": 0, "end": 1.25, "label": "dog"}, {"start": 2, "end": 3, "label": "rain"}]',
+        ),
+        (
+            Demo(track=Track((0.0, 0.5), (Box(0, 0, 0.5, 0.5), Box(0.5, 0, 1, 0.5)))),
+            '[{"time": 0.0, "bbox_2d": [0, 0, 35, 35]}, {"time": 0.5, "bbox_2d": [35, 0, 70, 35]}]',
+        ),
+        (Demo(boxes=()), "[]"),
+    ],
+)
+def test_other_answers_are_written_as_they_are_read(demo, written):
+    assert templates.written(demo, FRAME) == written
+
+
+def test_a_demonstration_with_evidence_fills_the_glue():
+    proven = Demo(text="B", evidence=(Span(0, 1.5), Span(2, 3)))
+    text = templates.demonstration(proven, "think_answer_glue", FRAME)
+    parsed = templates.split(text, "think_answer_glue")
+    start, end = parsed.spans["glue"]
+    assert (parsed.answer, text[start:end]) == ("B", "[(0, 1.5), (2, 3)]")
+    with pytest.raises(UserError, match="<glue>"):
+        templates.demonstration(Demo(text="B"), "think_answer_glue", FRAME)
+
+
+def test_a_demonstration_that_cannot_fill_its_template_is_refused():
+    with pytest.raises(UserError, match="<info>"):
+        templates.demonstration(ONE, "caption_think_answer", FRAME)
+    with pytest.raises(UserError, match="needs one of"):
+        templates.demonstration(Demo(), "think_answer", FRAME)
+
+
+def test_the_instruction_names_layout_form_and_space_but_not_the_truth():
+    one = Truth(boxes=(Box(0.1, 0.1, 0.2, 0.2, "cat"),))
+    two = Truth(boxes=(Box(0.3, 0.3, 0.4, 0.4, "dog"), Box(0.1, 0.1, 0.2, 0.2, "cat")))
+    text = templates.instruction("think_answer", one, "norm1000")
+    assert "<think>" in text and "bbox_2d" in text and "from 0 to 1000" in text
+    assert "cat" not in text
+    # The number of boxes is what a detector must find out for itself.
+    assert text == templates.instruction("think_answer", two, "norm1000")
+
+
+@pytest.mark.parametrize(
+    ("truth", "word"),
+    [
+        (Truth(number=3.0), "number"),
+        (Truth(choice="A"), "letter"),
+        (Truth(spans=(Span(0, 1),)), "start to end"),
+        (Truth(spans=(Span(0, 1, "dog"),)), '"label"'),
+        (Truth(spans=(Span(0, 1),), choice="B"), "letter"),
+        (Truth(points=(Point(0, 0),)), "point_2d"),
+        (Truth(labels=("a",)), "commas"),
+        (Truth(fields={"action": "click"}), '"action"'),
+        (Truth(masks=(((0, 0), (1, 0), (1, 1)),)), "polygon"),
+        (Truth(text=("a",)), "answer"),
+    ],
+)
+def test_the_instruction_says_how_to_write_each_kind_of_answer(truth, word):
+    assert word in templates.instruction("answer_only", truth, "pixel")

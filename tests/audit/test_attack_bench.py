@@ -1,0 +1,173 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from vlmrl import plugins
+from vlmrl.answers import templates
+from vlmrl.audit.attack_bench import Report, verify, verify_shipped
+from vlmrl.audit.attacks import ATTACKS
+from vlmrl.audit.reference_answers import examples, honest, lay_out
+from vlmrl.commands.audit_table import tables
+from vlmrl.config import RewardConfig
+from vlmrl.errors import UserError
+from vlmrl.scoring.combine import guarded
+from vlmrl.scoring.reward_components import build
+from vlmrl.scoring.score_rows import read_row
+
+ROOT = Path(__file__).parents[2]
+WEAK = ROOT / "docs" / "examples" / "weak_rewards"
+
+FUNCTIONS = """
+import json, os, random
+
+def fair(answer, truth):
+    return float(answer == truth.text[0])
+
+def far_out(answer, truth):
+    return 2.0 if "none" in answer else float(answer == truth.text[0])
+
+def crashes(answer, truth):
+    if "null" in answer:
+        os._exit(3)
+    return float(answer == truth.text[0])
+
+def dice(answer, truth):
+    return random.random() if answer == truth.text[0] else 0.0
+
+def never(answer, truth):
+    return 0.0
+
+def layout(text):
+    return float("<answer>" in text)
+
+def by_point(answer, truth):
+    x, y = (float(n) for n in answer.split())
+    return float(abs(x - truth.points[0].x) < 0.1 and abs(y - truth.points[0].y) < 0.1)
+
+def as_judge(messages):
+    data = json.loads(messages[1]["content"])
+    return json.dumps({"score": 10 * (data["candidate"] in data["truth"].get("text", []))})
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("mine") / "mine.py"
+    path.write_text(FUNCTIONS)
+    return str(path)
+
+
+def paid(report: Report) -> set[str]:
+    return {f.attack for f in report.findings if f.problem.startswith("paid")}
+
+
+def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
+    needed = {"judge": {"callable": f"{mine}:as_judge"}}
+    reports = list(verify_shipped(needed))
+    assert [report.verifier for report in reports] == plugins.names("verifier")
+    found = [f"{r.verifier}: {f.attack}: {f.problem} {f.text}" for r in reports for f in r.findings]
+    assert found == []
+    silent = [report.verifier for report in reports if sum(report.tried.values()) < 40]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("name", "attacks"),
+    [
+        ("contains_label.py:score", {"list everything", "right and wrong together"}),
+        ("first_numbers.py:score", {"answer inside the thought", "duplicates", "look-alikes"}),
+        ("trl_any_label.py:reward", {"empty", "list everything", "nested and unclosed tags"}),
+    ],
+)
+def test_the_weak_examples_are_caught(name: str, attacks: set[str]) -> None:
+    report = verify(RewardConfig(verifier=f"{WEAK}/{name}"))
+    assert attacks <= paid(report)
+    assert not report.as_json()["passed"]
+    if name == "first_numbers.py:score":  # an inverted box has a negative area
+        inverted = [f.problem for f in report.findings if f.attack == "inverted and giant boxes"]
+        assert any("outside [0, 1]" in problem for problem in inverted)
+
+
+def test_a_fair_function_passes(mine: str) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:fair"))
+    assert report.findings == ()
+    assert report.calls_per_second > 0 and report.spread["max"] == 1.0
+    assert {"empty", "list everything", "megabyte of text"} <= set(report.tried)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("far_out", r"fails: the score 2 is outside [0, 1]"),
+        ("crashes", "fails: its process died: exit code 3"),
+        ("dice", "not deterministic"),
+    ],
+)
+def test_range_violations_crashes_and_chance_are_findings(
+    mine: str, function: str, problem: str
+) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:{function}"))
+    assert problem in {f.problem for f in report.findings}
+
+
+def test_a_layout_check_that_looks_for_one_tag_is_caught(mine: str) -> None:
+    assert paid(verify(RewardConfig(verifier=f"{mine}:layout"))) >= {"nested and unclosed tags"}
+
+
+def test_a_function_that_no_example_fits_asks_for_rows(mine: str) -> None:
+    with pytest.raises(UserError, match="give rows of your own"):
+        verify(RewardConfig(verifier=f"{mine}:never"))
+
+
+def test_own_rows_are_scored_and_their_truths_attacked(mine: str) -> None:
+    rows = [
+        read_row({"completion": text, "truth": {"text": "cat"}, "template": "answer_only"}, text)
+        for text in ("<answer>cat</answer>", "<answer>dog</answer>")
+    ]
+    report = verify(RewardConfig(verifier=f"{mine}:fair"), rows)
+    assert [(row.what, row.score) for row in report.rows] == [("row", 1.0), ("row", 0.0)]
+    assert report.findings == () and report.spread["mean"] == 0.5
+
+
+def test_a_function_that_fails_on_honest_answers_to_own_rows_is_caught(mine: str) -> None:
+    row = {"completion": "5 5", "truth": {"points": [[5, 5]]}, "media": {"width": 9, "height": 9}}
+    report = verify(RewardConfig(verifier=f"{mine}:by_point"), [read_row(row)])
+    assert any(f.attack == "honest right answer" for f in report.findings)
+
+
+def test_the_report_is_json_and_tables(mine: str) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:far_out"))
+    plain = json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert plain["verifier"].endswith("far_out") and plain["findings"][0]["attack"]
+    console = Console(width=150, record=True, file=io.StringIO())
+    for table in tables(report):
+        console.print(table)
+    text = console.export_text()
+    assert "what went wrong" in text and "completions a second" in text
+
+
+def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
+    cases = [case for sample, frame in examples() for case in honest(sample, frame)]
+    assert {case.kind for case in cases} == {
+        "boxes", "confident boxes", "points", "spans", "events", "track", "polygons", "text", "number",
+        "choice", "labels", "fields", "action", "nothing",
+    }  # fmt: skip
+    for attack in ATTACKS:
+        assert any(attack.make(case) for case in cases), attack.name
+
+
+def test_honest_answers_are_right_and_wrong() -> None:
+    graders = {"text": "exact", "number": "number", "choice": "choice", "boxes": "box_iou"}
+    for sample, frame in examples():
+        for case in honest(sample, frame):
+            assert case.right != case.wrong
+            if case.kind not in graders or len(sample.truth.boxes or ()) > 1:
+                continue
+            verifier = build((graders[case.kind], "{}"))
+            texts = [lay_out(sample.template, answer) for answer in (case.right, case.wrong)]
+            completions = [templates.completion(text, sample.template, frame) for text in texts]
+            right, wrong = (guarded(verifier, verifier, c, sample).score for c in completions)
+            assert right == pytest.approx(1.0) and wrong is not None and wrong < 0.4

@@ -1,0 +1,175 @@
+"""Engine `vllm_server` with clips and recordings: the server sees what the trainer sees, to the bit."""
+
+import base64
+import dataclasses
+import pickle
+import time
+
+import numpy as np
+import pytest
+import torch
+from test_models_video import CASES, shown
+
+from helpers.small import mixed_batch, policy
+from helpers.videos import clip
+
+pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
+
+from test_vllm import change, engine_for, tokens
+from test_vllm_audio import listening
+
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.engines.vllm_parts.frames import as_seen, packed, unpacked
+from vlmrl.engines.vllm_parts.job import Job, ask, request
+from vlmrl.engines.vllm_parts.requests import sampling_fields
+from vlmrl.engines.vllm_parts.server import Refused
+from vlmrl.engines.vllm_server import VllmServer
+from vlmrl.errors import UserError
+from vlmrl.monitoring.engine_parity import parity
+from vlmrl.schema import PromptBatch
+
+SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
+GREEDY = Sampling(n=1, max_tokens=8, greedy=True)
+
+
+def served(made, **options):
+    engine = VllmServer(enforce_eager=True, **SMALL, **options)
+    engine.start(made)
+    return engine
+
+
+def clips_of(made):
+    """One prompt for each case: one and several clips, with pictures, odd counts, uneven times."""
+    return [shown(made, *media()) for media in CASES.values()]
+
+
+def logprobs(rollouts):
+    return torch.tensor([c.logprobs for group in rollouts.completions for c in group])
+
+
+def ids_seen(engine, made, prompt):
+    """The prompt's ids after media expansion, as the server has them."""
+    fields = sampling_fields(made, GREEDY, 0)
+    return ask(engine._servers[0], prompt, fields, time.monotonic() + 60).prompt_ids
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A policy and an engine with one server; tests give both their weights back."""
+    made = policy()
+    engine = served(made, max_clips=2)
+    yield made, engine
+    engine.close()
+
+
+def test_clips_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(pair):
+    made, engine = pair
+    start = [weight.clone() for weight in made.trainable]
+    prompts = [*clips_of(made), *mixed_batch(made).prompts]
+    for prompt in prompts:
+        assert ids_seen(engine, made, prompt) == prompt.encoded.ids
+    assert parity(engine, made, prompts).max_abs < 1e-5
+    change(made)
+    assert parity(engine, made, prompts).max_abs > 1e-2  # the server does not know yet
+    engine.sync(made)
+    assert parity(engine, made, prompts).max_abs < 1e-5
+    with torch.no_grad():
+        for weight, first in zip(made.trainable, start, strict=True):
+            weight.copy_(first)
+    made.version += 1
+    engine.sync(made)
+    assert parity(engine, made, prompts).max_abs < 1e-5
+
+
+def test_both_vllm_engines_and_hf_agree_on_clips(pair):
+    made, server = pair
+    inside = engine_for(made, max_clips=2)
+    hf = Hf()
+    hf.start(made)
+    batch = PromptBatch(tuple(clips_of(made)))
+    reference = hf.generate(batch, GREEDY)
+    for engine in (server, inside):
+        found = engine.generate(batch, GREEDY)
+        assert tokens(found) == tokens(reference)
+        assert (logprobs(found) - logprobs(reference)).abs().max() < 1e-5
+    inside.close()
+
+
+def test_the_same_frames_at_other_times_are_another_clip(pair):
+    made, engine = pair
+    fast, slow = clip(4, fps=2.0), clip(4, fps=0.25)
+    assert np.array_equal(fast.frames, slow.frames)
+    prompts = [shown(made, one) for one in (fast, slow, fast)]
+    positions = [prompt.encoded.position_ids for prompt in prompts]
+    assert positions[0].max() < positions[1].max()
+    assert parity(engine, made, prompts).max_abs < 1e-5
+
+
+def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync():
+    made = listening()
+    engine = served(made)
+    prompts = mixed_batch(made).prompts
+    assert sum(len(prompt.media) for prompt in prompts) == 4
+    for prompt in prompts:
+        assert ids_seen(engine, made, prompt) == prompt.encoded.ids
+    assert parity(engine, made, prompts).max_abs < 1e-5
+    change(made)
+    engine.sync(made)
+    assert parity(engine, made, prompts).max_abs < 1e-5
+    hf, batch = Hf(), PromptBatch(prompts)
+    hf.start(made)
+    assert tokens(engine.generate(batch, GREEDY)) == tokens(hf.generate(batch, GREEDY))
+    engine.close()
+
+
+def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
+    made, engine = pair
+    with pytest.raises(UserError, match=r"'s': 3 clips exceed the engine's max_clips \(2\)"):
+        engine.generate(PromptBatch((shown(made, clip(2), clip(2), clip(2)),)), GREEDY)
+
+
+# -------------------------------------------------------------------------------------- the bytes
+
+
+def test_a_packed_clip_comes_out_to_the_bit():
+    for one in (clip(5, fps=29.97), clip(4, times=(0.0, 0.1, 1 / 3, 3.0), size=(168, 56))):
+        frames, metadata = as_seen(one)
+        got, told = unpacked(packed((frames, metadata)))
+        assert got.dtype == np.uint8 and np.array_equal(got, frames)
+        assert told == metadata and told["do_sample_frames"] is False
+
+
+def test_only_so_many_large_clips_are_on_their_way_at_a_time():
+    made = policy()
+    frames = np.broadcast_to(np.uint8(0), (64, 1024, 1024, 3))  # 192 MiB, without the memory
+    large = dataclasses.replace(shown(made), media=(dataclasses.replace(clip(2), frames=frames),))
+    for prompts, width in (([shown(made)] * 8, 8), ([shown(made), large] * 4, 2), ([large], 1)):
+        assert Job(prompts, GREEDY, 0).width(max_num_seqs=64) == width
+
+
+NO_CLIPS = {
+    "nothing": b"",
+    "a pickle": pickle.dumps(np.zeros((2, 4, 4, 3), np.uint8)),
+    "no shape": b'{"metadata": {}}\n',
+    "too few bytes": b'{"shape": [2, 4, 4, 3], "metadata": {}}\n123',
+    "one picture": b'{"shape": [2, 2, 3], "metadata": {}}\n123456789012',
+}
+
+
+@pytest.mark.parametrize("data", NO_CLIPS.values(), ids=NO_CLIPS)
+def test_what_is_no_packed_clip_is_refused(data):
+    with pytest.raises(ValueError, match=r"clip is wanted|frames \[T, H, W, 3\]|reshape"):
+        unpacked(data)
+
+
+def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
+    made, engine = pair
+    prompt = shown(made, clip(2))
+    body = request(prompt, sampling_fields(made, GREEDY, 0))
+    for data in NO_CLIPS.values():
+        url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
+        wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}
+        with pytest.raises(Refused, match="400"):
+            engine._servers[0].post("/inference/v1/generate", wrong, 60.0, "test")
+    assert len(engine.generate(PromptBatch((prompt,)), GREEDY).completions) == 1

@@ -1,0 +1,92 @@
+"""An engine that really generates in other threads, with weights of its own that it takes at `sync`."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from vlmrl.engines.base import Finished, Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.system.clock import seed_of
+
+
+@dataclass
+class CopyEngine:
+    """The hf engine on a copy of the model, prompt by prompt.
+
+    `pause`: longest random wait before a prompt, in seconds. `poison`: sample whose prompt fails.
+    """
+
+    pause: float = 0.0
+    poison: str = ""
+    exact: ClassVar[bool] = False
+    concurrent: ClassVar[bool] = True
+    calls: list[tuple[str, list[str]]] = field(default_factory=list, init=False)
+    """Thread and samples of every call of generate that sampled."""
+    mixed: bool = field(default=False, init=False)
+    """Whether greedy and sampled calls ever ran at a time."""
+
+    def start(self, policy: Policy) -> None:
+        self._hf, self._lock, self._ended = Hf(), threading.Lock(), False
+        self._running: list[Sampling] = []
+        self._policy: Any = copy.copy(policy)
+        self._policy.base = copy.deepcopy(policy.base)
+        self._hf.start(self._policy)
+
+    def sync(self, policy: Policy) -> None:
+        with self._lock:
+            self._policy.base.load_state_dict(policy.base.state_dict())
+            self._policy.version = policy.version
+
+    def generate(
+        self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
+    ) -> Rollouts:
+        ids = [prompt.sample.id for prompt in batch.prompts]
+        if not sampling.greedy:
+            self.calls.append((threading.current_thread().name, ids))
+        chance = random.Random(sampling.seed)
+        self._running.append(sampling)
+        try:
+            return self._generate(batch, sampling, finished, chance)
+        finally:
+            self._running.remove(sampling)
+
+    def _generate(self, batch: Any, sampling: Any, finished: Any, chance: Any) -> Rollouts:
+        groups = []
+        for number, prompt in enumerate(batch.prompts):
+            time.sleep(chance.uniform(0, self.pause))
+            with self._lock:
+                self.mixed |= len({s.greedy for s in self._running}) > 1
+                if self._ended:
+                    raise UserError("generation was aborted")
+                if prompt.sample.id == self.poison:
+                    raise UserError(f"sample {prompt.sample.id!r} is refused")
+                draw = replace(sampling, seed=seed_of(sampling.seed, number))
+                made = self._hf.generate(PromptBatch((prompt,)), draw)
+            groups.append(made.completions[0])
+            if finished is not None:
+                finished(number, groups[-1])
+        return Rollouts(batch, tuple(groups), version=made.version)
+
+    def abort(self) -> None:
+        self._ended = True
+
+    def close(self) -> None:
+        self._ended = True
+
+
+def varied(completion: Any) -> float:
+    """A reward in [0, 1) that hardly any two completions have in common."""
+    return sum(completion.token_ids) % 997 / 997
+
+
+def sparse(completion: Any) -> float:
+    """A reward that often is the same for a whole group."""
+    return float(sum(completion.token_ids) % 5 == 0)

@@ -1,0 +1,175 @@
+"""What `test_distributed` runs on several ranks, and on one to compare with.
+
+    torchrun --standalone --nproc-per-node 2 tests/helpers/ranks.py FOLDER
+
+writes what every case came to, and every rank the numbers it must share with the others.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.small import CORPUS, advantages, mixed_batch, model_config
+from vlmrl.algorithms.grpo import Grpo
+from vlmrl.answers import templates
+from vlmrl.config import LoraConfig, OptimizerConfig
+from vlmrl.forward.packing import pack
+from vlmrl.models.loading import load_model
+from vlmrl.policy import checkpoint
+from vlmrl.policy.optimizers import adamw
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.system import distributed
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a small model is trained for two updates; `homes` are the ranks of the four prompts.
+
+    They show one picture, two, none and one.
+    """
+
+    homes: tuple[int, ...] = (0, 1, 0, 1)
+    micro_tokens: int = 10**6
+    kl: float = 0.0
+    model: dict[str, Any] = field(default_factory=dict)
+    shared: str = "off"
+    updates: int = 1
+    text_from: int = 99
+    """From this update on there are no pictures."""
+
+
+CASES = {
+    "even": Case(),
+    "unequal numbers of micro-batches": Case(homes=(0, 0, 0, 1), micro_tokens=1),
+    "one rank sees text only": Case(homes=(0, 0, 1, 0), micro_tokens=1),
+    "one rank has nothing": Case(homes=(1, 1, 1, 1)),
+    "several updates, a reference": Case(kl=0.1, updates=2),
+    "shared forward": Case(shared="on"),
+    "adapter": Case(model={"lora": LoraConfig(rank=4, towers=["vision", "language"])}, kl=0.1),
+    "checkpointing": Case(model={"gradient_checkpointing": True}, shared="on"),
+    "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}),
+    "another family": Case(model={"family": "internvl"}, homes=(0, 0, 1, 0), micro_tokens=1),
+    "frozen tower, one rank sees text only": Case(
+        model={"freeze": ["vision"]}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
+    "adapter, one rank sees text only": Case(
+        model={
+            "lora": LoraConfig(rank=4, towers=["vision", "language"]),
+            "gradient_checkpointing": True,
+        },
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+    ),
+    "then nobody sees a picture": Case(text_from=1),
+    "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
+}
+
+
+def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
+    """The policy of a case; the same weights every time."""
+    torch.manual_seed(0)  # adapters begin at random
+    config = model_config(**case.model)
+    policy = Policy(*load_model(config, CORPUS, seed=0), config, shard=shard)
+    settings = OptimizerConfig(clip_norm=0.5, shared_forward=case.shared)
+    if optimizer == "sgd":  # moves by the gradient itself: nothing hides
+        chosen: torch.optim.Optimizer = torch.optim.SGD(policy.trainable, lr=1.0, momentum=0.9)
+    else:
+        chosen = adamw(policy.trainable, lr=1e-2, eps=1e-4)
+    policy.use_optimizer(chosen, settings)
+    return policy
+
+
+def rollouts(policy: Policy, homes: tuple[int, ...], group: int = 3) -> Rollouts:
+    """Completions of random ids and lengths for prompts with and without pictures."""
+    rng = random.Random(0)
+    prompts = mixed_batch(policy).prompts
+    prompts = tuple(replace(p, home=home) for p, home in zip(prompts, homes, strict=True))
+    groups = []
+    for prompt in prompts:
+        texts = [
+            tuple(rng.randrange(20, 200) for _ in range(rng.randint(2, 9))) for _ in range(group)
+        ]
+        groups.append(
+            tuple(
+                templates.completion(
+                    "", "think_answer", prompt.frame, token_ids=ids, logprobs=(-5.0,) * len(ids)
+                )
+                for ids in texts
+            )
+        )
+    return Rollouts(PromptBatch(prompts), tuple(groups))
+
+
+def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[str, float]:
+    """Train for some steps; the metrics of the last."""
+    if case.kl:
+        policy.keep_reference(folder / "reference.safetensors")
+    drawn = rollouts(policy, case.homes)
+    for step in range(steps):
+        if step == case.text_from:
+            only = drawn.batch.prompts[2:3], drawn.completions[2:3]
+            drawn = Rollouts(PromptBatch(only[0]), only[1])
+        batches = pack(
+            drawn,
+            advantages(drawn),
+            updates=case.updates,
+            micro_tokens=case.micro_tokens,
+            max_tokens=9,
+            rank=distributed.rank() if distributed.world() > 1 else None,
+        )
+        if case.kl:
+            batches = policy.with_reference(batches)
+        if case.updates > 1:
+            batches = policy.with_old(batches)
+        lr = policy.optimizer.defaults["lr"]
+        metrics = policy.update(batches, Grpo(kl=case.kl), lr=lr, progress=0.0)
+    return metrics
+
+
+def outcome(name: str, folder: Path, shard: bool = False) -> dict[str, Any]:
+    """Weights and metrics of a case."""
+    case = CASES[name]
+    policy = made(case, shard=shard)
+    metrics = trained(policy, case, folder / f"{name} {shard}")
+    return {"weights": {k: v.clone() for k, v in policy.weights().items()}, "metrics": metrics}
+
+
+def continued(folder: Path, saved: str | None, name: str, shard: bool = False) -> dict[str, Any]:
+    """Train one step from a checkpoint (None: from nothing), save as `name`; the weights after it."""
+    case = CASES["adapter"]
+    policy = made(case, "adamw", shard)
+    start = folder / "checkpoints" / saved if saved else None
+    if start:
+        checkpoint.restore(start, policy, checkpoint.read_progress(start))
+    trained(policy, Case(), folder, steps=1)
+    progress = checkpoint.Progress("rl", int(name.removeprefix("step-")))
+    checkpoint.save(folder, policy, progress, keep=99, best=None)
+    return policy.weights()
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    with distributed.session(60):
+        found = {
+            strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in CASES}
+            for strategy in ("ddp", "fsdp2")
+        }
+        continued(folder, None, "step-1", shard=True)
+        alone = Path(sys.argv[2])
+        found["continued"] = {
+            "fsdp2 from one": continued(alone, "step-1", "step-12", shard=True),
+            "ddp from one": continued(alone, "step-1", "step-22", shard=False),
+            "ddp from fsdp2": continued(folder, "step-1", "step-32", shard=False),
+        }
+        torch.save(found, folder / f"rank-{distributed.rank()}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,362 @@
+"""Recordings: the hostile files of the shared set, odd encodings, parts, the sound of clips."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.videos import animation
+from vlmrl.config import AudioConfig, VideoConfig
+from vlmrl.errors import MediaError
+from vlmrl.media.access import Access, Reading
+from vlmrl.media.audio import MIN_SECONDS, load_audio, load_sound
+from vlmrl.media.decode import decode
+from vlmrl.media_types import Clip, Recording
+from vlmrl.schema import Media, Sample, Truth
+
+HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
+RATE = AudioConfig().rate
+
+
+def hard_recordings() -> list[dict[str, Any]]:
+    manifest = HARD / "manifest.jsonl"
+    if not manifest.exists():
+        return []
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if row["kind"] == "audio" and (HARD / row["file"]).exists()]
+
+
+@pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
+@pytest.mark.parametrize("row", hard_recordings(), ids=lambda row: row["file"])
+def test_hard_recording_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
+    medium = Media("audio", path=str(HARD / row["file"]))
+    try:
+        recording = load_audio(medium, Access(root=str(HARD)))
+    except MediaError as error:
+        assert row["expect"] != "decode", str(error)
+        assert row["file"] in str(error)
+        assert "\n" not in str(error)
+        return
+    assert row["expect"] != "refuse"
+    assert recording.samples.dtype == np.float32 and recording.samples.ndim == 1
+    assert np.isfinite(recording.samples).all() and np.abs(recording.samples).max() <= 1
+    stated = row.get("duration", row.get("samples", 0) / row.get("sample_rate", 1))
+    if stated > MIN_SECONDS:
+        near = 0.1 if row["file"].endswith("mp3") else 0.001
+        assert recording.duration == pytest.approx(stated, abs=near)
+
+
+# ------------------------------------------------------------------------------- making recordings
+
+
+def tone(hertz: float, seconds: float, rate: int = RATE) -> np.ndarray:
+    return (0.3 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype("f4")
+
+
+def written(samples: np.ndarray, rate: int = RATE, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, **{"format": "WAV", **options})
+    return buffer.getvalue()
+
+
+def heard(data: bytes, start: float | None = None, end: float | None = None, **config: Any):
+    return load_audio(Media("audio", data=data, start=start, end=end), None, AudioConfig(**config))
+
+
+def muxed(
+    container: str, codec: str, samples: np.ndarray, rate: int, video_from: float | None = None
+) -> bytes:
+    """A file that FFmpeg writes; with a picture track that begins at `video_from` seconds."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=container) as out:
+        sound = out.add_stream(codec, rate=rate, layout="mono")
+        if video_from is not None:
+            pictures = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
+            for i in range(10):
+                picture = av.VideoFrame(32, 32, "yuv420p")
+                picture.pts, picture.time_base = i + round(10 * video_from), Fraction(1, 10)
+                out.mux(pictures.encode(picture))
+            out.mux(pictures.encode())
+        for at in range(0, len(samples), 1000):
+            block = np.ascontiguousarray(samples[None, at : at + 1000])
+            frame = av.AudioFrame.from_ndarray(block, format="fltp", layout="mono")
+            frame.rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
+            out.mux(sound.encode(frame))
+        out.mux(sound.encode())
+    return buffer.getvalue()
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def test_channels_are_averaged_and_loudness_is_kept() -> None:
+    left, right = tone(440, 0.5), np.zeros(RATE // 2, "f4")
+    recording = heard(written(np.stack([left, right], 1), subtype="FLOAT"))
+    np.testing.assert_allclose(recording.samples, left / 2, atol=1e-7)
+    six = np.stack([tone(100 * k, 0.5, 48000) for k in range(1, 7)], 1)
+    recording = heard(written(six, 48000, subtype="FLOAT"), rate=48000)
+    np.testing.assert_allclose(recording.samples, six.mean(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
+def test_resampling_gives_the_tone_at_the_new_rate(rate: int) -> None:
+    recording = heard(written(tone(440, 1, rate), rate, subtype="FLOAT"))
+    assert recording.rate == RATE and len(recording.samples) == RATE
+    middle = slice(RATE // 10, -RATE // 10)
+    np.testing.assert_allclose(recording.samples[middle], tone(440, 1)[middle], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({"subtype": "PCM_U8"}, 1 / 127),
+        ({"subtype": "PCM_16"}, 1e-4),
+        ({"subtype": "PCM_24"}, 1e-6),
+        ({"subtype": "ULAW"}, 0.01),
+        ({"subtype": "DOUBLE"}, 1e-7),
+        ({"format": "FLAC", "subtype": "PCM_24"}, 1e-6),
+        ({"format": "OGG", "subtype": "VORBIS"}, 0.05),
+        ({"format": "MP3"}, 0.05),
+        ({"format": "AIFF"}, 1e-4),
+    ],
+    ids=str,
+)
+def test_encodings_give_the_same_sound(options: dict[str, str], near: float) -> None:
+    recording = heard(written(tone(440, 1), **options))
+    assert len(recording.samples) == RATE
+    middle = slice(RATE // 10, -RATE // 10)
+    np.testing.assert_allclose(recording.samples[middle], tone(440, 1)[middle], atol=near)
+
+
+@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus")])
+def test_containers_that_libsndfile_refuses_are_read_by_ffmpeg(container: str, codec: str) -> None:
+    recording = heard(muxed(container, codec, tone(440, 1, 48000), 48000))
+    assert recording.duration == pytest.approx(1, abs=0.05)
+    loudest = np.abs(np.fft.rfft(recording.samples)).argmax() / recording.duration
+    assert loudest == pytest.approx(440, abs=2)
+
+
+def test_a_wav_from_a_pipe_has_no_sizes_and_is_read_whole() -> None:
+    data = bytearray(written(tone(440, 1)))
+    at = data.index(b"data")
+    data[4:8] = data[at + 4 : at + 8] = struct.pack("<I", 0xFFFFFFFF)
+    np.testing.assert_allclose(heard(bytes(data)).samples, tone(440, 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
+def test_a_part_is_that_part(kind: str) -> None:
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 4 * RATE).astype("f4")
+    data = written(noise, format=kind)
+    whole = heard(data).samples
+    for start in (0.5, 1.1, 2.5):
+        part = heard(data, start, start + 0.75).samples
+        first = round(start * RATE)
+        np.testing.assert_allclose(part, whole[first : first + RATE * 3 // 4], atol=1e-4)
+    assert len(heard(data, 3.5, 9).samples) == RATE // 2  # ends where the recording does
+
+
+def test_a_part_of_a_container_is_that_part() -> None:
+    data = muxed("mp4", "aac", np.concatenate([tone(300, 1, 48000), tone(900, 1, 48000)]), 48000)
+    part = heard(data, 1.25, 1.75)
+    assert part.duration == pytest.approx(0.5, abs=0.001)
+    assert np.abs(np.fft.rfft(part.samples)).argmax() / 0.5 == pytest.approx(900, abs=4)
+
+
+def test_a_moment_is_filled_up_with_silence_and_silence_stays_silent() -> None:
+    samples = heard(written(np.array([0.25], "f4"))).samples
+    assert len(samples) == MIN_SECONDS * RATE and samples[0] == 0.25 and not samples[1:].any()
+    assert not heard(written(np.zeros(RATE, "f4"))).samples.any()
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
+    samples = tone(440, 1)
+    samples[RATE // 2] = bad
+    with pytest.raises(MediaError, match="no finite numbers"):
+        heard(written(samples, subtype="FLOAT"))
+
+
+def test_too_long_is_refused_whether_the_header_knows_it_or_not() -> None:
+    for data in (written(tone(440, 3)), muxed("mp4", "aac", tone(440, 3), RATE)):
+        with pytest.raises(MediaError, match=r"3\.0\d s .*max_seconds \(2 s\)"):
+            heard(data, max_seconds=2)
+        assert heard(data, 0.5, 2, max_seconds=2).duration == pytest.approx(1.5, abs=0.01)
+    with pytest.raises(MediaError, match="more than 2 s"):
+        heard(muxed("webm", "libopus", tone(440, 3, 48000), 48000), max_seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "share"), [({}, 0.9), ({}, 0.3), ({"format": "FLAC"}, 0.5)], ids=str
+)
+def test_a_recording_that_is_cut_off_is_refused(options: dict[str, str], share: float) -> None:
+    data = written(tone(440, 2), **options)
+    with pytest.raises(MediaError, match=r"cut off|damaged"):
+        heard(data[: int(len(data) * share)])
+
+
+def test_a_part_outside_of_the_recording_is_refused() -> None:
+    for data in (written(tone(440, 1)), muxed("mp4", "aac", tone(440, 1), RATE)):
+        with pytest.raises(MediaError, match="ends at 1 s, before the part from 2 s"):
+            heard(data, 2, 3)
+    with pytest.raises(MediaError, match="from 1 s to 1 s"):
+        heard(written(tone(440, 2)), 1, 1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"RIFF",
+        b"<html>404</html>",
+        b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://localhost/a.ts\n#EXT-X-ENDLIST\n",
+        b"ffconcat version 1.0\nfile secret.wav\n",
+        written(np.zeros(0, "f4")),
+        written(np.zeros(9, "f4"), 300),
+    ],
+    ids=["nothing", "riff", "html", "playlist", "concat", "no samples", "rate"],
+)
+def test_what_is_no_recording_is_refused(data: bytes) -> None:
+    with pytest.raises(MediaError, match="<audio bytes>: "):
+        heard(data)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["WAV", "FLAC", "OGG", "MP3", "mp4"]),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
+    st.floats(0.05, 1),
+)
+def test_damaged_bytes_give_a_recording_or_a_media_error(
+    kind: str, flips: list[tuple[float, int]], share: float
+) -> None:
+    samples = tone(440, 0.3)
+    good = muxed("mp4", "aac", samples, RATE) if kind == "mp4" else written(samples, format=kind)
+    data = bytearray(good)
+    for place, value in flips:
+        data[int(place * len(data))] = value
+    try:
+        assert np.isfinite(heard(bytes(data[: int(len(data) * share)])).samples).all()
+    except MediaError:
+        pass
+
+
+# ------------------------------------------------------------------------------------ clips, samples
+
+
+@pytest.mark.parametrize("video_from", [0.0, 0.5])
+def test_the_sound_of_a_clip_counts_from_its_first_picture(video_from: float) -> None:
+    samples = np.concatenate([tone(300, 0.5, 48000), tone(900, 1, 48000)])
+    medium = Media("video", data=muxed("mp4", "aac", samples, 48000, video_from))
+    sound = load_sound(medium)
+    assert sound is not None
+    assert sound.duration == pytest.approx(1.5 - video_from, abs=0.03)
+    first = np.abs(np.fft.rfft(sound.samples[800:7200])).argmax() / 0.4
+    assert first == pytest.approx(300 if video_from == 0 else 900, abs=4)
+
+
+def test_a_clip_without_sound_has_none() -> None:
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as out:
+        pictures = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
+        out.mux(pictures.encode(av.VideoFrame(32, 32, "yuv420p")))
+        out.mux(pictures.encode())
+    assert load_sound(Media("video", data=buffer.getvalue())) is None
+    with pytest.raises(MediaError, match="no audio track"):
+        heard(buffer.getvalue())
+
+
+def shown_with_sound(data: bytes, **part: float) -> Clip:
+    """A clip of ten frames a second, decoded as a run that hears clips does."""
+    sample = Sample("s", "t", (Media("video", data=data, **part),), Truth())
+    (made,) = decode(sample, Access(), Reading(VideoConfig(fps=10), sound=True))
+    assert isinstance(made, Clip)
+    return made
+
+
+def pitch(sound: Recording, start: float, end: float) -> float:
+    part = sound.samples[round(start * sound.rate) : round(end * sound.rate)]
+    return float(np.abs(np.fft.rfft(part)).argmax() / (end - start))
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+@pytest.mark.parametrize("video_from", [0.0, 0.5])
+def test_picture_and_sound_of_a_clip_count_from_the_same_moment(
+    container: str, video_from: float
+) -> None:
+    samples = np.concatenate([tone(300, 0.5, 48000), tone(900, 1.5, 48000)])
+    data = muxed(container, "aac", samples, 48000, video_from)
+    whole = shown_with_sound(data)
+    part = shown_with_sound(data, start=0.3, end=0.8)
+    late = shown_with_sound(data, start=0.8, end=9.0)
+    assert whole.sound and part.sound and late.sound
+    assert whole.duration == pytest.approx(1, abs=0.02)
+    for made in (whole, part, late):
+        assert made.sound is not None
+        assert made.sound.duration == pytest.approx(made.duration, abs=0.002)
+    # as the file has it: 300 Hz until half a second, whenever the pictures begin
+    for made, since in ((whole, 0.0), (part, 0.3)):
+        assert made.sound is not None
+        turn = max(0.0, 0.5 - video_from - since)
+        if turn > 0.1:
+            assert pitch(made.sound, 0, turn - 0.05) == pytest.approx(300, abs=20)
+        assert pitch(made.sound, turn + 0.05, turn + 0.25) == pytest.approx(900, abs=20)
+    assert len(part.frames) == pytest.approx(5, abs=1) and part.times[0] <= 0.1
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+def test_sound_may_end_before_the_pictures(container: str) -> None:
+    data = muxed(container, "aac", tone(300, 0.5, 48000), 48000, 0.0)
+    whole = shown_with_sound(data)
+    assert whole.sound is not None
+    assert whole.sound.duration == pytest.approx(0.5, abs=0.05) and whole.duration > 0.9
+    assert shown_with_sound(data, start=0.8).sound is None
+    assert shown_with_sound(data, end=0.4).sound is not None
+
+
+def test_clips_without_a_track_and_animations_have_no_sound() -> None:
+    assert shown_with_sound(animation([100] * 6)).sound is None
+    silent = Media("video", data=muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0))
+    (made,) = decode(Sample("s", "t", (silent,), Truth()), Access(), Reading())
+    assert isinstance(made, Clip) and made.sound is None  # nobody listens
+
+
+def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    data = muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0)
+    spoiled = bytearray(data)
+    with av.open(io.BytesIO(data)) as container:
+        for packet in container.demux(audio=0):
+            if packet.size:
+                spoiled[packet.pos : packet.pos + packet.size] = b"\xff" * packet.size
+    file = tmp_path / "spoiled.mp4"
+    file.write_bytes(spoiled)
+    sample = Sample("s", "t", (Media("video", path=str(file)),), Truth())
+    read = Access(str(tmp_path))
+    assert len(decode(sample, read)) == 1
+    with pytest.raises(MediaError, match=r"spoiled\.mp4"):
+        decode(sample, read, Reading(sound=True))
+    long = Reading(audio=AudioConfig(max_seconds=0.5), sound=True)
+    with pytest.raises(MediaError, match=r"max_seconds.*data\.video\.sound: false leaves it out"):
+        decode(Sample("s", "t", (Media("video", data=data),), Truth()), Access(), long)
+
+
+def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:
+    data = written(tone(440, 1))
+    parts = ("Listen:", Media("audio", data=data), Media("audio", data=data, start=0.5))
+    reading = Reading(audio=AudioConfig(rate=8000))
+    first, second = decode(Sample("s", "t", parts, Truth()), Access(), reading)
+    assert isinstance(first, Recording) and isinstance(second, Recording)
+    assert (first.duration, second.duration, first.rate) == (1.0, 0.5, 8000)

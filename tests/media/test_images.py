@@ -1,0 +1,310 @@
+"""Pictures: the hostile files of the shared set, odd modes, damage, and where media may lie."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vlmrl.errors import MediaError, UserError
+from vlmrl.media import access as media_module
+from vlmrl.media.access import Access, reference
+from vlmrl.media.image import MAX_PIXELS, image_size, load_image
+from vlmrl.schema import Media
+
+HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
+RED, GREEN, BLUE, WHITE = (220, 20, 20), (20, 180, 20), (20, 20, 220), (250, 250, 250)
+
+
+def hard_images() -> list[dict[str, Any]]:
+    manifest = HARD / "manifest.jsonl"
+    if not manifest.exists():
+        return []
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if row["kind"] == "image"]
+
+
+def corners(picture: Image.Image) -> dict[str, tuple[int, ...]]:
+    """Colours 8 px from each corner."""
+    w, h = picture.size
+    places = {"TL": (8, 8), "TR": (w - 9, 8), "BL": (8, h - 9), "BR": (w - 9, h - 9)}
+    return {name: picture.getpixel(place) for name, place in places.items()}
+
+
+@pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
+@pytest.mark.parametrize("row", hard_images(), ids=lambda row: row["file"])
+def test_hard_image_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
+    medium = Media("image", path=str(HARD / row["file"]))
+    access = Access(root=str(HARD))
+    try:
+        picture = load_image(medium, access)
+    except MediaError as error:
+        assert row["expect"] != "decode", str(error)
+        assert row["file"] in str(error)
+        assert "\n" not in str(error)
+        return
+    assert row["expect"] != "refuse"
+    assert picture.mode == "RGB"
+    if "width" in row:
+        assert picture.size == (row["width"], row["height"])
+    assert image_size(medium, access) == picture.size
+    near = row.get("tolerance", 3)
+    for name, colour in row.get("corners", {}).items():
+        np.testing.assert_allclose(corners(picture)[name], colour, atol=near)
+    if "mean_8bit" in row:
+        assert np.asarray(picture).mean() == pytest.approx(row["mean_8bit"], abs=1)
+
+
+def quarters(width: int = 40, height: int = 20) -> Image.Image:
+    """Red, green over blue, white."""
+    picture = Image.new("RGB", (width, height), WHITE)
+    picture.paste(RED, (0, 0, width // 2, height // 2))
+    picture.paste(GREEN, (width // 2, 0, width, height // 2))
+    picture.paste(BLUE, (0, height // 2, width // 2, height))
+    return picture
+
+
+def encoded(picture: Image.Image, file_format: str, **options: Any) -> Media:
+    buffer = io.BytesIO()
+    picture.save(buffer, format=file_format, **options)
+    return Media("image", data=buffer.getvalue())
+
+
+# The stored picture that each EXIF orientation turns back into the upright one.
+STORED = {
+    1: lambda p: p,
+    2: lambda p: p.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    3: lambda p: p.transpose(Image.Transpose.ROTATE_180),
+    4: lambda p: p.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+    5: lambda p: p.transpose(Image.Transpose.TRANSPOSE),
+    6: lambda p: p.transpose(Image.Transpose.ROTATE_90),
+    7: lambda p: p.transpose(Image.Transpose.TRANSVERSE),
+    8: lambda p: p.transpose(Image.Transpose.ROTATE_270),
+}
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("file_format", ["PNG", "TIFF", "WEBP"])
+def test_exif_orientation_gives_the_upright_picture(orientation: int, file_format: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if file_format == "WEBP" else {}
+    medium = encoded(STORED[orientation](quarters()), file_format, exif=exif, **options)
+    np.testing.assert_array_equal(load_image(medium), quarters())
+    assert image_size(medium) == (40, 20)
+
+
+def test_sixteen_bit_gray_is_scaled_by_257() -> None:
+    values = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
+    for file_format in ("PNG", "TIFF"):
+        picture = load_image(encoded(Image.fromarray(values), file_format))
+        np.testing.assert_array_equal(np.asarray(picture)[:, :, 0], values // 257)
+
+
+def test_sixteen_bit_netpbm_is_scaled_too() -> None:
+    values = np.array([[0, 65535], [257 * 100, 257 * 200]], dtype=">u2")
+    picture = load_image(Media("image", data=b"P5 2 2 65535\n" + values.tobytes()))
+    np.testing.assert_array_equal(np.asarray(picture)[:, :, 0], [[0, 255], [100, 200]])
+
+
+def test_hidden_colour_of_a_sixteen_bit_picture_becomes_white() -> None:
+    values = np.array([[0, 500], [1000, 65535]], dtype=np.uint16)
+    medium = encoded(Image.fromarray(values), "PNG", transparency=500)
+    assert load_image(medium).getpixel((1, 0)) == (255, 255, 255)
+    assert load_image(medium).getpixel((0, 1)) == (4, 4, 4)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_transparent_pixels_show_white_and_not_what_they_hide(mode: str) -> None:
+    layer = Image.new(mode, (4, 1), (10, 0) if mode == "LA" else (10, 20, 30, 0))
+    layer.putpixel((1, 0), (10, 255) if mode == "LA" else (10, 20, 30, 255))
+    layer.putpixel((2, 0), (0, 128) if mode == "LA" else (0, 0, 0, 128))
+    picture = load_image(encoded(layer, "PNG"))
+    assert picture.getpixel((0, 0)) == (255, 255, 255)
+    assert picture.getpixel((1, 0)) == ((10, 10, 10) if mode == "LA" else (10, 20, 30))
+    assert picture.getpixel((2, 0)) == (127, 127, 127)
+
+
+def test_transparent_palette_and_rgb_colours_become_white() -> None:
+    palette = quarters().quantize(8)
+    hidden = palette.getpixel((0, 0))
+    picture = load_image(encoded(palette, "PNG", transparency=hidden))
+    assert corners(picture)["TL"] == (255, 255, 255)
+    assert corners(picture)["TR"] == GREEN
+    picture = load_image(encoded(quarters(), "PNG", transparency=RED))
+    assert corners(picture)["TL"] == (255, 255, 255)
+
+
+def test_float_picture_is_scaled_from_zero_to_one_and_otherwise_refused() -> None:
+    values = np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32)
+    picture = load_image(encoded(Image.fromarray(values), "TIFF"))
+    np.testing.assert_array_equal(np.asarray(picture)[:, :, 0], [[0, 128], [255, 64]])
+    for bad in (values * 300, values - 1, values * np.nan):
+        with pytest.raises(MediaError, match=r"0\.\.1"):
+            load_image(encoded(Image.fromarray(bad), "TIFF"))
+
+
+def test_animation_gives_its_first_frame() -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
+    for file_format in ("GIF", "PNG", "WEBP"):
+        options = {"lossless": True} if file_format == "WEBP" else {}
+        medium = encoded(frames[0], file_format, save_all=True, append_images=frames[1:], **options)
+        assert load_image(medium).getpixel((4, 4)) == RED
+
+
+def test_too_many_pixels_are_refused_from_the_header() -> None:
+    side = int(MAX_PIXELS**0.5) + 1
+    medium = encoded(Image.new("1", (side, side)), "PNG")
+    with pytest.raises(MediaError, match="exceed the limit of 67 million"):
+        load_image(medium)
+    with pytest.raises(MediaError, match="exceed the limit"):
+        image_size(medium)
+
+
+def test_postscript_is_not_handed_to_a_program() -> None:
+    with pytest.raises(MediaError, match="not a picture we read"):
+        load_image(Media("image", data=b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"))
+
+
+@pytest.mark.parametrize(
+    "file_format", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000"]
+)
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_truncated_picture_is_never_shown_half(file_format: str, share: float) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(noise), file_format).data
+    assert data is not None
+    with pytest.raises(MediaError):
+        load_image(Media("image", data=data[: int(len(data) * share)]))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "AVIF"]),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=12),
+    st.floats(0.05, 1),
+)
+def test_damaged_bytes_give_a_picture_or_a_media_error(
+    file_format: str, flips: list[tuple[float, int]], share: float
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options = {"exif": exif} if file_format in ("PNG", "JPEG", "WEBP") else {}
+    data = bytearray(encoded(quarters(), file_format, **options).data or b"")
+    for place, value in flips:
+        data[int(place * len(data))] = value
+    medium = Media("image", data=bytes(data[: int(len(data) * share)]))
+    try:
+        assert load_image(medium).mode == "RGB"
+    except MediaError:
+        pass
+
+
+# ------------------------------------------------------------------------------------ references
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    quarters().save(home / "a.png")
+    quarters().save(tmp_path / "secret.png")
+    return home
+
+
+def test_every_spelling_of_a_picture_is_understood(folder: Path) -> None:
+    data = (folder / "a.png").read_bytes()
+    text = base64.b64encode(data).decode()
+    values = [
+        "a.png",
+        str(folder / "a.png"),
+        data,
+        text,
+        f"data:image/png;base64,{text}",
+        {"bytes": data, "path": None},
+        {"bytes": None, "path": "a.png"},
+        quarters(),
+    ]
+    for value in values:
+        picture = load_image(reference(value, folder), Access(root=str(folder)))
+        np.testing.assert_array_equal(picture, quarters())
+
+
+@pytest.mark.parametrize("value", [None, "", 3, {"bytes": None, "path": None}, ["a.png"]])
+def test_what_is_no_picture_reference_is_refused(value: Any) -> None:
+    with pytest.raises(UserError, match="an image is a path"):
+        reference(value)
+
+
+def test_broken_base64_is_a_media_error() -> None:
+    with pytest.raises(MediaError, match="base64"):
+        reference("data:image/png;base64,$$$")
+
+
+def test_no_path_leads_out_of_the_root(folder: Path) -> None:
+    os.symlink(folder.parent / "secret.png", folder / "link.png")
+    os.symlink(folder.parent, folder / "up")
+    access = Access(root=str(folder))
+    for path in ("../secret.png", str(folder.parent / "secret.png"), "link.png", "up/secret.png"):
+        with pytest.raises(MediaError, match="lies outside") as caught:
+            load_image(reference(path, folder), access)
+        assert "secret.png" in str(caught.value) or "link.png" in str(caught.value)
+        assert str(folder) in str(caught.value)
+    with pytest.raises(MediaError, match=r"set data\.root"):
+        load_image(reference("a.png", folder), Access())
+
+
+def test_special_files_are_refused_without_waiting(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.png")
+    os.symlink(folder / "loop.png", folder / "loop.png")
+    for name in ("pipe.png", "loop.png", "nul\0byte.png", "x" * 5000 + ".png"):
+        with pytest.raises(MediaError):
+            load_image(reference(name, folder), Access(root=str(folder)))
+
+
+class OnePicture(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = self.path == "/a.png"
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        if found:
+            quarters().save(self.wfile, format="PNG")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.HTTPServer(("127.0.0.1", 0), OnePicture) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+def test_url_is_fetched_only_if_allowed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{server}/a.png"
+    with pytest.raises(MediaError, match="allow_urls"):
+        load_image(reference(url))
+    allowed = Access(allow_urls=True)
+    np.testing.assert_array_equal(load_image(reference(url), allowed), quarters())
+    with pytest.raises(MediaError, match="404"):
+        load_image(reference(f"{server}/b.png"), allowed)
+    monkeypatch.setattr(media_module, "URL_BYTES", 10)
+    with pytest.raises(MediaError, match="larger than"):
+        load_image(reference(url), allowed)

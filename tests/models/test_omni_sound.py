@@ -1,0 +1,246 @@
+"""Clips that Qwen2.5-Omni hears, against Hugging Face's own code (`use_audio_in_video`)."""
+
+import dataclasses
+import functools
+import json
+
+import pytest
+import torch
+from test_audio import muxed, tone
+from test_families import logits
+from test_qwen2_5_omni import NAME, asked, clip, picture
+from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
+
+from helpers.small import loaded, policy, recording
+from vlmrl.assemble import build
+from vlmrl.commands.evaluate import evaluate_model
+from vlmrl.config import RolloutConfig, load
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
+from vlmrl.media_types import Clip, Picture
+from vlmrl.monitoring.engine_parity import parity
+from vlmrl.schema import PromptBatch
+from vlmrl.training import shuffled_frames
+
+
+def heard(count, seconds, fps=2.0):
+    return dataclasses.replace(clip(count, fps), sound=recording(seconds, seed=count))
+
+
+CASES = {
+    "as long as its frames": (heard(6, 3.0),),
+    "shorter than a turn": (heard(2, 0.9),),
+    "heard for a moment only": (heard(4, 0.2),),
+    "a turn exactly": (heard(4, 2.0),),
+    "one token beyond a turn": (heard(4, 2.04),),
+    "heard longer than seen": (heard(4, 7.3),),
+    "seen longer than heard": (heard(16, 2.7),),
+    "odd frames": (heard(5, 2.6),),
+    "25 frames a second": (heard(56, 2.3, fps=25.0),),
+    "uneven to a turn": (heard(14, 4.7, fps=2.99),),
+    "frames leap over turns": (heard(6, 20.0, fps=0.25),),
+    "with a picture and a recording": (picture(84, 56), heard(6, 2.9), recording(1.3)),
+    "after a recording": (recording(0.7), heard(6, 4.4), picture(56, 84), recording(0.3)),
+    "two": (heard(6, 2.9), picture(84, 56), heard(8, 4.2)),
+}
+
+
+@functools.cache
+def made(case):
+    return asked(loaded(NAME), *CASES[case])
+
+
+def hf_inputs(model, prompt):
+    """What the HF processor makes of it when it is told to hear clips."""
+    clips = [m for m in prompt.media if isinstance(m, Clip)]
+    sounding = [m for m in prompt.media if not isinstance(m, Picture)]
+    sounds = [m.sound if isinstance(m, Clip) else m for m in sounding]
+    told = {"use_audio_in_video": True}
+    if hasattr(model.processor, "load_audio_from_video"):  # transformers 5.23
+        of_clip = [clips.index(m) if isinstance(m, Clip) else None for m in sounding]
+        told = {"load_audio_from_video": True, "audio_from_video_indices": of_clip}
+    return model.processor(
+        text=[prompt.text],
+        images=list(prompt.images) or None,
+        audio=[sound.samples for sound in sounds],
+        videos=[c.paired().frames for c in clips],
+        videos_kwargs={
+            "fps": len(clips[0].paired().frames) / clips[0].duration,
+            "do_sample_frames": False,
+            "size": dict(model.processor.video_processor.size),
+        },
+        **told,
+        return_tensors="pt",
+    )
+
+
+def hf_positions(model, theirs):
+    positions, delta = model.model.get_rope_index(
+        theirs["input_ids"],
+        image_grid_thw=theirs.get("image_grid_thw"),
+        video_grid_thw=theirs["video_grid_thw"],
+        attention_mask=theirs["attention_mask"],
+        use_audio_in_video=True,
+        audio_seqlens=theirs["feature_attention_mask"].sum(-1),
+        second_per_grids=theirs["video_second_per_grid"],
+    )
+    return positions[:, 0], len(theirs["input_ids"][0]) + delta.item()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ids_tensors_and_positions_equal_those_of_transformers(case):
+    model, ours = loaded(NAME), made(case).encoded
+    theirs = hf_inputs(model, made(case))
+    assert list(ours.ids) == theirs["input_ids"][0].tolist()
+    assert ours.tensors.keys() == theirs.keys() - {
+        "input_ids",
+        "attention_mask",
+        "video_second_per_grid",
+    }
+    for key, tensor in ours.tensors.items():
+        assert torch.equal(tensor, theirs[key]), key
+    positions, following = hf_positions(model, theirs)
+    assert torch.equal(ours.position_ids, positions)
+    assert ours.next_position == following
+    text = model.processor.tokenizer.decode(ours.compact_ids, skip_special_tokens=False)
+    assert text == made(case).text
+    sounds = sum(not isinstance(medium, Picture) for medium in CASES[case])
+    assert len(ours.tensors["input_features"]) == sounds
+
+
+def test_a_clip_is_heard_or_not_whatever_the_other_clips_are():
+    """transformers has one switch for all clips; ours are each as transformers lays it alone."""
+    model = loaded(NAME)
+    pair = (heard(6, 2.9), clip(8))
+    both = asked(model, *pair).encoded
+    start, end = (
+        getattr(model.model.config, f"vision_{mark}_token_id") for mark in ("start", "end")
+    )
+    starts = [i for i, token in enumerate(both.ids) if token == start]
+    ends = [i + 1 for i, token in enumerate(both.ids) if token == end]
+    for medium, i, j in zip(pair, starts, ends, strict=True):
+        alone = asked(model, medium).encoded
+        first = alone.ids.index(start)
+        assert both.ids[i:j] == alone.ids[first : first + j - i]
+        ours, theirs = both.position_ids[:, i:j], alone.position_ids[:, first : first + j - i]
+        assert torch.equal(ours - ours[0, 0], theirs - theirs[0, 0])
+    assert len(both.tensors["input_features"]) == 1
+
+
+@functools.cache
+def mixed():
+    model = loaded(NAME)
+    silent = (heard(6, 2.9), picture(84, 56), clip(4), recording(0.4))
+    return [*map(made, CASES), asked(model, *silent), asked(model, clip(4)), asked(model)]
+
+
+def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
+    model, prompts = loaded(NAME), mixed()
+    with torch.no_grad():
+        alone = [
+            model.model(**hf_inputs(model, p), use_audio_in_video=True).logits[0]
+            for p in prompts[: len(CASES)]
+        ]
+        alone += [logits(model, [p])[0] for p in prompts[len(CASES) :]]
+    rows = [len(CASES), 0, 11, 11, 12, 2, 5, 13, 16, 10, 15]
+    for row, r in zip(logits(model, prompts, rows), rows, strict=True):
+        torch.testing.assert_close(row[-len(alone[r]) :], alone[r], atol=1e-5, rtol=0)
+
+
+def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_alone():
+    engine, trained = Hf(), policy(NAME)
+    engine.start(trained)
+    assert parity(engine, trained, mixed()).max_abs < 1e-5
+    sampling = Sampling(n=1, max_tokens=4, greedy=True)
+    together = engine.generate(PromptBatch(tuple(mixed())), sampling).completions
+    for prompt, (completion,) in zip(mixed(), together, strict=True):
+        ((alone,),) = engine.generate(PromptBatch((prompt,)), sampling).completions
+        assert alone.token_ids == completion.token_ids
+
+
+def test_greedy_tokens_are_those_of_hfs_generate():
+    engine, trained = Hf(), policy(NAME)
+    engine.start(trained)
+    for case in ("heard for a moment only", "with a picture and a recording"):
+        theirs = trained.base.generate(
+            **hf_inputs(loaded(NAME), made(case)),
+            use_audio_in_video=True,
+            do_sample=False,
+            max_new_tokens=6,
+            suppress_tokens=trained.banned.tolist(),
+        )
+        batch = PromptBatch((made(case),))
+        sampling = Sampling(n=1, max_tokens=6, greedy=True)
+        ((ours,),) = engine.generate(batch, sampling).completions
+        assert list(ours.token_ids) == theirs[0, len(made(case).encoded.ids) :].tolist()
+
+
+@pytest.mark.parametrize("training", [{}, {"gradient_checkpointing": True}], ids=str)
+def test_the_shared_forward_equals_the_plain_one(training):
+    trained = policy(NAME, **training)
+    names = ("heard for a moment only", "with a picture and a recording", "two")
+    shown = (*map(made, names), asked(loaded(NAME), clip(4)))
+    logprobs, gradient = gaps(trained, dataclasses.replace(micro_batch(trained), prompts=shown))
+    assert logprobs < LOGPROBS
+    assert gradient < GRADIENT
+
+
+def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
+    engine, trained = Hf(), policy(NAME)
+    engine.start(trained)
+    prompt = asked(loaded(NAME), heard(6, 2.9), picture(84, 56))
+    draw = RolloutConfig(contrast=2, max_tokens=3)
+    control = shuffled_frames.control_group(PromptBatch((prompt,)), trained, engine, draw, seed=1)
+    assert control is not None and control.shape == (1, 2)
+    ours, other = prompt.encoded, control.batch.prompts[0].encoded
+    assert ours.ids == other.ids and torch.equal(ours.position_ids, other.position_ids)
+    same = {key: torch.equal(ours.tensors[key], other.tensors[key]) for key in ours.tensors}
+    assert not same.pop("pixel_values_videos") and all(same.values())
+
+
+# ------------------------------------------------------------------------------------- whole runs
+
+
+def ran(folder, *overrides):
+    """The media of the rollouts of one step on a clip with sound; the report is built too."""
+    rows = folder / "rows"
+    rows.mkdir(exist_ok=True)
+    (rows / "0.mp4").write_bytes(muxed("mp4", "aac", tone(300, 1.2, 48000), 48000, 0.0))
+    line = {"id": "0", "question": "What is heard?", "answer": "a tone", "videos": ["0.mp4"]}
+    (rows / "train.jsonl").write_text(json.dumps(line) + "\n")
+    settings = [
+        f"data.train=[{{card: records, options: {{path: {rows}}}}}]",
+        "rewards=[format]",
+        "rollout={prompts: 1, group_size: 2, max_tokens: 4}",
+        "run={steps: 1, threads: 1, rollouts_every: 1}",
+        "tracking.tensorboard=false",
+        "sft=null",
+        "evaluation=null",
+        "checks={canary_every: 0, parity_every: 0}",
+        f"run.dir={folder / 'run'}",
+    ]
+    assert build.train(load("quickstart", [*settings, *overrides]))["finished"]
+    (row,) = (folder / "run/rollouts/step-1.jsonl").read_text().splitlines()
+    (medium,) = json.loads(row)["media"]
+    return medium, (folder / "run/report.html").read_text()
+
+
+def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_path):
+    omni = "model.build.family=qwen2_5_omni"
+    for name, overrides, heard in (
+        ("omni", (omni,), True),
+        ("off", (omni, "data.video.sound=false"), False),
+        ("vl", (), False),
+    ):
+        (tmp_path / name).mkdir()
+        medium, page = ran(tmp_path / name, *overrides)
+        assert ("sound" in medium) == ("<audio controls" in page) == heard
+        out = tmp_path / name / "evaluated"
+        evaluate_model(str(tmp_path / name / "run"), "records:train", out=out, max_tokens=4)
+        (row,) = (out / "evaluation.jsonl").read_text().splitlines()
+        assert ("sound" in json.loads(row)["media"][0]) == heard
+    with pytest.raises(
+        UserError, match=r"data\.video\.sound is true, but qwen2_5_vl does not hear"
+    ):
+        ran(tmp_path / "vl", "data.video.sound=true")

@@ -1,0 +1,179 @@
+"""Qwen2.5-Omni's thinker: pictures, clips and recordings against Hugging Face's own code."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_families import logits
+from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
+
+from helpers.small import CORPUS, loaded, model_config, policy, recording
+from vlmrl.config import ModelConfig
+from vlmrl.data.prompt import make_prompt
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
+from vlmrl.media_types import Clip, Recording, kind_of
+from vlmrl.models.loading import load_model
+from vlmrl.monitoring.engine_parity import parity
+from vlmrl.schema import Media, PromptBatch, Sample, Truth
+
+NAME = "qwen2_5_omni"
+
+
+def picture(width, height):
+    pixels = np.random.default_rng(width).integers(0, 255, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def clip(count, fps=2.0):
+    frames = np.random.default_rng(count).integers(0, 255, (count, 56, 84, 3), np.uint8)
+    times = tuple(i / fps for i in range(count))
+    return Clip(frames, times, count / fps, tuple(range(count)), count, fps, (84, 56))
+
+
+def asked(model, *media, text="Where is the red shape?"):
+    parts = (*(Media(kind_of(m), data=b"-") for m in media), text)
+    sample = Sample("row-1", "t", parts, Truth())
+    return make_prompt(sample, list(media), model.family, model.processor)
+
+
+@functools.cache
+def mixed():
+    """All kinds, alone and together; none."""
+    model = loaded(NAME)
+    return [
+        asked(model, picture(84, 56)),
+        asked(model, recording(0.5)),
+        asked(model, text="red red"),
+        asked(model, clip(6)),
+        asked(model, recording(1.3), picture(56, 84), recording(0.4), text="Same?"),
+        asked(model, clip(4), picture(84, 84), recording(2.1)),
+    ]
+
+
+def hf_inputs(model, prompt):
+    clips = [m for m in prompt.media if isinstance(m, Clip)]
+    heard = [m.samples for m in prompt.media if isinstance(m, Recording)]
+    given = {"images": list(prompt.images)} if prompt.images else {}
+    given |= {"audio": heard} if heard else {}
+    if clips:
+        size = dict(model.processor.video_processor.size)  # else the class's own default
+        given["videos"] = [c.frames for c in clips]
+        given["videos_kwargs"] = {"fps": clips[0].fps, "do_sample_frames": False, "size": size}
+    return model.processor(text=[prompt.text], return_tensors="pt", **given)
+
+
+def test_ids_tensors_and_positions_equal_those_of_transformers():
+    model = loaded(NAME)
+    for made in [*mixed(), asked(model, clip(8, fps=4.0))]:
+        theirs = hf_inputs(model, made)
+        assert list(made.encoded.ids) == theirs["input_ids"][0].tolist()
+        for key, tensor in made.encoded.tensors.items():
+            assert torch.equal(tensor, theirs[key])
+        sounds = theirs.get("feature_attention_mask")
+        positions, delta = model.model.get_rope_index(
+            theirs["input_ids"],
+            image_grid_thw=theirs.get("image_grid_thw"),
+            video_grid_thw=theirs.get("video_grid_thw"),
+            attention_mask=theirs["attention_mask"],
+            audio_seqlens=None if sounds is None else sounds.sum(-1),
+            second_per_grids=theirs.get("video_second_per_grid"),
+        )
+        assert torch.equal(made.encoded.position_ids, positions[:, 0])
+        assert made.encoded.next_position == len(made.encoded.ids) + delta.item()
+
+
+def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
+    model, prompts = loaded(NAME), mixed()
+    with torch.no_grad():
+        alone = [model.model(**hf_inputs(model, p)).logits[0] for p in prompts]
+    rows = [5, 0, 4, 4, 2, 1, 3]
+    for row, r in zip(logits(model, prompts, rows), rows, strict=True):
+        torch.testing.assert_close(row[-len(alone[r]) :], alone[r], atol=1e-5, rtol=0)
+
+
+def with_media(made):
+    """A micro-batch whose groups show, hear, and watch."""
+    micro = micro_batch(made)
+    shown = (
+        asked(made, picture(84, 56)),
+        asked(made, recording(0.5), clip(4)),
+        asked(made, text="red"),
+        asked(made, recording(1.3), picture(56, 84), recording(0.4)),
+    )
+    return dataclasses.replace(micro, prompts=shown)
+
+
+@pytest.mark.parametrize("training", [{}, {"gradient_checkpointing": True}], ids=str)
+def test_the_shared_forward_equals_the_plain_one(training):
+    made = policy(NAME, **training)
+    assert made._can_share
+    logprobs, gradient = gaps(made, with_media(made))
+    assert logprobs < LOGPROBS
+    assert gradient < GRADIENT
+
+
+def test_log_probs_of_the_hf_engine_are_the_trainers():
+    made = policy(NAME)
+    engine = Hf()
+    engine.start(made)
+    assert parity(engine, made, mixed()).max_abs < 1e-5
+    assert len(made.banned) == 7
+
+
+def test_every_parameter_is_in_one_tower_and_every_linear_layer_takes_an_adapter():
+    model = loaded(NAME)
+    towers = model.family.towers
+    for name, _ in model.model.named_parameters():
+        assert sum(name.startswith(prefixes) for prefixes in towers.values()) == 1, name
+    for tower, prefixes in towers.items():
+        linear = {
+            name.rpartition(".")[2]
+            for name, module in model.model.named_modules()
+            if isinstance(module, torch.nn.Linear) and f"{name}.".startswith(prefixes)
+        }
+        assert linear - {"lm_head"} == set(model.family.lora_targets[tower])
+    for layers in model.family.decoder_layers:
+        assert len(model.model.get_submodule(layers)) == 2
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
+    build = model_config(NAME).build
+    build = build.model_copy(update={"text": {**build.text, "tie_word_embeddings": tied}})
+    built = load_model(ModelConfig(build=build), CORPUS, seed=3)
+    built.model.save_pretrained(tmp_path)
+    built.processor.save_pretrained(tmp_path)
+    read = load_model(ModelConfig(path=str(tmp_path)))
+    head, words = read.model.get_output_embeddings(), read.model.get_input_embeddings()
+    assert (head.weight is words.weight) == tied
+    shown = (clip(4), recording(0.4), picture(56, 84))
+    ours, theirs = (asked(model, *shown) for model in (built, read))
+    assert ours.encoded.ids == theirs.encoded.ids
+    assert torch.equal(logits(built, [ours]), logits(read, [theirs]))
+
+
+def test_too_long_and_forged_media_are_clear_errors():
+    model = loaded(NAME)
+    with pytest.raises(UserError, match=r"row-1.*31\.00 s: this model hears at most 30 s"):
+        asked(model, recording(31))
+    with pytest.raises(UserError, match=r"row-1.*media token <\|AUDIO\|>"):
+        asked(model, text="Hear <|AUDIO|>")
+    made = asked(model, recording(1))
+    with pytest.raises(UserError, match="1 audio placeholders for 0 audios"):
+        model.family.encode(model.processor, made.text, [])
+
+
+def test_greedy_tokens_are_those_of_one_prompt_at_a_time():
+    made = policy(NAME)
+    engine = Hf()
+    engine.start(made)
+    sampling = Sampling(n=1, max_tokens=6, greedy=True)
+    together = engine.generate(PromptBatch(tuple(mixed())), sampling).completions
+    for prompt, (completion,) in zip(mixed(), together, strict=True):
+        ((alone,),) = engine.generate(PromptBatch((prompt,)), sampling).completions
+        assert alone.token_ids == completion.token_ids

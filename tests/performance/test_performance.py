@@ -1,0 +1,42 @@
+"""The benchmarks run, on sizes that say nothing about speed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "performance"
+SMALL = {
+    "step": "--prompt-tokens 64 --completion 4 --group 2 --repeats 1",
+    "update": "--tables grid --prompt 64 --completion 16 --group 4 --repeats 1",
+    "verifiers": "--calls 200 --memory-calls 2000",
+}
+
+
+def run(name: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALL[name].split()]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_step_beside_trl() -> None:
+    pytest.importorskip("trl")
+    ways = [line.split(" | ")[3] for line in run("step").splitlines() if line.startswith("| 64 ")]
+    assert ways == ["trl", "plain", "shared"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["update", "verifiers"])
+def test_the_others(name: str) -> None:
+    assert "|---" in run(name)

@@ -1,0 +1,185 @@
+"""What the tracker writes and prints: one line a step, also after a resume, and no rich markup."""
+
+import io
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from vlmrl.runs import console, run_folder
+from vlmrl.system import atomic_files
+from vlmrl.config import Config, parse
+from vlmrl.errors import UserError
+from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
+from vlmrl.runs.tracking import Tracker
+
+METRICS = {
+    "reward/mean": 0.612,
+    "reward/box_iou": 0.512,
+    "source/shapes/reward": 0.612,
+    "source/shapes/box_iou": 0.512,
+    "source/cell photos/reward": 0.25,
+    "rollout/uniform_share": 0.125,
+    "time/data": 0.01,
+    "time/generate": 0.15,
+    "time/reward": 0.0,
+    "time/update": 0.04,
+}
+RESULT = {
+    "metrics": {"reward": 0.5, "box_iou": 0.44, "shapes/box_iou": 0.44},
+    "intervals": {"reward": [0.47, 0.53], "box_iou": [0.41, 0.47], "shapes/box_iou": [0.41, 0.47]},
+}
+
+
+def config(**tracking: Any) -> Config:
+    return parse(
+        {
+            "model": {"path": "m"},
+            "data": {"train": ["shapes"]},
+            "rewards": ["box_iou"],
+            "sft": {"max_steps": 100},
+            "tracking": {"tensorboard": False, **tracking},
+        }
+    )
+
+
+def report(step: int, **metrics: float) -> StepReport:
+    nothing = torch.zeros(0, 0)
+    return StepReport(
+        step,
+        {**METRICS, **metrics},
+        Rollouts(PromptBatch(()), ()),
+        Rewards(nothing, nothing, ()),
+        Advantages(nothing, nothing, nothing),
+    )
+
+
+def curve(path: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["reward/mean"]) for line in atomic_files.read_lines(path)]
+
+
+def test_every_step_is_one_line(tmp_path: Path) -> None:
+    with Tracker(config(), tmp_path, total_steps=3) as tracker:
+        for step in (1, 2, 3):
+            tracker.step(report(step, **{"reward/mean": step / 10}))
+    assert curve(run_folder.metrics_path(tmp_path)) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+
+
+def test_a_resumed_run_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
+    with Tracker(config(), tmp_path, total_steps=9) as tracker:
+        for step in (1, 2, 3, 4, 5):
+            tracker.step(report(step, **{"reward/mean": 0.1}))
+    with Tracker(config(), tmp_path, total_steps=9, step=3) as tracker:
+        tracker.step(report(4, **{"reward/mean": 0.9}))
+    assert curve(run_folder.metrics_path(tmp_path)) == [(1, 0.1), (2, 0.1), (3, 0.1), (4, 0.9)]
+
+
+def test_a_cold_start_that_begins_again_replaces_its_curve(tmp_path: Path) -> None:
+    for value in (3.0, 2.0):
+        with Tracker(config(), tmp_path, total_steps=1) as tracker:
+            tracker.sft_step(1, {"loss/total": value})
+            tracker.sft_step(2, {"loss/total": value})
+    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+        tracker.sft_step(2, {"loss/total": 1.0})
+    lines = atomic_files.read_lines(run_folder.sft_path(tmp_path))
+    assert [(x["step"], x["loss/total"]) for x in lines] == [(1, 2.0), (2, 1.0)]
+
+
+def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
+    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+        tracker.step(report(1, **{"update/grad_norm": float("nan"), "loss/kl": float("inf")}))
+    (line,) = atomic_files.read_lines(run_folder.metrics_path(tmp_path))
+    assert line["update/grad_norm"] is None and line["loss/kl"] is None
+
+
+def test_tensorboard_keeps_the_phases_apart_and_forgets_what_a_resume_redoes(
+    tmp_path: Path,
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Tracker(config(tensorboard=True), tmp_path, total_steps=4) as tracker:
+        tracker.sft_step(7, {"loss/total": 2.0})
+        for step in (1, 2, 3):
+            tracker.step(report(step, **{"reward/mean": 0.25}))
+    with Tracker(config(tensorboard=True), tmp_path, total_steps=4, step=1) as tracker:
+        tracker.step(report(2, **{"reward/mean": 0.5}))
+        tracker.evaluation(2, RESULT)
+    events = EventAccumulator(str(tmp_path / "tensorboard/rl")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("reward/mean")] == [(1, 0.25), (2, 0.5)]
+    assert events.Scalars("evaluation/reward")[0].value == 0.5
+    sft = EventAccumulator(str(tmp_path / "tensorboard/sft")).Reload()
+    assert [(e.step, e.value) for e in sft.Scalars("loss/total")] == [(7, 2.0)]
+
+
+@pytest.mark.parametrize("service", ["wandb", "trackio"])
+def test_a_missing_service_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    monkeypatch.setitem(sys.modules, service, None)  # Python's way to say "not installed"
+    with (
+        pytest.raises(UserError, match=rf"tracking\.{service} .*pip install 'vlmrl\[{service}\]'"),
+        Tracker(config(**{service: "project"}), tmp_path, total_steps=1),
+    ):
+        pass
+    assert not run_folder.metrics_path(tmp_path).exists()
+
+
+def test_a_log_gets_a_line_every_few_steps_with_the_main_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Tracker(config(), tmp_path, total_steps=150) as tracker:
+        for step in range(1, 151):
+            tracker.step(report(step))
+        tracker.evaluation(150, RESULT)
+    *steps, evaluation = capsys.readouterr().out.splitlines()
+    assert [int(re.match(r"step +(\d+)/150", line)[1]) for line in steps] == [
+        1,
+        *range(10, 151, 10),
+    ]
+    assert "reward 0.612" in steps[0] and "shapes: reward 0.612 box_iou 0.512" in steps[0]
+    assert "cell photos: reward 0.250" in steps[0] and "uniform groups 12%" in steps[0]
+    assert "0.20 s (data 5% generate 75% update 20%)" in steps[0]
+    assert evaluation == (
+        "evaluation at step 150  reward 0.500 [0.470, 0.530]  box_iou 0.440 [0.410, 0.470]"
+    )
+
+
+def test_a_log_line_is_never_folded_nor_read_as_markup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "[bold red]kept[/nothing] " + "word " * 60
+    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+        tracker.message(text)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_the_live_panel_shows_the_newest_step_per_source_and_phase() -> None:
+    out = io.StringIO()
+    view = console.LiveView(Console(file=out, width=100, force_terminal=False), "run", 150, 0)
+    view.start()
+    view.sft(30, 600, {"loss/total": 1.5})
+    view.step(7, replace(report(7)).metrics)
+    view.message("[red]saved[/nothing]")
+    view.close()
+    text = out.getvalue()
+    assert "7/150" in text and "30/30" in text  # the cold start's bar is full when steps begin
+    assert re.search(r"source +reward +box_iou", text)
+    assert re.search(r"shapes +0\.612 +0\.512", text) and re.search(r"cell photos +0\.250 +-", text)
+    assert "generate 75%" in text and "[red]saved[/nothing]" in text
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(1, 50))
+def test_a_sparkline_is_no_wider_than_asked_and_spans_the_blocks(
+    values: list[float], width: int
+) -> None:
+    line = console.sparkline(values, width)
+    assert len(line) == min(width, len(values))
+    if len(values) <= width and values and max(values) > min(values):
+        assert line[values.index(min(values))] == "▁" and line[values.index(max(values))] == "█"

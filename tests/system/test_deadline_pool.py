@@ -1,0 +1,154 @@
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.schema import Completion, Frame, Parsed, Sample, Truth
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
+
+HOSTILE = """
+import ctypes, os, sys, time
+
+def judge(answer):
+    if answer == "hang":
+        while True:
+            pass
+    if answer == "tower":
+        return 9 ** (9 ** (9 ** 9))
+    if answer == "crash":
+        ctypes.string_at(0)
+    if answer == "exit":
+        sys.exit(1)
+    if answer == "quit":
+        os._exit(1)
+    return float(answer)
+"""
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def hang() -> None:
+    while True:
+        pass
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def refuse() -> None:
+    raise ValueError("no\nnumber")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "reason"),
+    [
+        (hang, (), r"killed: no result within 0\.5 s"),
+        (crash, (), "its process died: SIGSEGV"),
+        (leave, (7,), "its process died: exit code 7"),
+        (leave, (0,), r"killed: no result within 0\.5 s"),
+        (sys.exit, (1,), "SystemExit: 1"),
+        (refuse, (), "ValueError: no"),
+    ],
+)
+def test_a_failing_call_costs_its_own_result_and_nothing_else(
+    function: object, arguments: tuple[int, ...], reason: str
+) -> None:
+    with DeadlinePool(1) as pool:
+        failing = pool.submit(function, *arguments, deadline=0.5)  # type: ignore[arg-type]
+        following = pool.submit(double, 21, deadline=10.0)
+        with pytest.raises(CallFailed, match=reason):
+            result(failing)
+        assert result(following) == 42
+
+
+def test_calls_run_in_as_many_processes_as_workers() -> None:
+    with DeadlinePool(2) as pool:
+        futures = [pool.submit(_pid_after, 0.2, deadline=10.0) for _ in range(4)]
+        pids = {result(future) for future in futures}
+    assert len(pids) == 2 and os.getpid() not in pids
+
+
+def _pid_after(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_a_closed_pool_leaves_no_process_and_starts_again_when_needed() -> None:
+    pool = DeadlinePool(1)
+    pid = result(pool.submit(os.getpid, deadline=10.0))
+    pool.close()
+    assert not psutil.pid_exists(pid)
+    assert result(pool.submit(double, 1, deadline=10.0)) == 2
+    pool.close()
+
+
+def test_a_dead_idle_worker_does_not_break_the_scorer() -> None:
+    with DeadlinePool(1) as pool:
+        os.kill(result(pool.submit(os.getpid, deadline=10.0)), signal.SIGKILL)
+        time.sleep(0.3)
+        assert result(pool.submit(double, 4, deadline=10.0)) == 8
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_owner(sent: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "owner.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, time
+        from vlmrl.system.deadline_pool import DeadlinePool, result
+
+        def hang():
+            return 9 ** (9 ** (9 ** 9))
+
+        if __name__ == "__main__":
+            pool = DeadlinePool(2)
+            futures = [pool.submit(os.getpid, deadline=9.0), pool.submit(hang, deadline=0.5)]
+            print(result(futures[0]), flush=True)
+            time.sleep(60)
+        """)
+    )
+    # bash and CI start background jobs with SIGINT ignored; a person's terminal does not
+    owner = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline().strip().isdigit()
+    family = psutil.Process(owner.pid).children(recursive=True)
+    assert len(family) >= 2
+    owner.send_signal(sent)
+    owner.communicate(timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
+def test_hostile_verifiers_are_masked_and_the_batch_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    reward = RewardConfig(verifier=f"{tmp_path}/hostile.py:judge", deadline=0.7)
+    answers = ["0.5", "hang", "1", "tower", "crash", "exit", "0.25", "quit", "0"]
+    group = [
+        Completion(a, Parsed(a, None, "none", True, 1.0), Frame(), finish_reason="stop")
+        for a in answers
+    ]
+    with Scorer({"s": [reward]}, ScoringConfig(workers=2)) as scorer:
+        judged = scorer.judge([group], [Sample("1", "s", ("?",), Truth())])[0]
+    assert [j.reward for j in judged] == [0.5, None, 1.0, None, None, None, 0.25, None, 0.0]
+    assert scorer.counts["s", "judge"] == {"calls": 9, "faults": 5, "skipped": 0}

@@ -1,0 +1,177 @@
+"""Several processes do what one does: the same update, one run folder, one end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from test_resume import TINY, metric_lines
+
+from helpers import ranks
+from vlmrl import plugins
+from vlmrl.assemble import build
+from vlmrl.config import load
+from vlmrl.errors import UserError
+from vlmrl.system import distributed
+
+ROOT = Path(__file__).parents[2]
+
+
+def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` on several ranks of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", str(processes), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, timeout=240, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of one rank."""
+    folder = tmp_path_factory.mktemp("one")
+    ranks.continued(folder, None, "step-1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder_of_two(tmp_path_factory: pytest.TempPathFactory, by_one: Path) -> Path:
+    """Where two ranks wrote what every case came to, and their checkpoints."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_two(folder_of_two: Path) -> list[dict[str, Any]]:
+    """What every case came to on two ranks, by rank."""
+    paths = [folder_of_two / f"rank-{rank}.pt" for rank in range(2)]
+    return [torch.load(path, weights_only=True) for path in paths]
+
+
+@pytest.mark.parametrize("name", ranks.CASES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_give_the_update_of_one(strategy, name, by_two, tmp_path):
+    alone = ranks.outcome(name, tmp_path)
+    exact = ranks.CASES[name].model.get("dtype") != "bfloat16"
+    close, relative = (1e-6, 1e-4) if exact else (1e-3, 2e-2)
+    for found in (of_rank[strategy] for of_rank in by_two):
+        assert found[name]["weights"].keys() == alone["weights"].keys()
+        for key, value in alone["weights"].items():
+            assert (found[name]["weights"][key] - value).abs().max() <= close, key
+        for key, value in alone["metrics"].items():
+            assert found[name]["metrics"][key] == pytest.approx(value, rel=relative, abs=1e-5), key
+
+
+def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    assert found.keys() == expected.keys()
+    return all((found[k] - value).abs().max() <= 1e-6 for k, value in expected.items())
+
+
+def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of_two):
+    expected = ranks.continued(by_one, "step-1", "step-2")
+    for of_rank in by_two:
+        for way, found in of_rank["continued"].items():
+            assert close(found, expected), way
+    assert close(ranks.continued(folder_of_two, "step-1", "step-2"), expected)
+    saved = safetensors.torch.load_file(folder_of_two / "checkpoints/step-1/model.safetensors")
+    assert close(
+        saved, safetensors.torch.load_file(by_one / "checkpoints/step-1/model.safetensors")
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run_of_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A whole run on two ranks: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("two") / "run"
+    done = torchrun("-m", "vlmrl", "train", "quickstart", f"run.dir={folder}", *TINY)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_a_run_of_two_ranks_is_the_run_of_one_until_it_draws(run_of_two, tmp_path):
+    folder, said = run_of_two
+    alone = tmp_path / "run"
+    build.train(load("quickstart", [f"run.dir={alone}", *TINY]))
+    assert said.count("evaluation at step 0") == 1
+    here, there = lines(folder / "sft.jsonl"), lines(alone / "sft.jsonl")
+    assert [x["step"] for x in here] == [x["step"] for x in there]
+    assert [x["loss"] for x in here] == pytest.approx([x["loss"] for x in there], rel=1e-5)
+    first = [json.loads((f / "evals/step-0.json").read_text()) for f in (folder, alone)]
+    for measured in ("metrics", "intervals"):
+        greedy = [
+            {k: v for k, v in f[measured].items() if not k.startswith("sampled/")} for f in first
+        ]
+        assert greedy[0] == greedy[1]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in alone.iterdir())
+    assert len(metric_lines(folder)) == 5
+    asked = [[x["id"] for x in lines(f / "rollouts/step-1.jsonl")] for f in (folder, alone)]
+    assert asked[0] == asked[1]
+    row = lines(folder / "rollouts/step-1.jsonl")[1]
+    assert (folder / "rollouts/media" / row["media"][0]["thumbnail"]).is_file()
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(run_of_two, tmp_path):
+    folder, _ = run_of_two
+    more = [f"run.dir={folder}", *TINY, "run.steps=6", "resume=auto"]
+    assert build.train(load("quickstart", more))["finished"]
+    more += ["run.steps=7", "distributed.strategy=fsdp2"]
+    done = torchrun("-m", "vlmrl", "train", "quickstart", *more)
+    assert done.returncode == 0, done.stderr
+    assert [x["step"] for x in metric_lines(folder)] == list(range(1, 8))
+    states = [
+        json.loads((folder / f"checkpoints/step-{n}/trainer/state.json").read_text())
+        for n in (6, 7)
+    ]
+    assert [state["loader"]["draws"] for state in states] == [24, 28]
+
+
+def test_an_exception_on_one_rank_ends_all(tmp_path):
+    part = tmp_path / "breaks.py"
+    part.write_text(
+        "import os\n"
+        "from vlmrl.algorithms.grpo import Grpo\n"
+        "class Breaks(Grpo):\n"
+        "    'Breaks on one rank.'\n"
+        "    def advantages(self, rewards, rollouts):\n"
+        "        if os.environ['RANK'] == '1':\n"
+        "            raise RuntimeError('it broke here')\n"
+        "        return Grpo.advantages(self, rewards, rollouts)\n"
+    )
+    arguments = [f"run.dir={tmp_path / 'run'}", *TINY, f"algorithm={part}:Breaks"]
+    arguments += ["evaluation=null", "sft=null"]
+    done = torchrun("-m", "vlmrl", "train", "quickstart", *arguments)
+    assert done.returncode != 0
+    assert "failed: RuntimeError: it broke here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], r"rollout\.prompts \(4\) is less than the 8 processes"),
+        (["engine=vllm"], "engine 'vllm' works in one process, and there are 8"),
+        (
+            ["engine=vllm_server", "rollout.staleness=1"],
+            r"rollout\.staleness is 1, but there are 8 processes",
+        ),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch):
+    monkeypatch.setattr(distributed, "_world", 8)
+    settings = load("quickstart", [*TINY, *more])
+    engine = plugins.build("engine", settings.engine.name, settings.engine.options)
+    with pytest.raises(UserError, match=message):
+        build.refuse_together(settings, engine)

@@ -1,0 +1,150 @@
+"""Several processes train with engine `vllm_server`: one set of servers, all ranks ask them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
+
+ROOT = Path(__file__).parents[2]
+ENGINE = [
+    "engine.name=vllm_server",
+    "engine.options={enforce_eager: true, max_model_len: 512, block_size: 32, kv_cache_gib: 0.25}",
+]
+TINY = [
+    "run.threads=1",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft=null",
+    "run.rollouts_every=1",
+    "rollout.prompts=4",
+    "rollout.group_size=2",
+    "rollout.max_tokens=4",
+    "evaluation.every=100",
+    "optimizer.warmup_steps=0",
+    "checks.canary_every=2",
+    "checks.canary_prompts=2",
+    "checks.parity_every=1",
+]
+
+LUCK = '''
+from dataclasses import dataclass
+
+from vlmrl.schema import Verdict
+from vlmrl.scoring.verifier import Verifier
+
+
+@dataclass(frozen=True)
+class Luck(Verifier):
+    """Pays random words, so that every step changes the weights."""
+
+    def __call__(self, completion, sample):
+        return Verdict(sum(completion.token_ids) % 8 / 7)
+'''
+
+
+DIES = '''
+import os
+import signal
+
+from vlmrl import distributed
+from vlmrl.engines.vllm_server import VllmServer
+
+
+class Dies(VllmServer):
+    """Its server is killed before the second update, and before the rollouts after the third."""
+
+    def sync(self, policy):
+        if policy.version == 2:
+            self._kill()
+        super().sync(policy)
+
+    def generate(self, batch, sampling, finished=None):
+        if self._version == 3:
+            self._kill()
+        return super().generate(batch, sampling, finished)
+
+    def _kill(self):
+        if distributed.is_main():
+            os.killpg(self._servers[0].pid, signal.SIGKILL)
+'''
+
+
+def train(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
+    """Two ranks of `vlmrl train quickstart`; their words go to `folder`.log."""
+    luck = folder.parent / "luck.py"
+    luck.write_text(LUCK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "vlmrl", "train", "quickstart", f"run.dir={folder}", *TINY, *ENGINE]
+    command += [f"rewards=[{luck}:Luck]", "evaluation.metric=Luck", *overrides]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    with Path(f"{folder}.log").open("w") as log:
+        return subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def words(folder: Path) -> str:
+    return Path(f"{folder}.log").read_text()
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    path = folder / "metrics.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def servers_under(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    family = psutil.Process(process.pid).children(recursive=True)
+    return [p for p in family if "vlmrl.engines.serve" in p.cmdline()]
+
+
+def wait_for_steps(folder: Path, process: subprocess.Popen[bytes], count: int) -> None:
+    while len(metrics(folder)) < count:
+        assert process.poll() is None, words(folder)
+        time.sleep(0.05)
+
+
+def check_steps(folder: Path, count: int) -> None:
+    lines = metrics(folder)
+    assert [line["step"] for line in lines] == list(range(1, count + 1))
+    assert all(line["update/grad_norm"] > 0 for line in lines)
+    # Older weights, or logits at another temperature, would show here: on any rank.
+    assert max(line["rollout/logprob_gap"] for line in lines) < 1e-5
+    assert max(line["parity/max_abs"] for line in lines if "parity/max_abs" in line) < 1e-5
+    rollouts = (folder / "rollouts" / f"step-{count}.jsonl").read_text().splitlines()
+    assert [len(json.loads(row)["completions"]) for row in rollouts] == [2] * 4
+
+
+def test_two_sharded_ranks_share_a_server_that_has_the_present_weights(tmp_path):
+    folder = tmp_path / "run"
+    process = train(folder, "distributed.strategy=fsdp2", "run.steps=3", "evaluation.limit=3")
+    wait_for_steps(folder, process, 1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(servers_under(process)) == 1
+    assert process.wait(240) == 0, words(folder)
+    check_steps(folder, 3)
+    assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+@pytest.mark.nightly
+def test_two_whole_ranks_go_on_after_a_death_between_steps_and_end_after_one_within(tmp_path):
+    folder = tmp_path / "run"
+    (tmp_path / "dies.py").write_text(DIES)
+    # One held-out row: a rank that evaluates nothing. Evaluations have temperature 1.
+    more = ["run.steps=5", "evaluation.limit=1", "rollout.temperature=0.8"]
+    process = train(folder, *more, f"engine.name={tmp_path / 'dies.py'}:Dies")
+    wait_for_steps(folder, process, 1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert process.wait(240) != 0
+    assert "go on from the last checkpoint with resume=auto" in words(folder)
+    check_steps(folder, 3)
+    assert not psutil.wait_procs(family, timeout=15)[1]

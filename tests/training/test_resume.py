@@ -1,0 +1,214 @@
+"""A run that was interrupted, or killed, ends where the uninterrupted run ends, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlmrl.assemble import build
+from vlmrl.config import load
+from vlmrl.errors import UserError
+from vlmrl.policy import checkpoint
+from vlmrl.runs import run_folder
+from vlmrl.system.interrupt import Interrupt
+
+TINY = [
+    "run.threads=1",
+    "run.steps=5",
+    "run.save_every=2",
+    "run.keep=2",
+    "run.rollouts_every=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft.max_steps=4",
+    "sft.batch=4",
+    "sft.stop_at=null",
+    "sft.decay_steps=1",
+    "rollout.prompts=4",
+    "rollout.group_size=3",
+    "rollout.max_tokens=6",
+    "evaluation.every=2",
+    "evaluation.limit=6",
+    # By the quickstart's own rewards so short a run earns nothing and learns nothing.
+    f"rewards=[{Path(__file__).parents[1] / 'helpers/copy_engine.py'}:varied]",
+    "evaluation.metric=varied",
+]
+
+
+def config(folder: Path, *more: str):
+    return load("quickstart", [f"run.dir={folder}", *TINY, *more])
+
+
+def stop_after(steps: int) -> type[Interrupt]:
+    """An interrupt that comes while step number `steps` (cold start and RL counted on) is in hand."""
+
+    class StopAfter(Interrupt):
+        looks = 0
+
+        @property
+        def asked(self) -> bool:  # type: ignore[override]
+            self.looks += 1
+            return self.looks >= steps
+
+    return StopAfter
+
+
+def final_state(folder: Path) -> dict[str, bytes]:
+    last = checkpoint.latest(folder)
+    assert last is not None
+    state = json.loads((last / "trainer/state.json").read_text())
+    del state["extra"]["seconds"]
+    return {
+        **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
+        **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
+        "state": json.dumps(state).encode(),
+    }
+
+
+def metric_lines(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in lines]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert build.train(config(folder))["finished"]
+    return folder
+
+
+@pytest.mark.parametrize("steps", [2, 5, 8])
+def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, steps):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "Interrupt", stop_after(steps))
+        assert not build.train(config(folder))["finished"]
+    assert build.train(config(folder, "resume=auto"))["finished"]
+    assert final_state(folder) == final_state(whole)
+    assert metric_lines(folder) == metric_lines(whole)
+    evaluations = sorted(p.name for p in (folder / "evals").iterdir())
+    assert evaluations == sorted(p.name for p in (whole / "evals").iterdir())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["model.lora={rank: 2}", "algorithm=dapo"],
+        ["algorithm.options.kl=0.1", "optimizer.updates=2", "optimizer.epochs=2"],
+        [
+            "data.workers=1",
+            "algorithm=rloo",
+            "checks.canary_every=2",
+            "checks.parity_exact=true",
+            "checks.parity_every=3",
+        ],
+    ],
+)
+def test_resume_is_exact_with_adapters_references_updates_and_workers(tmp_path, monkeypatch, more):
+    one, two = tmp_path / "one", tmp_path / "two"
+    build.train(config(one, *more))
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "Interrupt", stop_after(7))
+        build.train(config(two, *more))
+    build.train(config(two, *more, "resume=auto"))
+    assert final_state(one) == final_state(two)
+    assert metric_lines(one) == metric_lines(two)
+
+
+def test_a_finished_run_is_left_as_it_is_by_resume(whole):
+    before = {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
+    assert build.train(config(whole, "resume=auto"))["finished"]
+    assert before == {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
+
+
+def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
+    folder = tmp_path / "run"
+    build.train(config(folder, "run.steps=1"))
+    build.train(config(folder, "run.steps=1", "run.seed=1"))
+    assert json.loads((tmp_path / "run.1/config.json").read_text())["run"]["seed"] == 0
+    assert json.loads((folder / "config.json").read_text())["run"]["seed"] == 1
+
+
+def test_a_checkpoint_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint"):
+        build.train(config(tmp_path / "run", f"resume={tmp_path}"))
+
+
+def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "summary.json").unlink()
+    left = folder / "checkpoints" / ".step-1.old"  # killed in the middle of deleting it
+    left.mkdir()
+    summary = build.train(config(folder, "resume=auto"))
+    assert summary["finished"] and run_folder.read_summary(folder) is not None
+    assert metric_lines(folder) == metric_lines(whole)
+    assert build.train(config(folder, "resume=auto", "run.steps=6"))["steps"] == 6
+    assert not left.exists()
+
+
+def test_resuming_with_other_data_is_refused(whole):
+    with pytest.raises(UserError, match="the data have changed"):
+        build.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
+
+
+def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    real, calls = torch.save, []
+
+    def fails_the_third_time(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", fails_the_third_time)
+        with pytest.raises(UserError, match="No space left on device"):
+            build.train(config(folder))
+    assert not list((folder / "checkpoints").glob(".*"))
+    build.train(config(folder, "resume=auto"))
+    assert final_state(folder) == final_state(whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_always_resumes_and_ends_the_same(whole, tmp_path):
+    kills = int(os.environ.get("VLMRL_KILLS", "3"))
+    folder, rng = tmp_path / "run", random.Random(0)
+    arguments = ["train", "quickstart", f"run.dir={folder}", *TINY, "run.save_every=1"]
+    command = [sys.executable, "-m", "vlmrl", *arguments, "resume=auto"]
+    for _ in range(kills):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        _wait_for_life(folder, process)
+        time.sleep(rng.uniform(0.0, 2.0))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() in (-signal.SIGKILL, 0)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert metric_lines(folder) == metric_lines(whole)
+    weights = {k: v for k, v in final_state(folder).items() if k != "state"}
+    assert weights == {k: v for k, v in final_state(whole).items() if k != "state"}
+
+
+def _wait_for_life(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Until the process has begun to write, so that the kill hits work and not imports."""
+    begun = (folder / "sft.jsonl", folder / "metrics.jsonl")
+    before = [p.stat().st_mtime_ns if p.exists() else 0 for p in begun]
+    for _ in range(600):
+        now = [p.stat().st_mtime_ns if p.exists() else 0 for p in begun]
+        if now != before or process.poll() is not None:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run did not begin within 30 s")

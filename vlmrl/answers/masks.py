@@ -1,0 +1,122 @@
+"""Masks: polygons in the unit square, or COCO run-length encodings, as pixels.
+
+A mask of the truth is a polygon (a tuple of (x, y) pairs, unit square) or a COCO RLE dictionary. A
+model's mask is a polygon only: compressed run lengths go to C code that trusts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco
+
+from vlmrl.answers import geometry, literals, parsing
+from vlmrl.answers.geometry import Array
+from vlmrl.schema import Frame, Point
+
+KEYS = ("polygon", "segmentation", "mask", "points")
+MAX_MASKS = 100
+MAX_SIDE = 1024
+"""Longest side of the raster on which polygons are compared, pixels."""
+
+Polygon = Sequence[tuple[float, float]]
+
+
+def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
+    """(height, width) for comparing masks: that of an RLE, else the media's, within limits."""
+    for mask in truth:
+        if isinstance(mask, Mapping):
+            height, width = mask["size"]
+            return int(height), int(width)
+    width, height = frame.width or MAX_SIDE, frame.height or MAX_SIDE
+    shrink = min(1.0, MAX_SIDE / max(width, height))
+    return max(1, round(height * shrink)), max(1, round(width * shrink))
+
+
+def iou_matrix(
+    found: Sequence[Polygon], right: Sequence[Mapping[str, Any] | Polygon], size: tuple[int, int]
+) -> Array:
+    """IoU of every pair as pixels of a raster (height, width): [P, N] in [0, 1].
+
+    Raises:
+        ValueError: an RLE of another size.
+    """
+    a = [encoded(mask, size) for mask in found]
+    b = [encoded(mask, size) for mask in right]
+    values = np.asarray(coco.iou(a, b, [0] * len(b)), dtype=np.float64).reshape(len(a), len(b))
+    return np.nan_to_num(values, nan=0.0)  # two empty masks
+
+
+def encoded(mask: Mapping[str, Any] | Polygon, size: tuple[int, int]) -> Any:
+    """A mask as a compressed COCO RLE of (height, width)."""
+    height, width = size
+    if isinstance(mask, Mapping):
+        if (int(mask["size"][0]), int(mask["size"][1])) != size:
+            raise ValueError(f"a mask of size {mask['size']} among masks of size {list(size)}")
+        is_raw = isinstance(mask["counts"], list)
+        return coco.frPyObjects(dict(mask), height, width) if is_raw else dict(mask)
+    flat = [value for x, y in mask for value in (x * width, y * height)]
+    return coco.merge(coco.frPyObjects([flat], height, width))
+
+
+def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
+    """The polygons an answer lists, unit square, corners moved into the media, and a note.
+
+    Spellings: `{"polygon": [[x, y], ...]}` (also `segmentation`, `mask`, `points`; a flat list of
+    numbers will do), lists of them, bare lists of at least three pairs, and every spelling of a
+    box.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    width, height = geometry.extent(frame)
+    found: list[Polygon] = []
+    for corners in _outlines(literals.values(answer)):
+        found.append(
+            tuple(
+                (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) for x, y in corners
+            )
+        )
+    if not found:
+        boxes, _ = parsing.boxes(answer, frame)
+        found = [((b.x1, b.y1), (b.x2, b.y1), (b.x2, b.y2), (b.x1, b.y2)) for b in boxes]
+    if len(found) > MAX_MASKS:
+        return [], f"more than {MAX_MASKS} masks"
+    return found, "" if found else "no outline found in the answer"
+
+
+def _outlines(value: Any) -> Iterator[list[tuple[float, float]]]:
+    """The corners of every polygon in a value."""
+    if isinstance(value, dict):
+        value = next((value[key] for key in KEYS if key in value), None)
+        if _all_numbers(value) and len(value) >= 6 and len(value) % 2 == 0:
+            yield list(zip(value[::2], value[1::2], strict=True))
+            return
+    if not isinstance(value, list):
+        return
+    if len(value) >= 3 and all(_all_numbers(v) and len(v) == 2 for v in value):
+        yield [(float(x), float(y)) for x, y in value]
+    else:
+        for part in value:
+            yield from _outlines(part)
+
+
+def _all_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(parsing.is_number, value))
+
+
+def contains(mask: Mapping[str, Any] | Polygon, p: Point) -> bool:
+    """True if a point of the unit square lies in a mask."""
+    if isinstance(mask, Mapping):
+        height, width = int(mask["size"][0]), int(mask["size"][1])
+        filled = coco.decode(encoded(mask, (height, width)))
+        return bool(filled[min(int(p.y * height), height - 1), min(int(p.x * width), width - 1)])
+    inside = False
+    for (x1, y1), (x2, y2) in zip(mask, [*mask[1:], mask[0]], strict=True):
+        if (y1 > p.y) != (y2 > p.y) and p.x < (x2 - x1) * (p.y - y1) / (y2 - y1) + x1:
+            inside = not inside
+    return inside

@@ -1,0 +1,399 @@
+"""Read boxes, points, spans, numbers, choices and JSON from an answer span.
+
+Every reader returns what it read and a note that says why it read nothing (or less than stood
+there): what cannot be read is "no prediction", never an error. Numbers are ASCII; bool, nan, inf,
+1e999 and integers beyond 20 digits are refused before any geometry. Time is linear in the length of
+the answer, and an answer too long to be one is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from vlmrl.answers import geometry, literals, text
+from vlmrl.schema import Box, Frame, Point, Span
+
+MAX_ITEMS = 1000
+"""Most boxes, points or spans that one answer may list."""
+
+BOX_KEYS = ("bbox_2d", "bbox", "box", "Position", "position")
+POINT_KEYS = ("point_2d", "point", "position", "coordinate", "coordinates", "click")
+SCORE_KEYS = ("confidence", "Confidence", "score")
+TIME_KEYS = ("time", "timestamp", "t")
+MAX_MAGNITUDE = 1e9
+"""Largest number that can be a coordinate or a time."""
+
+_NOTHING = frozenset({"[]", "{}", "none", "null", "nothing", "no object", "no objects"})
+_N = r"[-+]?[0-9]{1,9}(?:\.[0-9]{1,12})?"
+_PLAIN_BOX = re.compile(
+    rf'\s*\{{"bbox_2d":\s?\[({_N}),\s?({_N}),\s?({_N}),\s?({_N})\]\}}\s*', re.ASCII
+)
+_QWEN_BOX = re.compile(
+    r"(?:<\|object_ref_start\|>([^<]{0,1000})<\|object_ref_end\|>\s{0,9})?"
+    rf"<\|box_start\|>\s{{0,9}}\(({_N}),\s?({_N})\),\s?\(({_N}),\s?({_N})\)\s{{0,9}}<\|box_end\|>"
+)
+_NAMED_POINT = re.compile(
+    rf"\bx\s{{0,3}}=\s{{0,3}}({_N})\s{{0,3}},\s{{0,3}}y\s{{0,3}}=\s{{0,3}}({_N})"
+)
+_TIME = r"(?:[0-9]{1,3}:)?[0-9]{1,3}:[0-9]{2}(?:\.[0-9]{1,9})?|[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_UNIT = r"\s{0,9}(?:s|sec|secs|second|seconds)?\s{0,9}"
+_SPAN = re.compile(
+    rf"(?<![0-9.:+-])({_TIME}){_UNIT}"
+    rf"(?:to|and|until|[-–—~])\s{{0,9}}({_TIME})(?![0-9.:]*[0-9:])",
+    re.IGNORECASE,
+)
+# Which two of the three are meant? Policies come to write such answers where they are paid.
+_CHAIN = re.compile(rf"(?:(?:{_TIME}){_UNIT}(?:to|until|[-–—~])\s{{0,9}}){{2}}[0-9]", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?<![0-9A-Za-z_.,])([-+−]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,20})"
+    r"(?:\.[0-9]{1,20})?|[-+−]?\.[0-9]{1,20})(?:[eE]([-+]?[0-9]{1,3}))?(?![0-9_]|,[0-9]|\.[0-9])"
+    r"(?!(?:st|nd|rd|th)\b)(\s?%)?"
+)
+_TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
+_WORD = re.compile(r"[a-z]+")
+_LETTER = re.compile(
+    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
+)  # no pronoun
+_LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
+_YES_NO = re.compile(r"\b(yes|no)\b")
+
+Item = TypeVar("Item")
+
+
+def says_nothing(answer: str) -> bool:
+    """True if an answer says outright that there is nothing: `[]`, `none`, `null`, `no objects`."""
+    if len(answer) > 64:
+        return False
+    bare = answer.strip().removeprefix("```json").strip("` \n")
+    return text.normalised(bare) in _NOTHING
+
+
+# -------------------------------------------------------------------------------------- geometry
+
+
+def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
+    """The boxes an answer lists, unit square, in its order, and a note.
+
+    Spellings: JSON or Python list of dicts (`bbox_2d`, `bbox`, `box`, `Position`; `label`;
+    `confidence` or `score`), one such dict, bare lists of four numbers, `(x1,y1),(x2,y2)`, Qwen's
+    `<|box_start|>` form; fenced, or with prose around.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+    if plain := _PLAIN_BOX.fullmatch(answer):
+        a, b, c, d = plain.groups()
+        unit = geometry.to_unit(float(a), float(b), float(c), float(d), frame)
+        found = geometry.clean_box(*unit)
+        return ([found], "") if found else ([], "1 box without area inside the media")
+
+    def make(item: Any) -> Box | None:
+        (x1, y1, x2, y2), label, score = item
+        return geometry.clean_box(*geometry.to_unit(x1, y1, x2, y2, frame), label, score)
+
+    return _collected(answer, _box_items, make, "box")
+
+
+def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
+    """The points an answer lists, unit square, and a note; a box means its centre.
+
+    Spellings: dicts with `point_2d`, `point`, `position`, `coordinate` or `x` and `y`; bare
+    pairs `[x, y]` or `(x, y)`; `x=.., y=..`; every spelling of a box.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+
+    def make(item: Any) -> Point | None:
+        numbers, label, _ = item
+        if len(numbers) == 2:
+            return geometry.point(numbers[0], numbers[1], frame, label)
+        box = geometry.box(numbers, frame, label)
+        return geometry.centre(box) if box else None
+
+    return _collected(answer, _point_items, make, "point")
+
+
+def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
+    """The stretches of time an answer lists, seconds, clipped to the duration, and a note.
+
+    Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
+    `start` and `end`, and a `label` where they are events. A chain (`5 to 10 to 12`) is no span.
+    """
+
+    def make(item: Any) -> Span | None:
+        return geometry.span(item[0], item[1], frame, item[2])
+
+    return _collected(answer, _span_items, make, "span")
+
+
+def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | None]], str]:
+    """The boxes of a track with their times in seconds (None where no time is given), and a note.
+
+    Spellings: a list of `{"time": s, "bbox_2d": [...]}`, or bare boxes in order of time. A box
+    without area keeps its place, as None.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    found: list[tuple[float | None, Box | None]] = []
+    for value in _dicts_and_boxes(literals.values(answer)):
+        item = next(_from_value(value, BOX_KEYS, (4,)), None)
+        if item is None:
+            continue
+        times = [value[key] for key in TIME_KEYS if isinstance(value, dict) and key in value]
+        time = float(times[0]) if times and is_number(times[0]) else None
+        found.append((time, geometry.box(item[0], frame)))
+        if len(found) > MAX_ITEMS:
+            return [], f"more than {MAX_ITEMS} boxes"
+    return found, "" if found else "no box found in the answer"
+
+
+def _collected(
+    answer: str,
+    items: Callable[[str], Iterator[Any]],
+    make: Callable[[Any], Item | None],
+    name: str,
+) -> tuple[list[Item], str]:
+    """What `make` makes of the items read from an answer; what it cannot make is counted."""
+    if len(answer) > literals.MAX_CHARS:
+        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    found: list[Item] = []
+    dropped = 0
+    for item in items(answer):
+        if len(found) + dropped == MAX_ITEMS:
+            return [], f"more than {MAX_ITEMS} items"
+        made = make(item)
+        if made is None:
+            dropped += 1
+        else:
+            found.append(made)
+    if dropped:
+        return found, f"{dropped} of {len(found) + dropped} outside the media or without extent"
+    return found, "" if found else f"no {name} found in the answer"
+
+
+_Numbers = tuple[float, ...]
+
+
+def _box_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | None]]:
+    if "<|box_start|>" in answer:
+        for match in _QWEN_BOX.finditer(answer):
+            label = match[1].strip() if match[1] else None
+            yield tuple(float(match[i]) for i in range(2, 6)), label, None
+        return
+    yield from _from_value(literals.values(answer), BOX_KEYS, (4,))
+
+
+def _point_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | None]]:
+    if "<|box_start|>" in answer:
+        yield from _box_items(answer)
+        return
+    nothing = True
+    for item in _from_value(literals.values(answer), POINT_KEYS + BOX_KEYS, (2, 4)):
+        nothing = False
+        yield item
+    if nothing:
+        for match in _NAMED_POINT.finditer(answer):
+            yield (float(match[1]), float(match[2])), None, None
+
+
+def _from_value(
+    value: Any, keys: Sequence[str], sizes: tuple[int, ...]
+) -> Iterator[tuple[_Numbers, str | None, float | None]]:
+    """(numbers, label, score) of everything in a value that is a place; the rest is passed over."""
+    if isinstance(value, dict):
+        place = _first(value, keys)
+        if place is None and 2 in sizes and "x" in value and "y" in value:
+            place = [value["x"], value["y"]]
+        if isinstance(place, list) and len(place) in sizes and all(map(is_number, place)):
+            label = value.get("label")
+            score = _first(value, SCORE_KEYS)
+            yield (
+                tuple(float(n) for n in place),
+                label if isinstance(label, str) else None,
+                float(score) if is_number(score) and 0 <= score <= 1 else None,
+            )
+    elif isinstance(value, list):
+        if len(value) in sizes and all(map(is_number, value)):
+            yield tuple(float(n) for n in value), None, None
+        elif 2 not in sizes and value and all(map(_is_pair, value)):
+            for first, second in zip(value[::2], value[1::2], strict=False):
+                yield (*map(float, first), *map(float, second)), None, None
+        else:
+            for part in value:
+                yield from _from_value(part, keys, sizes)
+
+
+def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
+    """What stands under the first of some keys that a dict has; None if it has none."""
+    for key in keys:
+        if key in value:
+            return value[key]
+    return None
+
+
+def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:
+    """The dicts and bare boxes in nested lists, in order."""
+    for value in values:
+        if isinstance(value, list) and not (len(value) == 4 and all(map(is_number, value))):
+            yield from _dicts_and_boxes(value)
+        else:
+            yield value
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+
+
+def is_number(value: Any) -> bool:
+    """True for a finite int or float of sensible size; never for a bool."""
+    return type(value) in (int, float) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
+
+
+def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
+    nothing = True
+    for value in _pairs(literals.values(answer)):
+        nothing = False
+        yield value
+    if nothing and not _CHAIN.search(answer):
+        for match in _SPAN.finditer(answer):
+            yield _seconds(match[1]), _seconds(match[2]), None
+
+
+def _pairs(value: Any) -> Iterator[tuple[float, float, str | None]]:
+    """Every (start, end, label) in a value; only a dict has a label."""
+    label = None
+    if isinstance(value, dict) and "start" in value and "end" in value:
+        label = value["label"] if isinstance(value.get("label"), str) else None
+        value = [value["start"], value["end"]]
+    if not isinstance(value, list):
+        return
+    times = [_as_seconds(v) for v in value] if len(value) == 2 else []
+    if len(times) == 2 and times[0] is not None and times[1] is not None:
+        yield times[0], times[1], label
+    else:
+        for part in value:
+            yield from _pairs(part)
+
+
+def _as_seconds(value: Any) -> float | None:
+    if isinstance(value, str):
+        return _seconds(value) if re.fullmatch(_TIME, value) else None
+    return float(value) if is_number(value) else None
+
+
+def _seconds(time: str) -> float:
+    """`01:02:03.5`, `02:03` or `3.5` in seconds."""
+    total = 0.0
+    for part in time.split(":"):
+        total = 60 * total + float(part)
+    return total
+
+
+# ---------------------------------------------------------------------------- numbers and words
+
+
+def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
+    """The one number an answer states, and a note.
+
+    Digits with thousands separators, a sign, an exponent, a unit after it; words up to 999,999. An
+    answer with several different numbers states none: listing them all must not pay. A percent sign
+    is passed over, or divides by 100 when `percent` is set.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return None, f"answer longer than {literals.MAX_CHARS} characters"
+    if _TOO_MANY_DIGITS.search(answer):
+        return None, "a number of more than 20 digits"
+    found = set()
+    for match in _NUMBER.finditer(answer):
+        digits, exponent, sign = match.groups()
+        plain = digits.replace(",", "").replace("−", "-")
+        value = float(f"{plain}e{exponent}" if exponent else plain)
+        found.add(value / 100 if sign and percent else value)
+    found.update(_numbers_in_words(answer))
+    if len(found) != 1:
+        return None, f"{len(found)} different numbers" if found else "no number found in the answer"
+    value = found.pop()
+    return (value, "") if math.isfinite(value) else (None, "a number that is not finite")
+
+
+def _numbers_in_words(answer: str) -> Iterator[float]:
+    words = _WORD.findall(answer.lower())
+    at = 0
+    while at < len(words):
+        spelled = text.word_number(words[at : at + 12])
+        if spelled:
+            yield float(spelled[0])
+        at += spelled[1] if spelled else 1
+
+
+def choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:
+    """The letter of the one option an answer picks (A for the first), and a note.
+
+    A stand-alone capital letter (a lower-case one if it is the whole answer), or an option's whole
+    text. An answer that names several options picks none.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return None, f"answer longer than {literals.MAX_CHARS} characters"
+    last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
+    plain = text.normalised(answer)
+    if named := _named(answer, options or ()):
+        return named, ""
+    if len(plain) == 1 and "A" <= plain.upper() <= last:
+        return plain.upper(), ""
+    if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
+        letter = leading[1]
+        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
+    picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
+    if len(picked) == 1:
+        return picked.pop(), ""
+    return None, f"{len(picked)} different letters" if picked else "no option found in the answer"
+
+
+def _named(said: str, options: Sequence[str]) -> str | None:
+    """The letter of the one option whose text this is, to the letter or else normalised."""
+    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
+    if not found:
+        plain = text.normalised(said)
+        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
+    return chr(ord("A") + found[0]) if len(found) == 1 else None
+
+
+def yes_no(answer: str) -> tuple[bool | None, str]:
+    """Whether an answer says yes (True) or no (False), and a note; both, or neither, is None."""
+    found = {match[1] for match in _YES_NO.finditer(answer[: literals.MAX_CHARS].lower())}
+    if len(found) != 1:
+        return None, "both yes and no" if found else "neither yes nor no"
+    return found == {"yes"}, ""
+
+
+def names(answer: str) -> tuple[list[str], str]:
+    """The distinct names an answer lists, normalised, and a note.
+
+    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    lists = [v for v in literals.values(answer) if isinstance(v, list)]
+    if lists:
+        parts = [name for name in lists[0] if isinstance(name, str)]
+    else:
+        parts = re.split(r"[,;|\n]", answer)
+    found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    return found, "" if found else "no name found in the answer"
+
+
+def fields(answer: str) -> tuple[dict[str, Any] | None, str]:
+    """The one JSON object in an answer, and a note; several objects are none."""
+    if len(answer) > literals.MAX_CHARS:
+        return None, f"answer longer than {literals.MAX_CHARS} characters"
+    found = [v for v in literals.values(answer) if isinstance(v, dict)]
+    if len(found) != 1:
+        return None, f"{len(found)} JSON objects" if found else "no JSON object found in the answer"
+    return found[0], ""

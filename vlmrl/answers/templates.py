@@ -1,0 +1,388 @@
+"""Templates: how a completion is laid out, how it is split, how it is asked for and demonstrated.
+
+A template is data: an ordered list of tags. The format verifier, the prompt's instruction, the
+split and the think-or-not statistics all read the same object. Text inside the thought is never
+graded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vlmrl.answers import geometry
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+from vlmrl.schema import Completion, Demo, Frame, Parsed, Space, Truth
+
+Presence = Literal["required", "optional", "optional_empty"]
+
+EMPTY_THOUGHT = "\n\n"
+"""Content of a thought that was left out on purpose (TON, arXiv 2505.16854)."""
+
+MAX_BOXED = 65_536
+"""Characters from the end of a completion in which a boxed answer is looked for."""
+
+_BOXED = re.compile(r"\\boxed\{|[{}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One tag of a template.
+
+    `required`: stands once, with content; `optional_empty`: stands once, may be empty; `optional`:
+    may be left out, has content if it stands.
+    """
+
+    name: str
+    presence: Presence = "required"
+    open: str = field(init=False)
+    """The opening mark, e.g. `<think>`."""
+    close: str = field(init=False)
+    """The closing mark, e.g. `</think>`."""
+
+    def __post_init__(self) -> None:
+        """Spell the marks once: completions are split by the million."""
+        object.__setattr__(self, "open", f"<{self.name}>")
+        object.__setattr__(self, "close", f"</{self.name}>")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    r"""Tags in order, and where the answer stands.
+
+    `answer` names the tag with the answer; `"boxed"` means the last `\boxed{}` and `"text"`
+    everything after the thought (both have no tags). `request` tells the model about the layout.
+
+    Example: Template((Tag("think"), Tag("answer")), request="First think ...")
+    """
+
+    tags: tuple[Tag, ...]
+    answer: str = "answer"
+    request: str = ""
+    thinks: bool = field(init=False)
+    """True if the template has a thought."""
+
+    def __post_init__(self) -> None:
+        """Look for the thought."""
+        object.__setattr__(self, "thinks", any(tag.name == "think" for tag in self.tags))
+
+
+_THINK_ANSWER = (
+    "First think inside <think> </think>, then give the final answer inside <answer> </answer>."
+)
+
+TEMPLATES: dict[str, Template] = {
+    "answer_only": Template((Tag("answer"),), request="Answer inside <answer> </answer>."),
+    "think_answer": Template((Tag("think"), Tag("answer")), request=_THINK_ANSWER),
+    "think_or_not": Template(
+        (Tag("think", "optional_empty"), Tag("answer")),
+        request="Think inside <think> </think> if it helps, or leave that empty; then give the "
+        "final answer inside <answer> </answer>.",
+    ),
+    "caption_think_answer": Template(
+        (Tag("info"), Tag("think"), Tag("answer")),
+        request="First describe all that matters in the image inside <info> </info>, then think "
+        "inside <think> </think>, then give the final answer inside <answer> </answer>.",
+    ),
+    "observe_think_answer": Template(
+        (Tag("observe"), Tag("think"), Tag("answer")),
+        request="First note what you observe inside <observe> </observe>, then think inside "
+        "<think> </think>, then give the final answer inside <answer> </answer>.",
+    ),
+    "context_think_answer": Template(
+        (Tag("context"), Tag("think"), Tag("answer")),
+        request="First sum up the context inside <context> </context>, then think inside <think> "
+        "</think>, then give the final answer inside <answer> </answer>.",
+    ),
+    "think_action": Template(
+        (Tag("think", "optional_empty"), Tag("action")),
+        answer="action",
+        request="Think inside <think> </think> if it helps, or leave that empty; then give the "
+        "action inside <action> </action>.",
+    ),
+    "think_answer_glue": Template(
+        (Tag("think"), Tag("answer"), Tag("glue")),
+        request=f"{_THINK_ANSWER} Last, give the spans of time that prove it, in seconds, as "
+        "[(start, end), ...] inside <glue> </glue>.",
+    ),
+    "boxed": Template((), "boxed", "Think step by step and put the final answer in \\boxed{}."),
+    "none": Template((), "text"),
+}
+
+
+def template(name: str) -> Template:
+    """The template of that name.
+
+    Raises:
+        UserError: there is none; the message suggests the nearest name.
+    """
+    if name not in TEMPLATES:
+        raise UserError(f"no template is named {name!r}{nearest(name, list(TEMPLATES))}")
+    return TEMPLATES[name]
+
+
+# --------------------------------------------------------------------------------------- reading
+
+
+def split(text: str, template_name: str) -> Parsed:
+    """A completion's text split by its template, in time linear in its length.
+
+    The answer is the content of the last well-formed answer tag after the thought, stripped, and
+    None if that is blank: no verifier ever sees an empty answer. A thought that is never closed
+    means that there is no answer.
+
+    Raises:
+        UserError: no such template.
+    """
+    layout = template(template_name)
+    well_formed, tag_share = _check(text, layout)
+    after, thought_range = _thought(text)
+    if after is None:
+        return Parsed(None, None, "none", False, tag_share)
+    spans = {} if thought_range is None else {"think": thought_range}
+    before = thought_range[0] if thought_range else len(text)
+    thought_seen = False
+    for tag in layout.tags:
+        if tag.name == "think":
+            thought_seen = True
+            continue
+        early = layout.thinks and not thought_seen
+        found = _last_pair(text, tag, 0 if early else after, before if early else len(text))
+        if found:
+            spans[tag.name] = found
+    if not layout.tags:
+        found = _last_boxed(text, after) if layout.answer == "boxed" else (after, len(text))
+        if found:
+            spans[layout.answer] = found
+    where = spans.get(layout.answer)
+    answer = (text[where[0] : where[1]].strip() or None) if where else None
+    thought = text[thought_range[0] : thought_range[1]].strip() if thought_range else None
+    mode: Literal["think", "direct", "none"]
+    mode = "think" if thought else "none" if answer is None else "direct"
+    if not layout.tags:
+        well_formed, tag_share = answer is not None, float(answer is not None)
+    return Parsed(answer, thought, mode, well_formed, tag_share, spans)
+
+
+def completion(text: str, template_name: str, frame: Frame, **fields: Any) -> Completion:
+    """A completion of this text, split by its template; `fields` are more fields of Completion."""
+    return Completion(text, split(text, template_name), frame, **fields)
+
+
+def _thought(text: str) -> tuple[int | None, tuple[int, int] | None]:
+    """Where the graded text begins (None: a thought is never closed), and the thought's range.
+
+    A thought whose opening mark is missing begins at the start: some chat templates write the mark
+    into the prompt.
+    """
+    close = text.rfind("</think>")
+    if text.find("<think>", close + 1) >= 0:
+        return None, None
+    if close < 0:
+        return 0, None
+    opened = text.find("<think>", 0, close)
+    return close + len("</think>"), (opened + len("<think>") if opened >= 0 else 0, close)
+
+
+def _last_pair(text: str, tag: Tag, start: int, end: int) -> tuple[int, int] | None:
+    """The range of the content of the last opened and closed `tag` in text[start:end]."""
+    last = text.rfind(tag.close, start, end)
+    opened = text.rfind(tag.open, start, last) if last >= 0 else -1
+    if opened < 0:
+        return None
+    return opened + len(tag.open), text.find(tag.close, opened)
+
+
+def _last_boxed(text: str, start: int) -> tuple[int, int] | None:
+    r"""The range of the content of the last `\boxed{}` whose braces balance."""
+    stack: list[int | None] = []
+    found = None
+    for mark in _BOXED.finditer(text, max(start, len(text) - MAX_BOXED)):
+        if mark.group() != "}":
+            stack.append(mark.end() if mark.group() != "{" else None)
+        elif stack and (opened := stack.pop()) is not None:
+            found = (opened, mark.start())
+    return found
+
+
+def _check(text: str, layout: Template) -> tuple[bool, float]:
+    """Whether the whole text matches the template, and the share of marks that stand just once.
+
+    The marks of a tag that must have content count only if it has some.
+    """
+    once, wanted, at = 0, 0, 0
+    well_formed = bool(layout.tags)
+    for tag in layout.tags:
+        opened, closed = text.count(tag.open), text.count(tag.close)
+        if tag.presence == "optional" and not opened and not closed:
+            continue
+        wanted += 2
+        start, end = text.find(tag.open), text.find(tag.close)
+        content = text[start + len(tag.open) : end]
+        pair = opened == closed == 1
+        if pair and tag.presence != "optional_empty" and not content.strip():
+            well_formed = False
+            continue
+        once += (opened == 1) + (closed == 1)
+        # Only white space may stand before the opening mark.
+        in_order = at <= start < end and not text[at:start].strip()
+        well_formed = well_formed and pair and in_order
+        at = end + len(tag.close)
+    well_formed = well_formed and not text[at:].strip()
+    return well_formed, once / wanted if wanted else 0.0
+
+
+# --------------------------------------------------------------------------------------- asking
+
+
+_PLACES: dict[Space, str] = {
+    "pixel": "in pixels of the image",
+    "resized": "in pixels of the image",
+    "norm1000": "from 0 to 1000 across and down the image",
+    "norm1": "from 0 to 1 across and down the image",
+}
+
+
+def instruction(template_name: str, truth: Truth, space: Space) -> str:
+    """What is appended to a question: the layout of the template and how to write the answer.
+
+    It depends on the KIND of truth only, never on its values or their number.
+
+    Raises:
+        UserError: no such template.
+    """
+    return " ".join(filter(None, (template(template_name).request, _answer_format(truth, space))))
+
+
+def _answer_format(truth: Truth, space: Space) -> str:
+    place = _PLACES[space]
+    if truth.fields is not None:
+        keys = ", ".join(f'"{key}"' for key in truth.fields)
+        return f"Write the answer as a JSON object with the keys {keys}."
+    if truth.track is not None:
+        return (
+            'Write the track as a JSON list of {"time": seconds, "bbox_2d": [x1, y1, x2, y2]}, '
+            f"{place}."
+        )
+    if truth.masks is not None:
+        return f'Write the outline as JSON {{"polygon": [[x, y], ...]}}, {place}.'
+    if truth.boxes is not None:
+        return (
+            'Write a box as JSON {"bbox_2d": [x1, y1, x2, y2]}, several as a list of '
+            f'{{"bbox_2d": [x1, y1, x2, y2], "label": name}}, nothing as [], {place}.'
+        )
+    if truth.points is not None:
+        return (
+            'Write a point as JSON {"point_2d": [x, y]}, several as a list, nothing as [], '
+            f"{place}."
+        )
+    if truth.choice is not None:  # with spans: those are evidence, which the template asks for
+        return "Answer with the letter of the right option."
+    if truth.spans is not None and any(span.label is not None for span in truth.spans):
+        return (
+            'Write the events as a JSON list of {"start": seconds, "end": seconds, "label": name}, '
+            "nothing as []."
+        )
+    if truth.spans is not None:
+        return "Write a span of time as: start to end, in seconds; several separated by commas."
+    if truth.labels is not None:
+        return "Answer with the names that apply, separated by commas."
+    if truth.number is not None:
+        return "Answer with a number."
+    return ""
+
+
+# --------------------------------------------------------------------------------- demonstrating
+
+
+def demonstration(demo: Demo, template_name: str, frame: Frame, thought: bool = True) -> str:
+    r"""The completion that a demonstration stands for, in the model's space (`frame.space`).
+
+    `thought=False` leaves the thought empty (thought dropout): `<think>\n\n</think>`.
+
+    Example: `<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>`
+
+    Raises:
+        UserError: no such template, or it has a tag that a demonstration cannot fill.
+        ValueError: the frame lacks the size that its space needs.
+    """
+    layout = template(template_name)
+    answer = written(demo, frame)
+    thinking = (demo.thought if thought else "") or EMPTY_THOUGHT
+    if layout.answer == "boxed":
+        return f"{thinking.strip()} \\boxed{{{answer}}}".strip()
+    if layout.answer == "text":
+        return answer
+    contents = {"think": thinking, layout.answer: answer}
+    if demo.evidence is not None:
+        pairs = ", ".join(f"({_plain(s.start)}, {_plain(s.end)})" for s in demo.evidence)
+        contents["glue"] = f"[{pairs}]"
+    for tag in layout.tags:
+        if tag.name not in contents and tag.presence == "required":
+            raise UserError(
+                f"template {template_name!r} has {tag.open}, which a demonstration cannot fill"
+            )
+    return "".join(f"{t.open}{contents[t.name]}{t.close}" for t in layout.tags)
+
+
+def written(demo: Demo, frame: Frame) -> str:
+    """The answer of a demonstration as the model should write it, in `frame.space`.
+
+    Raises:
+        UserError: the demonstration has no answer.
+        ValueError: the frame lacks the size that its space needs.
+    """
+    if demo.text is not None:
+        return demo.text
+    if demo.boxes is not None:
+        several = len(demo.boxes) > 1
+        return _listed(
+            {"bbox_2d": _rounded(geometry.from_unit(b, frame), frame.space)}
+            | ({"label": b.label} if several and b.label is not None else {})
+            for b in demo.boxes
+        )
+    if demo.points is not None:
+        several = len(demo.points) > 1
+        return _listed(
+            {"point_2d": _rounded(geometry.point_from_unit(p, frame), frame.space)}
+            | ({"label": p.label} if several and p.label is not None else {})
+            for p in demo.points
+        )
+    if demo.spans is not None and any(span.label is not None for span in demo.spans):
+        return json.dumps(
+            [
+                {"start": round(s.start, 2), "end": round(s.end, 2), "label": s.label}
+                for s in demo.spans
+            ],
+            ensure_ascii=False,
+        )
+    if demo.spans is not None:
+        return ", ".join(f"{_plain(s.start)} to {_plain(s.end)}" for s in demo.spans) or "[]"
+    if demo.track is not None:
+        return json.dumps(
+            [
+                {
+                    "time": round(time, 2),
+                    "bbox_2d": _rounded(geometry.from_unit(b, frame), frame.space),
+                }
+                for time, b in zip(demo.track.times, demo.track.boxes, strict=True)
+            ]
+        )
+    raise UserError("a demonstration needs one of: text, boxes, points, spans, track")
+
+
+def _listed(items: Iterable[dict[str, Any]]) -> str:
+    found = list(items)
+    return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False)
+
+
+def _rounded(numbers: Sequence[float], space: Space) -> list[float]:
+    return [round(n, 3) if space == "norm1" else round(n) for n in numbers]
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds:.2f}".rstrip("0").rstrip(".")

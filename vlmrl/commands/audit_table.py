@@ -1,0 +1,81 @@
+"""A report of the attack bench as tables for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from vlmrl.audit.attack_bench import Finding, Report
+
+MAX_ROWS = 40
+WIDTHS = {
+    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 25,
+}  # fmt: skip
+"""Columns of a fixed width; the others share what is left, by SHARES."""
+SHARES = {"problem": 1, "text": 1, "completion": 3, "note": 1}
+
+
+def tables(report: Report) -> Iterator[RenderableType]:
+    """The scored rows, the attacks that were paid (one line each, the worst shown), a summary."""
+    yield _rows(report)
+    if report.findings:
+        yield _findings(report)
+    yield _summary(report)
+
+
+def _rows(report: Report) -> Table:
+    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
+    for row in report.rows[:MAX_ROWS]:
+        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
+    if len(report.rows) > MAX_ROWS:
+        table.caption = f"and {len(report.rows) - MAX_ROWS} more"
+    return table
+
+
+def _findings(report: Report) -> Table:
+    table = _table(
+        "what went wrong", "attack", "times", "paid", "wrong", "right", "problem", "text"
+    )
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report.findings:
+        alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
+    for (attack, _), found in alike.items():
+        worst = max(found, key=_paid)
+        scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
+        table.add_row(attack, str(len(found)), *scores, escape(worst.problem), escape(worst.text))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """One line a row: long texts end in an ellipsis (`--out` writes them whole)."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, expand=True)
+    for column in columns:
+        width = WIDTHS.get(column)
+        share = None if width else SHARES[column]
+        table.add_column(column, width=width, ratio=share, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _paid(finding: Finding) -> float:
+    return finding.score if finding.score is not None else 0.0
+
+
+def _summary(report: Report) -> Text:
+    spread = ", ".join(f"{name} {value:g}" for name, value in report.spread.items())
+    lines = [
+        f"{sum(report.tried.values())} completions of {len(report.tried)} attacks, "
+        f"{len(report.findings)} findings",
+        f"scores: {spread or 'none'}",
+        f"{report.calls_per_second:,.0f} completions a second on one core",
+        "passed: no attack was paid" if not report.findings else "failed",
+    ]
+    return Text("\n".join(lines))
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.3f}"

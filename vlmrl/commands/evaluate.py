@@ -1,0 +1,158 @@
+"""`vlmrl eval`: a model on a card or a file, with the verifiers that train, and a manifest of how.
+
+A number without its prompt, pixel budget, coordinate space and verifier options cannot be compared;
+the manifest holds them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from vlmrl import config, plugins
+from vlmrl.assemble.build import prompt_maker, with_sound
+from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
+from vlmrl.data.loader import eval_batches
+from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.source import open_source, reading_of, target
+from vlmrl.errors import UserError
+from vlmrl.models.loading import load_model
+from vlmrl.policy import checkpoint
+from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.training.evaluation import Evaluation, evaluate
+
+MAX_TOKENS = 512
+"""Completion limit of a model that comes with no run config."""
+
+
+def evaluate_model(
+    model: str,
+    data: str,
+    *,
+    samples: int = 0,
+    forced: bool = False,
+    out: Path | None = None,
+    limit: int | None = None,
+    batch: int = 32,
+    max_tokens: int | None = None,
+    rewards: Sequence[RewardConfig] = (),
+    options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint folder, a run folder (its best checkpoint) or a hub name.
+
+    `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where the run
+    knows the data; else `rewards` or the card's own verifiers judge. Writes `evaluation.json` and
+    `evaluation.jsonl` (every sample) into `out`, if given; returns the result with its manifest.
+
+    Raises:
+        UserError: no such model, card, split or verifier; nothing judges this data.
+    """
+    run, folder = _run_of(model)
+    source = _source(run, data, options, limit)
+    source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
+    assert source.rewards is not None
+    tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
+    plan = EvaluationConfig(samples=samples, batch=batch, forced=forced)
+    settings = ModelConfig(path=folder)
+    policy = Policy(*load_model(settings), settings)
+    reading = reading_of(run.data) if run else None
+    sources = with_sound([open_source(source, reading=reading)], policy.family)
+    quarantine = Quarantine()
+    with ExitStack() as stack:
+        engine = plugins.build("engine", "hf")
+        stack.callback(engine.close)
+        engine.start(policy)
+        scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
+        stack.callback(scorer.close)
+        make = prompt_maker(policy, {source.label: source.instruct})
+        batches = eval_batches(sources, make, plan.batch, quarantine=quarantine)
+        found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
+    manifest = {
+        "model": model,
+        "data": data,
+        "source": source.model_dump(mode="json"),
+        "space": policy.family.space,
+        "pixels": getattr(policy.processor.image_processor, "size", None),
+        "max_tokens": tokens,
+        "prompts_sha256": _prompts_hash(found),
+        "versions": run_folder.versions(),
+        "git": run_folder.revision(),
+    }
+    result = {**found.result, "dropped": dict(quarantine.counts), "manifest": manifest}
+    if out is not None:
+        run_folder.write_benchmark(out, result, found.rows(out / "media"))
+    return result
+
+
+def _scoring() -> Any:
+    return config.ScoringConfig(combine="mean")
+
+
+def _run_of(model: str) -> tuple[Config | None, str]:
+    """The config of the run that the model belongs to, if any, and the folder to load."""
+    path = Path(model)
+    if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
+        run = _read_run(path)
+        best = _best(path)
+        return run, str(best)
+    if (path / "trainer/state.json").is_file() and (path.parents[1] / "config.json").is_file():
+        return _read_run(path.parents[1]), model
+    return None, model
+
+
+def _read_run(folder: Path) -> Config:
+    tree = json.loads((folder / "config.json").read_text())
+    return config.parse(
+        {k: v for k, v in tree.items() if k not in ("versions", "git")}, str(folder / "config.json")
+    )
+
+
+def _best(folder: Path) -> Path:
+    summary = folder / "summary.json"
+    best = json.loads(summary.read_text())["best_evaluation"] if summary.is_file() else None
+    if best and (kept := folder / "checkpoints" / f"step-{best['step']}").is_dir():
+        return kept
+    last = checkpoint.latest(folder)
+    if last is None:
+        raise UserError(f"{folder}: this run has no checkpoint yet")
+    return last
+
+
+def _source(
+    run: Config | None, data: str, options: dict[str, Any] | None, limit: int | None
+) -> SourceConfig:
+    card, split = target(data, otherwise="test")
+    for known in run.data.train if run else []:
+        if card in (known.card, known.label):
+            update: dict[str, Any] = {"split": split, "limit": limit}
+            if options:
+                update["options"] = {**known.options, **options}
+            return known.model_copy(update=update)
+    return SourceConfig(card=card, split=split, options=options or {}, limit=limit)
+
+
+def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
+    if run is not None and any(known.label == source.label for known in run.data.train):
+        return run.rewards_of(source)
+    opened = open_source(source)
+    first = opened.sample(0)
+    made = [(name, plugins.build("verifier", name)) for name in opened.card.verifiers]
+    fitting = [name for name, verifier in made if verifier.applies_to(first)]
+    if not fitting:
+        raise UserError(f"{source.card}: the card names no verifier that fits; add --verifier NAME")
+    return [RewardConfig(verifier=name) for name in fitting]
+
+
+def _prompts_hash(found: Evaluation) -> str:
+    digest = hashlib.sha256()
+    for drawn, rollouts, _ in found.scored:
+        if drawn == "greedy":
+            for prompt in rollouts.batch.prompts:
+                digest.update(prompt.text.encode() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,103 @@
+"""Demonstrations made from the truth, for the cold start, and the text a small tokenizer needs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vlmrl.answers import templates
+from vlmrl.data.cards.card import Card
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Demo, Frame, Truth
+
+_ROWS = ("top", "", "bottom")
+_COLUMNS = ("left", "", "right")
+CORPUS_ROWS = 2000
+
+
+def demonstration(
+    truth: Truth, steps: Sequence[float], rng: random.Random, grid: int = 0
+) -> Demo | None:
+    """A right answer, with every box loosened by `steps`; None for a truth we cannot write out.
+
+    With a `grid` the boxes grow to the lines of a grid of that many cells across and down.
+
+    The thought is the cell of the picture in which the one box lies, else empty.
+    """
+    if truth.boxes is not None:
+        loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
+        if grid:
+            loose = tuple(_snapped(box, grid) for box in loose)
+        return Demo(cell_name(truth.boxes[0]) if len(loose) == 1 else "", boxes=loose)
+    if truth.points is not None:
+        return Demo(points=truth.points)
+    if truth.track is not None:
+        return Demo(track=truth.track)
+    if truth.spans is not None:
+        return Demo(spans=truth.spans)
+    text = _written(truth)
+    return None if text is None else Demo(text=text)
+
+
+def _written(truth: Truth) -> str | None:
+    if truth.choice is not None:
+        return truth.choice
+    if truth.text is not None:
+        return truth.text[0]
+    if truth.number is not None:
+        return f"{truth.number:.12g}"
+    if truth.labels is not None:
+        return ", ".join(truth.labels)
+    return None if truth.fields is None else json.dumps(dict(truth.fields), ensure_ascii=False)
+
+
+def cell_name(box: Box) -> str:
+    """The cell of a 3 x 3 grid that holds the box's centre: "top left", "top", ... "center" ..."""
+    column = min(2, int(3 * (box.x1 + box.x2) / 2))
+    row = min(2, int(3 * (box.y1 + box.y2) / 2))
+    return f"{_ROWS[row]} {_COLUMNS[column]}".strip() or "center"
+
+
+def loosened(box: Box, steps: Sequence[float], rng: random.Random) -> Box:
+    """The box with each side pushed outwards by a random one of `steps` (unit square), clipped.
+
+    A model that only imitates such boxes stays inexact; a reward on the exact box leads past it.
+    """
+    x1, y1, x2, y2 = box.xyxy
+    return Box(
+        max(0.0, x1 - rng.choice(steps)),
+        max(0.0, y1 - rng.choice(steps)),
+        min(1.0, x2 + rng.choice(steps)),
+        min(1.0, y2 + rng.choice(steps)),
+        box.label,
+    )
+
+
+def _snapped(box: Box, grid: int) -> Box:
+    """The box grown to the next lines of the grid; a hair's breadth over a line does not count."""
+    x1, y1 = (math.floor(v * grid + 1e-9) / grid for v in (box.x1, box.y1))
+    x2, y2 = (math.ceil(v * grid - 1e-9) / grid for v in (box.x2, box.y2))
+    return Box(x1, y1, x2, y2, box.label)
+
+
+def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = None) -> list[str]:
+    """Questions and written demonstrations of the first rows, and the whole numbers up to 1000.
+
+    `frame`: the picture's, where all have the same; else coordinates are left to the list of
+    numbers, in which small ones come first because small models see small pictures.
+    """
+    texts = []
+    for row in itertools.islice(rows, CORPUS_ROWS):
+        try:
+            sample = card.to_sample(row, "corpus")
+        except UserError:  # the loader reports and counts it
+            continue
+        texts.append(sample.text)
+        if sample.demo is not None:
+            tiny = Frame(9, 9)  # coordinates of one digit
+            texts.append(templates.demonstration(sample.demo, sample.template, frame or tiny))
+    return texts if frame else texts + [f"{number}, " for number in range(1001)]

@@ -1,0 +1,143 @@
+"""One batch of prompts on its way through several servers: what waits, what came, what was lost."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import soundfile
+
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.completions import Written
+from vlmrl.engines.vllm_parts.frames import as_seen, packed
+from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
+from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
+from vlmrl.errors import UserError
+from vlmrl.media_types import Clip, Decoded, Recording, num_bytes
+from vlmrl.schema import Completion, Prompt
+
+IN_FLIGHT = 2**29
+"""Bytes of decoded media that may be on their way to one server at a time, if it is not one prompt."""
+
+
+class Job:
+    """The prompts of one call of generate, by number; used by many threads."""
+
+    def __init__(self, prompts: Sequence[Prompt], sampling: Sampling, version: int) -> None:
+        self.prompts, self.sampling = prompts, sampling
+        self.version = version
+        """Of the weights when the job began."""
+        self.deadline = 0.0
+        self.groups: dict[int, tuple[Completion, ...]] = {}
+        self.error: UserError | None = None
+        """Why the job cannot be done."""
+        self._waiting = deque(range(len(prompts)))
+        self._lost: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def open(self) -> bool:
+        """Whether there is still something to ask for."""
+        return self.error is None and len(self.groups) < len(self.prompts)
+
+    def width(self, max_num_seqs: int) -> int:
+        """How many prompts to have on their way to one server at a time.
+
+        Enough to keep its batch of `max_num_seqs` full while it prepares the next media, but no more
+        media than IN_FLIGHT: both sides hold several copies of what is on its way.
+        """
+        heaviest = max((sum(map(num_bytes, p.media)) for p in self.prompts), default=0)
+        enough = min(len(self.prompts), 2 * max_num_seqs // self.sampling.n, 64)
+        return max(1, min(enough, IN_FLIGHT // max(1, heaviest)))
+
+    def take(self) -> int | None:
+        """The next prompt to ask for."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and self.error is None else None
+
+    def lost(self, number: int, fault: EngineFault, limit: int) -> None:
+        """A prompt goes back, to be asked for again; more than `limit` times is an error."""
+        with self._lock:
+            self._lost[number] += 1
+            self._waiting.appendleft(number)
+        if self._lost[number] > limit:
+            name = self.prompts[number].sample.id
+            self.fail(UserError(f"sample {name!r} was lost {self._lost[number]} times: {fault}"))
+
+    def fail(self, error: UserError) -> None:
+        """Give up; the first reason counts."""
+        with self._lock:
+            self.error = self.error or error
+
+
+def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server is asked for one prompt, see `ask`."""
+    return {
+        "token_ids": list(prompt.encoded.compact_ids),
+        "content_parts": [_part(medium) for medium in prompt.media],
+        "sampling_params": fields,
+        "return_token_ids": True,
+    }
+
+
+def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: float) -> Answer:
+    """The server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
+
+    Raises:
+        UserError: the server refuses the prompt.
+        EngineFault: no answer in time, or none that can be read; the message names the stage.
+    """
+    seconds = max(0.1, deadline - time.monotonic())
+    try:
+        reply = server.post(
+            "/inference/v1/generate", request(prompt, fields), seconds, "generation"
+        )
+    except Refused as error:
+        raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
+    except NoAnswer as fault:
+        raise EngineFault(f"{_stage(server)}: {fault} (engine option timeout)") from fault
+    try:
+        return Answer(tuple(reply["prompt_token_ids"]), tuple(map(_written, reply["choices"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFault(f"generation: {server} gave an answer of another form") from error
+
+
+def _written(choice: Mapping[str, Any]) -> Written:
+    return Written(
+        tuple(choice["token_ids"]),
+        tuple(token["logprob"] for token in choice["logprobs"]["content"]),
+        choice["finish_reason"],
+        tuple((int(v["version"]), v["end"] - v["start"]) for v in choice["weight_versions"]),
+    )
+
+
+def _part(medium: Decoded) -> dict[str, str]:
+    """The medium, whole, in the form that costs both sides the least time."""
+    buffer = io.BytesIO()
+    if isinstance(medium, Recording):
+        soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
+        kind, mime = "audio_url", "audio/wav"
+    elif isinstance(medium, Clip):
+        buffer.write(packed(as_seen(medium)))
+        kind, mime = "video_url", "video/x-vlmrl"
+    else:
+        medium.save(buffer, "BMP")
+        kind, mime = "image_url", "image/bmp"
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return {"type": kind, "url": f"data:{mime};base64,{data}"}
+
+
+def _stage(server: Server) -> str:
+    """What a server that does not answer is at: nothing runs while it still prepares the media."""
+    try:
+        text = str(server.call("GET", "/metrics", None, 5.0, "generation"))
+    except (EngineFault, UserError):
+        return "generation"
+    running = re.findall(r"^vllm:num_requests_running\{.*\} ([\d.]+)", text, re.MULTILINE)
+    return "generation" if any(float(count) for count in running) else "media"

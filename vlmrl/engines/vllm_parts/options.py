@@ -1,0 +1,197 @@
+"""Options that the vLLM engines share, and the arguments of vLLM that they stand for."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+GIB = 2**30
+BATCHED_TOKENS = 8192
+"""Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
+
+
+@dataclass
+class VllmOptions:
+    """Base of the vLLM engines; the fields are options.
+
+    `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
+    prompt with its completion, in tokens. `max_images`, `max_recordings`, `max_clips`: most of them
+    in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one
+    time. `gpu_memory_utilization`: share of each GPU that vLLM may take. `kv_cache_gib`: size of
+    the key-value cache; absent: what that share leaves, on a CPU 1. `block_size`: tokens of one
+    cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy
+    merged into full weights, or as an adapter. `restarts`: how many times in a row a broken engine
+    is started again before the run stops. `timeout`: seconds for one call of generate.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int = 8192
+    max_images: int = 16
+    max_recordings: int = 4
+    max_clips: int = 0
+    max_num_seqs: int = 256
+    gpu_memory_utilization: float = 0.4
+    kv_cache_gib: float | None = None
+    block_size: int | None = None
+    enforce_eager: bool = False
+    lora: Literal["merged", "adapter"] = "merged"
+    restarts: int = 2
+    timeout: float = 1800.0
+
+    def check(self, policy: Policy) -> None:
+        """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
+        if self.max_clips and policy.family.unserved_clips:
+            why = policy.family.unserved_clips
+            raise UserError(f"engine option max_clips: {why}; use engine: hf")
+        lora = policy.config.lora
+        if self.lora != "adapter":
+            return
+        if lora is None:
+            raise UserError("engine option lora: 'adapter' needs model.lora")
+        if set(lora.towers) != {"language"}:
+            raise UserError(
+                "engine option lora: 'adapter' serves the language tower only, and "
+                f"model.lora.towers is {lora.towers}; use 'merged'"
+            )
+
+    def length_limit(self, policy: Policy) -> int:
+        """`max_model_len`, or the model's own limit if that is lower."""
+        return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Most media of one prompt, by option."""
+        return {
+            "max_images": self.max_images,
+            "max_recordings": self.max_recordings,
+            "max_clips": self.max_clips,
+        }
+
+    def _media_limits(self, policy: Policy) -> dict[str, int]:
+        """The same by vLLM's names, for what the model takes."""
+        by_kind = {
+            "image": self.max_images,
+            "audio": self.max_recordings,
+            "video": self.max_clips,
+        }
+        kinds: tuple[str, ...] = policy.family.kinds
+        limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}
+        return {"video": 0, **limits} if "image" in kinds else limits
+
+    def dtype_name(self, policy: Policy) -> str:
+        """Name of torch's dtype in which the engine computes."""
+        return policy.config.dtype if self.dtype == "auto" else self.dtype
+
+    def arguments(self, policy: Policy, folder: str) -> dict[str, Any]:
+        """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
+        given = {
+            "model": folder,
+            "dtype": self.dtype_name(policy),
+            "max_model_len": self.length_limit(policy),
+            "max_num_seqs": self.max_num_seqs,
+            "limit_mm_per_prompt": self._media_limits(policy),
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "enforce_eager": self.enforce_eager,
+            "logprobs_mode": "raw_logprobs",
+            "generation_config": "vllm",  # no sampling defaults from the checkpoint
+            "trust_remote_code": policy.config.trust_remote_code,
+            "seed": 0,
+            "use_tqdm_on_load": False,
+        }
+        if policy.device.type == "cpu":
+            # vLLM dies of a seeded request whose prompt is prefilled in pieces: "CPU Generator does
+            # not use offset".
+            given["enable_chunked_prefill"] = False
+            given["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
+            given["kv_cache_memory_bytes"] = GIB
+        if self.kv_cache_gib is not None:
+            given["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
+        if self.block_size is not None:
+            given["block_size"] = self.block_size
+        if self.lora == "adapter":
+            assert policy.config.lora is not None
+            given |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
+            given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
+        return given
+
+    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+        """Bytes of the policy's device, which has `capacity`: always taken, and while generating."""
+        if policy.device.type == "cuda":
+            return round(self.gpu_memory_utilization * capacity), 0
+        return weight_bytes(policy) + int((self.kv_cache_gib or 1.0) * GIB), 0
+
+
+def _served_rank(rank: int) -> int:
+    served = (8, 16, 32, 64, 128, 256, 320, 512)
+    return next((r for r in served if r >= rank), rank)
+
+
+def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights of a LoRA policy without its adapters, under the HF model's names."""
+    return {
+        name.replace(".base_layer.", "."): value.detach()
+        for name, value in policy.base.state_dict().items()
+        if ".lora_" not in name
+    }
+
+
+def save_adapter(policy: Policy, folder: str) -> None:
+    """Write the adapter of a LoRA policy, its weights under the names that vLLM expects."""
+    assert policy.adapter is not None
+    policy.adapter.save_pretrained(folder)
+    file, of_peft = Path(folder) / "adapter_model.safetensors", "base_model.model."
+    weights = safetensors.torch.load_file(file)
+    named = {name.removeprefix(of_peft): weight for name, weight in weights.items()}
+    named = policy.family.export_names(named)
+    safetensors.torch.save_file({of_peft + n: w for n, w in named.items()}, file)
+
+
+def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
+    """A folder for `needed` bytes, in memory if they fit there; it goes with the process."""
+    memory = Path("/dev/shm")
+    fits = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
+    return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)
+
+
+def weight_bytes(policy: Policy) -> int:
+    """Size of the policy's weights."""
+    return bytes_of(policy.weights())
+
+
+def bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
+    """Size of all of them."""
+    return sum(w.numel() * w.element_size() for w in weights.values())
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What vLLM does to this process while it starts is undone: seeds set, threads fixed."""
+    threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    state, numpy_state, python_state = (
+        torch.get_rng_state(),
+        np.random.get_state(),
+        random.getstate(),
+    )
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -1,0 +1,223 @@
+"""One vLLM server as the trainer sees it: a child process, or one that is running elsewhere."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from vlmrl.engines import serve
+from vlmrl.engines.vllm_parts.requests import EngineFault
+from vlmrl.errors import UserError
+from vlmrl.system import distributed
+
+GRACE = 10.0
+"""Seconds that a server has to end by itself before it is killed."""
+
+LOOK = 3.0
+"""Every so many seconds of waiting for an answer comes a look whether the server lives."""
+
+
+class Refused(UserError):
+    """The server will not do what it was asked, and would not the next time."""
+
+
+class NoAnswer(EngineFault):
+    """The time is over."""
+
+
+class Server:
+    """Calls to one server, and the life of its process if it is a child."""
+
+    def __init__(self, url: str, token: str, sync_timeout: float) -> None:
+        self.url, self.token, self._sync_timeout = url, token, sync_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: Path | None = None
+        self.ready = False
+        """Runs, and holds the weights last sent; False from the first fault on."""
+        self.life = 0
+        """How many times it was brought up: a fault of an earlier life says nothing of this one."""
+
+    def __str__(self) -> str:
+        return f"server {self.url}"
+
+    # ----------------------------------------------------------------------------------- process
+
+    def launch(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> None:
+        """Start the child process on a free port; its log goes to `folder`, which dies with us."""
+        self.stop()
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        own = {serve.TOKEN: self.token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
+        own["TMPDIR"] = str(folder)  # vLLM leaves sockets and meeting points behind
+        self._log = folder / f"server-{port}.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "vlmrl.engines.serve", "--port", str(port), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**distributed.outside(os.environ), **environment, **own},
+                start_new_session=True,  # Ctrl-C is the trainer's; and all of it dies as one group
+            )
+
+    def wait_until_healthy(self, timeout: float) -> None:
+        """Return when the server is ready to serve (EngineFault if it ends or takes too long)."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if self._process is not None and self._process.poll() is not None:
+                raise EngineFault(f"{self} ended while it started: {self._last_words()}")
+            try:
+                self.call("GET", "/health", None, 5.0, "start")
+                return
+            except EngineFault as fault:
+                if time.monotonic() > deadline:
+                    raise EngineFault(
+                        f"start: {self} was not ready after {timeout:g} s (engine option "
+                        f"start_timeout): {fault}"
+                    ) from fault
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the child and everything it started; of a server elsewhere only forget it."""
+        self.ready = False
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                pass  # killed below, with the rest
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nothing of it was left
+        process.wait()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, and of its process group."""
+        return self._process.pid if self._process else None
+
+    def _last_words(self) -> str:
+        assert self._log is not None
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        errors = [line for line in lines if "Error" in line or "error" in line]
+        return " | ".join((errors or lines)[-3:]) or "it said nothing"
+
+    # ------------------------------------------------------------------------------------- calls
+
+    def post(self, path: str, body: Any, timeout: float, stage: str) -> Any:
+        """The answer to a POST, see `call`."""
+        return self.call("POST", path, body, timeout, stage)
+
+    def call(self, method: str, path: str, body: Any, timeout: float, stage: str) -> Any:
+        """The JSON that the server answers; None for an empty answer, text if it is no JSON.
+
+        Raises:
+            Refused: status 4xx.
+            EngineFault: no answer within `timeout` seconds, a broken one, or status 5xx; the
+                message names the stage.
+        """
+        address = urlsplit(self.url)
+        https = address.scheme == "https"
+        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
+        assert address.hostname is not None
+        connection = kind(address.hostname, address.port, timeout=timeout)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            self._wait(connection.sock, timeout)
+            response = connection.getresponse()
+            text = response.read().decode()
+            status = response.status
+        except TimeoutError as error:
+            raise NoAnswer(f"{stage}: {self} gave no answer in {timeout:g} s") from error
+        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+            raise EngineFault(f"{stage}: {self}, {path}: {error!r}") from error
+        finally:
+            connection.close()
+        if 400 <= status < 500:
+            raise Refused(f"{stage}: {self} refuses {path} ({status}): {text[:500]}")
+        if status >= 500:
+            raise EngineFault(f"{stage}: {self}, {path}: status {status}: {text[:500]}")
+        return _parsed(text)
+
+    def _wait(self, connection: socket.socket, timeout: float) -> None:
+        """Return when the answer begins.
+
+        vLLM leaves calls open whose engine has died, and then waits for them to end.
+
+        Raises:
+            EngineFault: the server is dead.
+            TimeoutError: `timeout` seconds are over.
+        """
+        deadline = time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        while not poll.poll(1000 * min(LOOK, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            try:
+                self.call("GET", "/health", None, LOOK, "health")
+            except NoAnswer:
+                pass  # busy, perhaps
+
+    def rpc(self, method: str, *args: Any, stage: str) -> Any:
+        """What the first worker answers to a call of `_worker.Worker`."""
+        body = {"method": method, "args": list(args)}
+        return self.post("/collective_rpc", body, self._sync_timeout, stage)["results"][0]
+
+    # ------------------------------------------------------------------------------------- weights
+
+    def pause(self) -> None:
+        """Freeze all requests and empty all caches."""
+        self.sync("/pause?mode=keep&clear_cache=true")
+
+    def resume(self, version: int) -> None:
+        """Go on, with weights of this version."""
+        self.sync("/update_weight_version", {"new_version": str(version)})
+        self.sync("/resume")
+
+    def sync(self, path: str, body: Any = None) -> None:
+        """One part of a weight update."""
+        self.post(path, body, self._sync_timeout, "sync")
+
+
+def _parsed(text: str) -> Any:
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _free_port() -> int:
+    """A TCP port of this machine's loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Keyword arguments of `vllm.LLM` as arguments of the server."""
+    out: list[str] = []
+    for name, value in arguments.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            out.append(flag if value else "--no-" + flag[2:])
+        else:
+            out += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return out

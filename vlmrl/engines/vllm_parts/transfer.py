@@ -1,0 +1,242 @@
+"""How weights get from the trainer to a server: by a file in shared memory, by gloo, nccl or ipc.
+
+Each is a vLLM weight transfer back-end; its other half is in `_worker.py` (file, gloo) or in vLLM
+(nccl and ipc, for trainers with CUDA).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import safetensors.torch
+import torch
+
+from vlmrl.engines.vllm_parts import gloo
+from vlmrl.engines.vllm_parts.requests import EngineFault
+from vlmrl.engines.vllm_parts.server import Server
+from vlmrl.errors import UserError
+
+Name = Literal["file", "gloo", "nccl", "ipc"]
+
+
+class Transfer(Protocol):
+    """One way for weights; holds the last ones, so that a server started anew gets the same."""
+
+    backend: str
+    """Its name in vLLM's weight transfer config."""
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take the weights to send from now on; the tensors may change afterwards."""
+
+    def open(self, server: Server) -> None:
+        """Get a newly started server ready to receive."""
+
+    def send(self, server: Server) -> None:
+        """Give a server the weights (start, update, finish)."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+def transfer(name: Name, folder: Path, address: str, timeout: float) -> Transfer:
+    """The transfer of this name; `folder` is for file, `address`, where servers find us, for others.
+
+    Raises:
+        UserError: nccl or ipc without CUDA.
+    """
+    if name == "file":
+        return FileTransfer(folder)
+    if name == "gloo":
+        return GlooTransfer(address, timeout)
+    if not torch.cuda.is_available():
+        raise UserError(f"engine option transfer: {name!r} needs CUDA; use 'file' or 'gloo'")
+    return CudaTransfer(name, address)
+
+
+class FileTransfer:
+    """A safetensors file that both sides can read; trainer and servers share the machine."""
+
+    backend = "vlmrl"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / f"weights-{self._number}.safetensors"
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write them to a new file; a server may still read the old one, whose name goes."""
+        old = self._file
+        self._number += 1
+        safetensors.torch.save_file(_copies(weights), self._file)
+        old.unlink(missing_ok=True)
+
+    def open(self, server: Server) -> None:
+        """Nothing but vLLM's formality."""
+        server.sync("/init_weight_transfer_engine", {"init_info": {}})
+
+    def send(self, server: Server) -> None:
+        """Name the file to the server."""
+        server.sync("/start_weight_update")
+        server.sync("/update_weights", {"update_info": {"path": str(self._file)}})
+        server.sync("/finish_weight_update")
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.unlink(missing_ok=True)
+
+
+class GlooTransfer:
+    """Broadcast over the network: servers may be elsewhere, nothing touches a disk."""
+
+    backend = "vlmrl"
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self._address, self._timeout = address, timeout
+        self._weights: dict[str, torch.Tensor] = {}
+        self._groups: dict[Server, tuple[Any, Any]] = {}
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy them to the CPU."""
+        self._weights = _copies(weights)
+
+    def open(self, server: Server) -> None:
+        """Meet the server's workers."""
+        world = 1 + _world_size(server, self._timeout)
+        listener = _listener(self._address)
+        meeting = {"address": self._address, "port": listener.getsockname()[1]}
+        meeting |= {"world_size": world, "timeout": self._timeout}
+        store = gloo.meeting_point(listener, world, self._timeout)
+        with ThreadPoolExecutor(1) as pool:
+            joined = pool.submit(
+                server.sync, "/init_weight_transfer_engine", {"init_info": meeting}
+            )
+            with _faults_of(server, "gloo"):
+                group = gloo.group(store, 0, world, self._timeout, self._address)
+            joined.result()
+        self._groups[server] = store, group
+
+    def send(self, server: Server) -> None:
+        """Broadcast one tensor after the other while the server receives them."""
+        tensors = self._weights.values()
+        listed = {
+            "names": list(self._weights),
+            "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
+            "shapes": [list(t.shape) for t in tensors],
+        }
+        server.sync("/start_weight_update")
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
+            with _faults_of(server, "gloo"):
+                for tensor in tensors:
+                    gloo.broadcast(self._groups[server][1], tensor)
+            received.result()
+        server.sync("/finish_weight_update")
+
+    def close(self) -> None:
+        """Leave all groups."""
+        self._groups, self._weights = {}, {}
+
+
+@contextmanager
+def _faults_of(server: Server, way: str) -> Iterator[None]:
+    """What torch or vLLM says of a server that is gone or silent becomes an EngineFault."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise EngineFault(f"sync: {server} by {way}: {error}") from error
+
+
+class CudaTransfer:
+    """vLLM's own back-ends between GPUs; written after vLLM's source, never run."""
+
+    def __init__(self, name: Literal["nccl", "ipc"], address: str) -> None:
+        self.backend: str = name
+        self._address = address
+        self._weights: Mapping[str, torch.Tensor] = {}
+        self._senders: dict[Server, Any] = {}
+
+    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy them where they are; the trainer's own change while a server is started anew."""
+        self._weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def open(self, server: Server) -> None:
+        """Let vLLM's trainer side meet the server's workers."""
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+        if self.backend == "ipc":
+            info: Any = IPCTrainerInitInfo(rank=0)
+        else:
+            with _listener(self._address) as listener:
+                port = listener.getsockname()[1]
+            world = 1 + _world_size(server, 60.0)
+            info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
+        with _faults_of(server, self.backend):
+            self._senders[server] = WeightTransferTrainerFactory.trainer_init(
+                info, client=vllm_client(server), source=_source(self)
+            )
+
+    def send(self, server: Server) -> None:
+        """Let vLLM do all of it."""
+        with _faults_of(server, self.backend):
+            self._senders[server].send_weights()
+
+    def close(self) -> None:
+        """Leave all groups."""
+        for sender in self._senders.values():
+            sender.shutdown()
+        self._senders, self._weights = {}, {}
+
+
+def _source(cuda: CudaTransfer) -> Any:
+    from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+
+    class Held(WeightSource):
+        """What the transfer holds at the time."""
+
+        def metadata(self) -> list[Any]:
+            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in cuda._weights.items()]
+
+        def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+            return iter(cuda._weights.items())
+
+    return Held()
+
+
+def vllm_client(server: Server) -> Any:
+    """The client of vLLM, which can write handles of ipc, with our token and time-outs."""
+    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+
+    class Client(HTTPVLLMWeightSyncClient):
+        """Posts through `Server`."""
+
+        def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+            server.sync(f"/{path}", json)
+
+    return Client(server.url)
+
+
+def _listener(address: str) -> socket.socket:
+    try:
+        return socket.create_server((address, 0))
+    except OSError as error:
+        raise UserError(
+            f"engine option address: this machine cannot listen on {address!r}: {error}"
+        ) from error
+
+
+def _world_size(server: Server, timeout: float) -> int:
+    return int(server.call("GET", "/get_world_size", None, timeout, "sync")["world_size"])
+
+
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous copies on the CPU; tied weights become two, which safetensors wants."""
+    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in weights.items()}

@@ -1,0 +1,258 @@
+"""Log-probs of completions: which forward computes them, and the plain one.
+
+The plain forward has one row per completion, the shared one (`shared_forward`) computes a group's
+prompt once. Both run the towers once per prompt and give the same numbers.
+
+Legend: B rows (completions), T completion tokens, L = prompt + completion positions, H hidden,
+V vocab, N scored positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from vlmrl.forward.packing import rows_of
+from vlmrl.forward.shared_forward import shared_hidden
+from vlmrl.models.base import Family
+from vlmrl.schema import Encoded, MicroBatch
+
+log = logging.getLogger("vlmrl")
+
+TOLERANCE = {"float32": (1e-4, 1e-3), "bfloat16": (0.05, 0.1)}
+"""How far the shared forward may be off in log-probs and gradient; rounding is far below it."""
+
+CHUNK = 4096
+"""Rows of logits that exist at one time: bounds memory at CHUNK x V, whatever the batch."""
+
+
+def completion_logprobs(
+    model: Any,
+    family: Family,
+    micro: MicroBatch,
+    temperature: float,
+    pad_id: int,
+    shared: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of every completion token and the entropy at its position, both [B, T] float32.
+
+    Values outside `micro.mask` are 0. Entropies carry no gradient. Log-probs are those of the
+    distribution at the sampling temperature. `shared` computes every prompt once.
+    """
+    if shared:
+        hidden = shared_hidden(model, family, micro)
+    else:
+        hidden = _plain_hidden(model, family, micro, pad_id)
+    return scored_logprobs(hidden, family.head(model), micro, temperature)
+
+
+def scored_logprobs(
+    hidden: torch.Tensor, head: torch.nn.Module, micro: MicroBatch, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `completion_logprobs`, from the hidden states [N, H] that predict the scored tokens."""
+    device = hidden.device
+    targets = micro.token_ids[micro.mask].to(device)
+    logprob, entropy = head_logprobs(hidden, head, targets, temperature)
+    out = torch.zeros(micro.mask.shape, dtype=torch.float32, device=device)
+    index = micro.mask.to(device).nonzero(as_tuple=True)
+    return out.index_put(index, logprob), out.index_put(index, entropy)
+
+
+# ------------------------------------------------------------------------------------ the choice
+
+
+@dataclass
+class Sharing:
+    """Which micro-batches take the shared forward."""
+
+    setting: Literal["auto", "on", "low_memory", "off"]
+    """`auto`: where it pays. `on`: always. `low_memory`: see there. `off`: never."""
+    threshold: float
+    """It pays when the plain forward has at least this many times the tokens."""
+    possible: bool
+    """The family and its attention can."""
+    verified: bool | None = None
+    """Whether both forwards gave the same on the first micro-batch; None before that."""
+
+    def pays(self, micro: MicroBatch) -> bool:
+        """Whether the setting and the arithmetic speak for the shared forward."""
+        if self.setting in ("off", "low_memory") or not self.possible or self.verified is False:
+            return False
+        return self.setting == "on" or saving(micro) >= self.threshold
+
+    def judge(self, found: tuple[float, float], dtype: str) -> None:
+        """Take note of a `disagreement` of a model of this type; too large, it is said loudly."""
+        allowed = TOLERANCE[dtype]
+        self.verified = all(gap <= limit for gap, limit in zip(found, allowed, strict=True))
+        if not self.verified:
+            log.warning(
+                "SHARED FORWARD SWITCHED OFF: on the first batch it differs from the plain forward "
+                "by %.2g in log-probs (allowed: %.2g) and %.2g in the gradient (allowed: %.2g); "
+                "the run goes on with the plain forward",
+                *(number for pair in zip(found, allowed, strict=True) for number in pair),
+            )
+
+
+def saving(micro: MicroBatch) -> float:
+    """Tokens of the plain forward over those of the shared one: G(P + C) / (P + GC) for a group."""
+    prompts = torch.tensor([len(prompt.encoded.ids) for prompt in micro.prompts])
+    longest = int((prompts[micro.group] + micro.lengths).max())
+    return len(micro.group) * longest / int(prompts.sum() + micro.lengths.sum())
+
+
+def disagreement(
+    model: Any, family: Family, micro: MicroBatch, temperature: float, pad_id: int
+) -> tuple[float, float]:
+    """How far the shared forward is from the plain one on a few rows of `micro`.
+
+    Mean absolute difference of the log-probs, and norm of the difference of the gradients (of a sum
+    with alternating signs, by the smaller trainable weights) over the plain gradient's norm.
+    """
+    few = _few_rows(micro)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    weights = [p for p in trainable if p.numel() <= SMALL] or trainable
+    signs = torch.tensor([1.0, -1.0, -1.0]).repeat(few.mask.numel())[: int(few.mask.sum())]
+    logprobs, gradients = [], []
+    with torch.enable_grad(), _without_dropout(model):
+        for shared in (False, True):
+            out, _ = completion_logprobs(model, family, few, temperature, pad_id, shared)
+            scored = out[few.mask.to(out.device)]
+            grads = torch.autograd.grad(
+                (scored * signs.to(out.device)).sum(), weights, allow_unused=True
+            )
+            logprobs.append(scored.detach())
+            gradients.append(torch.cat([g.float().flatten() for g in grads if g is not None]))
+    gap = (logprobs[1] - logprobs[0]).abs().mean()
+    norm = gradients[0].norm().clamp_min(torch.finfo(torch.float32).tiny)
+    return gap.item(), ((gradients[1] - gradients[0]).norm() / norm).item()
+
+
+SMALL = 2**22
+"""Weights of up to this many numbers take part in the comparison: norms, biases, adapters."""
+
+
+def _few_rows(micro: MicroBatch) -> MicroBatch:
+    """Up to two completions of each of the two groups with most of them."""
+    groups = torch.bincount(micro.group).argsort(descending=True, stable=True)[:2]
+    rows = [(micro.group == group).nonzero()[:2, 0] for group in groups]
+    return rows_of(micro, torch.cat(rows))
+
+
+@contextlib.contextmanager
+def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
+    """Training mode (checkpointing is on, if it is configured), but deterministic."""
+    training = model.training
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+# -------------------------------------------------------------------------------------- the head
+
+
+def head_logprobs(
+    hidden: torch.Tensor, head: torch.nn.Module, targets: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-prob of each target and the entropy, [N] float32 each, from hidden states [N, H].
+
+    No more than CHUNK x V logits exist at one time; the backward recomputes them.
+    """
+    if getattr(head, "bias", None) is not None:
+        raise ValueError("language-model heads with a bias are not supported")
+    weight: torch.Tensor = head.weight  # type: ignore[assignment]
+    return _HeadLogProbs.apply(hidden, weight, targets, temperature)
+
+
+class _HeadLogProbs(torch.autograd.Function):
+    """log softmax(h Wᵀ / τ)[target] and the entropy, chunk by chunk, with one dW buffer.
+
+    Checkpointing each chunk instead would make a fresh [V, H] gradient per chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, tau: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropies, normalisers = [], [], []
+        for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
+            logits = (h.to(weight.dtype) @ weight.T).float() / tau
+            normaliser = logits.logsumexp(-1)
+            logprobs.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
+            logits.sub_(normaliser[:, None])
+            entropies.append(-(logits.exp() * logits).sum(-1))
+            normalisers.append(normaliser)
+        ctx.save_for_backward(hidden, weight, targets, torch.cat(normalisers))
+        ctx.tau = tau
+        entropy = torch.cat(entropies)
+        ctx.mark_non_differentiable(entropy)
+        return torch.cat(logprobs), entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, targets, normalisers = ctx.saved_tensors
+        need_hidden, need_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if need_hidden else None
+        grad_weight = torch.zeros_like(weight) if need_weight else None
+        for start in range(0, len(targets), CHUNK):
+            part = slice(start, start + CHUNK)
+            h = hidden[part].to(weight.dtype)
+            # d logp / d logits = onehot(target) - softmax, over the temperature
+            logits = (h @ weight.T).float() / ctx.tau
+            grad = logits.sub_(normalisers[part, None]).exp_().neg_()
+            grad[torch.arange(len(h), device=h.device), targets[part]] += 1
+            grad = (grad * (grads[0][part, None] / ctx.tau)).to(weight.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = (grad @ weight).to(hidden.dtype)
+            if grad_weight is not None:
+                grad_weight.addmm_(grad.T, h)
+        return grad_hidden, grad_weight, None, None
+
+
+# ----------------------------------------------------------------------------- the plain forward
+
+
+def _plain_hidden(model: Any, family: Family, micro: MicroBatch, pad_id: int) -> torch.Tensor:
+    """Hidden states [N, H] that predict the scored tokens, in the order of `mask.nonzero()`."""
+    device = next(model.parameters()).device
+    encoded = [prompt.encoded for prompt in micro.prompts]
+    features = family.tower_features(model, encoded)
+    features = family.spread(features, encoded, micro.group.tolist())
+    ids, attention, positions, first = _rows(encoded, micro, pad_id)
+    hidden = family.decode(
+        model, ids.to(device), attention.to(device), positions.to(device), features
+    )
+    scored, where = micro.mask.nonzero(as_tuple=True)
+    return hidden[scored.to(device), (first[scored] + where).to(device)]
+
+
+def _rows(
+    encoded: Sequence[Encoded], micro: MicroBatch, pad_id: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Right-padded rows [prompt | completion]: ids and mask [B, L], positions [A, B, L].
+
+    Also, per row, the index whose hidden state predicts the first completion token.
+    """
+    prompt_lengths = torch.tensor([len(encoded[i].ids) for i in micro.group.tolist()])
+    lengths = prompt_lengths + micro.lengths
+    rows, longest = len(prompt_lengths), int(lengths.max())
+    axes = encoded[0].position_ids.shape[0]
+    ids = torch.full((rows, longest), pad_id, dtype=torch.long)
+    positions = torch.zeros((axes, rows, longest), dtype=torch.long)
+    for row, which in enumerate(micro.group.tolist()):
+        prompt, start, end = encoded[which], int(prompt_lengths[row]), int(lengths[row])
+        ids[row, :start] = torch.tensor(prompt.ids)
+        ids[row, start:end] = micro.token_ids[row, : end - start]
+        positions[:, row, :start] = prompt.position_ids
+        positions[:, row, start:end] = prompt.next_position + torch.arange(end - start)
+    attention = (torch.arange(longest) < lengths[:, None]).long()
+    return ids, attention, positions, prompt_lengths - 1

@@ -1,0 +1,98 @@
+"""The low-memory forward: a prompt once, then its completions one at a time.
+
+The prompt's keys and values are cut off from its graph. Every completion is run behind them and
+back, and adds to their gradients; last, the prompt is run back from those. Memory holds the
+activations of one prompt and one completion, whatever the size of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from vlmrl.forward.logprobs import scored_logprobs
+from vlmrl.forward.packing import rows_of
+from vlmrl.forward.shared_attention import sharing
+from vlmrl.forward.shared_layout import Layout
+from vlmrl.models.base import Family
+from vlmrl.schema import Encoded, MicroBatch
+
+
+def one_by_one(
+    model: Any,
+    family: Family,
+    micro: MicroBatch,
+    temperature: float,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
+    """Every row of `micro`: number, itself as a micro-batch, log-probs and entropies [1, T].
+
+    The caller runs the backward of one before it asks for the next. Not with gradient
+    checkpointing: there transformers fills no cache.
+    """
+    for which, prompt in enumerate(micro.prompts):
+        with autocast():
+            prefix = _prefix(model, family, prompt.encoded)
+        for row in (micro.group == which).nonzero():
+            part = rows_of(micro, row)
+            tokens = part.token_ids[0, : int(part.lengths)]
+            with autocast():
+                hidden = _behind(prefix, model, family, prompt.encoded, tokens)
+                scored = hidden[part.mask[0, : len(tokens)].to(hidden.device)]
+                logprobs = scored_logprobs(scored, family.head(model), part, temperature)
+            yield int(row), part, *logprobs
+        _carry_on(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """What completions need of their prompt, as computed and as leaves of their own graphs.
+
+    The last hidden state [1, H], then keys and values [1, K, P, D] of every layer.
+    """
+
+    computed: tuple[torch.Tensor, ...]
+    leaves: tuple[torch.Tensor, ...]
+
+
+def _prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
+    device = next(model.parameters()).device
+    ids = torch.tensor([prompt.ids], device=device)
+    positions = prompt.position_ids[:, None].to(device)
+    features = family.spread(family.tower_features(model, [prompt]), [prompt], [0])
+    cache = DynamicCache()
+    hidden = family.decode(model, ids, torch.ones_like(ids), positions, features, cache)
+    layers: list[Any] = cache.layers
+    computed = (hidden[:, -1], *(x for layer in layers for x in (layer.keys, layer.values)))
+    return _Prefix(computed, tuple(x.detach().requires_grad_() for x in computed))
+
+
+def _behind(
+    prefix: _Prefix, model: Any, family: Family, prompt: Encoded, tokens: torch.Tensor
+) -> torch.Tensor:
+    """Hidden states [C, H] that predict the `tokens` [C] of one completion."""
+    first, *layers = prefix.leaves
+    ids = tokens[None, :-1].to(first.device)
+    if not ids.numel():
+        return first
+    sizes = torch.tensor([len(prompt.ids)]), torch.tensor([0]), torch.tensor([ids.shape[1]])
+    steps = prompt.next_position + torch.arange(ids.shape[1], device=ids.device)
+    positions = steps.expand(len(prompt.position_ids), 1, -1)
+    keys_values = tuple(zip(layers[::2], layers[1::2], strict=True))
+    with sharing(Layout.of(*sizes).to(first.device), keys_values):
+        hidden = family.decode(model, ids, torch.ones_like(ids), positions, None)
+    return torch.cat([first, hidden[0]])
+
+
+def _carry_on(prefix: _Prefix) -> None:
+    """The prompt's backward, from the gradients that the completions left."""
+    pairs = zip(prefix.computed, prefix.leaves, strict=True)
+    used = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
+    if used:
+        outputs, gradients = zip(*used, strict=True)
+        torch.autograd.backward(outputs, gradients)

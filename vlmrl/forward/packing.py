@@ -1,0 +1,232 @@
+"""Rollouts and advantages -> batches of micro-batches under a token budget.
+
+Groups stay together (their prompt can be forwarded once) and denominators are fixed here, before
+the first forward: how a batch is cut never changes the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
+from vlmrl.system import distributed
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One kept rollout with its numbers, and its prompt's position in the batch."""
+
+    position: int
+    prompt: Prompt
+    completion: Completion
+    advantage: float
+    weight: float
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        return len(self.prompt.encoded.ids), len(self.completion.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """How many tokens a forward may compute, and how they are counted."""
+
+    tokens: int
+    sharing: bool
+
+    def cost(self, rows: Sequence[_Row]) -> int:
+        """Tokens that one forward of these rows computes."""
+        prompts, completions = zip(*(row.lengths for row in rows), strict=True)
+        if self.sharing:
+            return sum({row.position: row.lengths[0] for row in rows}.values()) + sum(completions)
+        return len(rows) * (max(prompts) + max(completions))
+
+
+def pack(
+    rollouts: Rollouts,
+    advantages: Advantages,
+    *,
+    updates: int,
+    micro_tokens: int,
+    max_tokens: int,
+    sharing: bool = False,
+    rank: int | None = None,
+) -> list[TrainBatch]:
+    """One TrainBatch per optimizer update, each with its own denominators.
+
+    Groups are dealt, in order, to `updates` updates of near-equal size. Rollouts that are not
+    kept are left out of forward, loss and denominators; an update without any kept rollout is
+    left out of the list, so the list is empty when nothing is kept.
+
+    `micro_tokens` bounds a micro-batch's rows * (longest prompt + longest completion): prompt
+    copies and padding count. With `sharing`, for the shared forward, it bounds what that computes:
+    every prompt once, no padding. A group that exceeds it by itself is cut between completions; a
+    completion never is. `max_tokens` is the configured limit of a completion, for the loss.
+
+    With a `rank`, its micro-batches are of the prompts that are at home there, perhaps none; the
+    denominators and the number of batches are those of all ranks.
+    """
+    groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
+    batches = []
+    for number in range(updates):
+        start, stop = (len(groups) * n // updates for n in (number, number + 1))
+        kept = [group for group in groups[start:stop] if group]
+        if kept:
+            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens, rank))
+    return batches
+
+
+def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
+    """Only these rows [.] of a micro-batch, with the prompts that they need."""
+    used, group = micro.group[rows].unique(return_inverse=True)
+    tensors = {
+        field.name: value[rows]
+        for field in fields(micro)
+        if isinstance(value := getattr(micro, field.name), torch.Tensor)
+    }
+    prompts = tuple(micro.prompts[i] for i in used.tolist())
+    return replace(micro, **{**tensors, "prompts": prompts, "group": group})
+
+
+def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
+    """The batch in smaller micro-batches, cut between completions until each fits."""
+    return replace(
+        batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
+    )
+
+
+def filled(
+    batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
+) -> TrainBatch:
+    """The batch with field `name` of its micro-batches computed from them."""
+
+    def fill(micro: MicroBatch) -> MicroBatch:
+        change: dict[str, Any] = {name: compute(micro)}
+        return replace(micro, **change)
+
+    return replace(batch, micro=tuple(map(fill, batch.micro)))
+
+
+def num_tokens(micro: MicroBatch) -> int:
+    """Tokens of the plain forward: rows * (longest prompt + longest completion)."""
+    prompts = max(len(prompt.encoded.ids) for prompt in micro.prompts)
+    return len(micro.group) * (prompts + int(micro.lengths.max()))
+
+
+def _halves(micro: MicroBatch, micro_tokens: int) -> Iterator[MicroBatch]:
+    if (rows := len(micro.group)) == 1 or num_tokens(micro) <= micro_tokens:
+        yield micro
+        return
+    for part in torch.arange(rows).tensor_split(2):
+        yield from _halves(rows_of(micro, part), micro_tokens)
+
+
+def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
+    rows = []
+    for g, completion in enumerate(rollouts.completions[p]):
+        if not advantages.kept[p, g]:
+            continue
+        if len(completion.logprobs) != len(completion.token_ids):
+            raise ValueError(
+                f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
+                f"but {len(completion.logprobs)} sampling log-probs"
+            )
+        value, weight = advantages.values[p, g].item(), advantages.weights[p, g].item()
+        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight))
+    return rows
+
+
+def _batch(
+    groups: list[list[_Row]], budget: _Budget, max_tokens: int, rank: int | None
+) -> TrainBatch:
+    rows = [row for group in groups for row in group]
+    own = [group for group in groups if rank is None or group[0].prompt.home == rank]
+    return TrainBatch(
+        micro=tuple(_micro(cut) for cut in _cuts(own, budget)),
+        num_tokens=sum(len(row.completion.token_ids) for row in rows),
+        num_rollouts=len(rows),
+        max_tokens=max_tokens,
+    )
+
+
+def _cuts(groups: list[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
+    # Neighbours of like length waste the least padding; the longest come first, so that a lack of
+    # memory shows at once.
+    pieces = [piece for group in groups for piece in _pieces(group, budget)]
+    pieces.sort(key=lambda piece: budget.cost(piece) / len(piece), reverse=True)
+    yield from _fill(pieces, budget)
+
+
+def _pieces(group: list[_Row], budget: _Budget) -> list[list[_Row]]:
+    if budget.cost(group) <= budget.tokens:
+        return [group]
+    return list(_fill([[row] for row in group], budget))
+
+
+def _fill(pieces: Sequence[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
+    current: list[_Row] = []
+    for piece in pieces:
+        if current and budget.cost(current + piece) > budget.tokens:
+            yield current
+            current = []
+        current = current + piece
+    if current:
+        yield current
+
+
+def _micro(rows: list[_Row]) -> MicroBatch:
+    prompts = {row.position: row.prompt for row in rows}
+    index = {position: i for i, position in enumerate(prompts)}
+    ids = [torch.tensor(row.completion.token_ids, dtype=torch.long) for row in rows]
+    logprobs = [torch.tensor(row.completion.logprobs, dtype=torch.float32) for row in rows]
+    lengths = torch.tensor([len(i) for i in ids])
+    pad = torch.nn.utils.rnn.pad_sequence
+    return MicroBatch(
+        prompts=tuple(prompts.values()),
+        group=torch.tensor([index[row.position] for row in rows]),
+        token_ids=pad(ids, batch_first=True),
+        mask=torch.arange(int(lengths.max())) < lengths[:, None],
+        sampling_logprobs=pad(logprobs, batch_first=True),
+        advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32),
+        weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
+    )
+
+
+def evened(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+    """The batches with as many micro-batches as the rank that has most: empty ones are added."""
+    counts = distributed.gather([len(batch.micro) for batch in batches])
+    if all(of_rank == counts[0] for of_rank in counts):
+        return list(batches)
+    some = next((batch.micro[0] for batch in batches if batch.micro), None)
+    told = distributed.gather(None if some is None else _emptied(some))
+    empty = next(micro for micro in told if micro is not None)
+    return [
+        replace(batch, micro=(*batch.micro, *[empty] * (max(of_ranks) - len(batch.micro))))
+        for batch, of_ranks in zip(batches, zip(*counts, strict=True), strict=True)
+    ]
+
+
+def _emptied(micro: MicroBatch) -> MicroBatch:
+    """One row of a one-token prompt, of which no token carries loss."""
+    prompt = micro.prompts[0]
+    encoded = replace(
+        prompt.encoded,
+        ids=prompt.encoded.ids[:1],
+        compact_ids=prompt.encoded.ids[:1],
+        tensors={},
+        position_ids=prompt.encoded.position_ids[:, :1],
+        next_position=1,
+    )
+    return MicroBatch(
+        prompts=(replace(prompt, encoded=encoded, media=()),),
+        group=torch.zeros(1, dtype=torch.long),
+        token_ids=torch.tensor([prompt.encoded.ids[:1]]),
+        mask=torch.zeros(1, 1, dtype=torch.bool),
+        sampling_logprobs=torch.zeros(1, 1),
+        advantages=torch.zeros(1, 1),
+        weights=torch.zeros(1),
+    )

@@ -1,0 +1,57 @@
+"""The shared forward: every prompt once, its completions behind it, all groups in one packed row.
+
+In a group all completions have one prompt. The plain forward computes it once per completion, this
+one once: G(P + C) tokens become P + GC. Log-probs and gradients are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vlmrl.forward.shared_attention import sharing
+from vlmrl.forward.shared_layout import Layout
+from vlmrl.models.base import Family
+from vlmrl.schema import Encoded, MicroBatch
+
+
+def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor:
+    """Hidden states [N, H] that predict the scored tokens, in the order of `micro.mask.nonzero()`.
+
+    `shared_attention.install` has been called on the model.
+    """
+    device = next(model.parameters()).device
+    encoded = [prompt.encoded for prompt in micro.prompts]
+    layout, ids, positions, scored = packed_row(encoded, micro, device)
+    features = family.spread(family.tower_features(model, encoded), encoded, range(len(encoded)))
+    with sharing(layout):
+        # Without a mask of ones some models take restarting positions for other sequences.
+        hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
+    return hidden[0].index_select(0, scored)
+
+
+def packed_row(
+    encoded: list[Encoded], micro: MicroBatch, device: torch.device
+) -> tuple[Layout, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Layout, ids [1, L], positions [A, 1, L], and the places [N] that predict the scored tokens.
+
+    The last token of a completion predicts nothing and is left out. A completion's positions go on
+    where its prompt's end.
+    """
+    group, lengths = micro.group, (micro.lengths - 1).clamp(min=0)
+    layout = Layout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
+    row, step = (torch.arange(int(lengths.max())) < lengths[:, None]).nonzero(as_tuple=True)
+    place = layout.row_start[row] + step
+    prompts = layout.prompts.index[layout.prompts.real]
+    ids = torch.empty(layout.length, dtype=torch.long)
+    ids[prompts] = torch.tensor([i for e in encoded for i in e.ids])
+    ids[place] = micro.token_ids[row, step]
+    positions = torch.empty((encoded[0].position_ids.shape[0], layout.length), dtype=torch.long)
+    positions[:, prompts] = torch.cat([e.position_ids for e in encoded], 1)
+    follow = torch.tensor([e.next_position for e in encoded])
+    positions[:, place] = follow[group[row]] + step
+    row, step = micro.mask.nonzero(as_tuple=True)
+    last = layout.prompt_end[group[row]] - 1
+    scored = torch.where(step > 0, layout.row_start[row] + step - 1, last)
+    return layout.to(device), ids[None].to(device), positions[:, None].to(device), scored.to(device)

@@ -1,0 +1,297 @@
+"""Recordings: any common file to mono float32 at one rate, or a MediaError that names it and says why.
+
+Channels are averaged, loudness is left as it is (a quiet recording stays quiet, silence stays
+silence). What a plain reader returns without a word is refused here: no samples, NaN, a file that
+holds less than its header promises, a recording longer than allowed. libsndfile reads WAV, FLAC, Ogg
+and MP3; FFmpeg the rest (MP4, WebM, AAC) and the sound of clips.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import av
+import numpy as np
+import soundfile
+import soxr
+
+from vlmrl.config import AudioConfig
+from vlmrl.errors import MediaError
+from vlmrl.media.access import NOT_THE_FILES_FAULT, Access, open_media
+from vlmrl.media_types import Recording
+from vlmrl.schema import Media
+
+MIN_SECONDS = 0.1
+"""A shorter recording is filled up with silence: towers make no token of less."""
+RATES = (1000, 768000)
+MAX_CHANNELS = 64
+PREROLL_SECONDS = 1
+"""Decoded and thrown away before a part: an MP3 frame right after a jump lacks what it builds on."""
+BLOCK = 65536
+"""Samples read at a time."""
+
+# Demuxers of plain files: others of FFmpeg's (playlists) open further files and addresses.
+CONTAINERS = "mov,mp4,m4a,3gp,matroska,webm,mp3,aac,ogg,flac,wav,aiff,avi,mpegts,mpeg,flv,asf,amr"
+_UNKNOWN_SIZE = 0x7FFFF000
+"""Sizes from here on are what programs write that do not know how much will follow."""
+
+
+def load_audio(
+    media: Media, access: Access | None = None, config: AudioConfig | None = None
+) -> Recording:
+    """The recording from `media.start` to `media.end` (seconds), which may lie beyond its end.
+
+    Raises:
+        MediaError: it cannot be opened (`open_media`), is damaged, empty, too long or no recording,
+            or ends before `start`; the message names the file and the reason.
+    """
+    config = config or AudioConfig()
+    with open_media(media, access or Access()) as stream:
+        _refuse_cut(stream, media.name)
+        try:
+            blocks, rate = _opened_by_soundfile(stream, media, config)
+        except soundfile.LibsndfileError:
+            stream.seek(0, os.SEEK_END)  # forget what is buffered: the descriptor was moved
+            stream.seek(0)
+            return _by_av(stream, media, config, sound=False)
+        try:
+            return _recording(blocks, rate, media, config)
+        except soundfile.LibsndfileError as error:
+            raise MediaError(f"{media.name}: damaged recording: {error}") from error
+
+
+def load_sound(
+    media: Media, access: Access | None = None, config: AudioConfig | None = None
+) -> Recording | None:
+    """The sound of a clip from `media.start` to `media.end`, seconds from its first picture.
+
+    None if there is none: no audio track, or one that holds nothing in this part. Where the track
+    begins later than the pictures there is silence first.
+
+    Raises:
+        MediaError: as `load_audio`.
+    """
+    with open_media(media, access or Access()) as stream:
+        try:
+            return _by_av(stream, media, config or AudioConfig(), sound=True)
+        except _Silent:
+            return None
+
+
+class _Silent(MediaError):
+    """There is no audio track, or nothing on it where it is wanted."""
+
+
+# ----------------------------------------------------------------------------------- libsndfile
+
+
+def _refuse_cut(stream: BinaryIO, name: str) -> None:
+    """Raise if there is nothing, or less in a WAV file than it says; libsndfile reads that as whole."""
+    try:
+        start = stream.read(4)
+        if not start:
+            raise MediaError(f"{name}: is empty")
+        if start != b"RIFF" or stream.read(8)[4:] != b"WAVE":
+            return
+        while len(header := stream.read(8)) == 8:
+            kind, size = struct.unpack("<4sI", header)
+            if kind == b"data":
+                at = stream.tell()
+                there = stream.seek(0, 2) - at
+                if there < size < _UNKNOWN_SIZE:
+                    raise MediaError(
+                        f"{name}: is cut off: {there} bytes of sound where the header promises {size}"
+                    )
+                return
+            stream.seek(size + size % 2, 1)
+    finally:
+        stream.seek(0)
+
+
+def _opened_by_soundfile(
+    stream: BinaryIO, media: Media, config: AudioConfig
+) -> tuple[Iterator[np.ndarray], int]:
+    """Blocks of mono samples from the start of the wanted part on, and their rate.
+
+    Raises:
+        LibsndfileError: libsndfile does not know such a file.
+    """
+    file = soundfile.SoundFile(_native(stream), closefd=False)
+    _check_header(media.name, file.samplerate, file.channels)
+    known = file.frames < 2**62  # else a stream of unknown length
+    first, last = _bounds(media, file.samplerate)
+    end = file.frames if last is None else min(last, file.frames)
+    if known:
+        _check_length(media, first, end, file.frames, file.samplerate, config)
+    return _soundfile_blocks(file, media.name, first, end, known), file.samplerate
+
+
+def _native(stream: BinaryIO) -> BinaryIO | int:
+    """What libsndfile reads fastest: a file itself by its descriptor, without a call here per read."""
+    if isinstance(stream, io.BytesIO):
+        return stream
+    number = stream.fileno()
+    os.lseek(number, 0, os.SEEK_SET)  # `seek` of a buffered stream need not move the file's own
+    return number
+
+
+def _mono(block: np.ndarray) -> np.ndarray:
+    """The mean [N] over the channels of [N, C], channel by channel: numpy's is slow on short rows."""
+    if block.shape[1] == 1:
+        return block[:, 0]
+    total = block[:, 0] + block[:, 1]
+    for channel in range(2, block.shape[1]):
+        total += block[:, channel]
+    total /= block.shape[1]
+    return total
+
+
+def _soundfile_blocks(
+    file: soundfile.SoundFile, name: str, first: int, end: int, known: bool
+) -> Iterator[np.ndarray]:
+    at = max(0, first - file.samplerate * PREROLL_SECONDS)
+    if at:
+        file.seek(at)
+    while at < end:
+        block = file.read(min(BLOCK, end - at), dtype="float32", always_2d=True)
+        if not len(block):
+            break
+        yield _mono(block[max(0, first - at) :])
+        at += len(block)
+    if known and at < end:
+        raise MediaError(f"{name}: is cut off: {at} samples where the header promises {end}")
+
+
+# --------------------------------------------------------------------------------------- FFmpeg
+
+
+def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> Recording:
+    """The recording by FFmpeg; as a clip's `sound`, time counts from the first picture."""
+    try:
+        with av.open(stream, options={"format_whitelist": CONTAINERS}) as container:
+            if not container.streams.audio:
+                raise _Silent(f"{media.name}: has no audio track")
+            track = container.streams.audio[0]
+            _check_header(media.name, track.rate, track.channels)
+            zero = container.streams.video[0] if sound and container.streams.video else track
+            origin = _seconds(zero, zero.start_time)
+            first, last = _bounds(media, track.rate)
+            total = None
+            if track.duration is not None:
+                length = _seconds(track, track.start_time) - origin
+                length += _seconds(track, track.duration)
+                total = round(length * track.rate)
+                last = total if last is None else min(last, total)
+                _check_length(media, first, last, total, track.rate, config)
+            blocks = _av_blocks(container, origin, media, (first, last), total is not None)
+            return _recording(blocks, track.rate, media, config)
+    except (av.FFmpegError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise MediaError(f"{media.name}: damaged or no recording: {reason}") from error
+
+
+def _seconds(track: Any, ticks: int | None) -> float:
+    return float((ticks or 0) * (track.time_base or 1))
+
+
+def _av_blocks(
+    container: Any, origin: float, media: Media, part: tuple[int, int | None], promised: bool
+) -> Iterator[np.ndarray]:
+    """Mono samples of a part, counted from `origin`; before the track begins, silence.
+
+    `promised`: the file says that they are there.
+    """
+    first, last = part
+    track = container.streams.audio[0]
+    planes = av.AudioResampler(format="fltp")
+    at: int | None = None
+    if first:
+        seconds = max(0.0, first / track.rate - PREROLL_SECONDS) + origin
+        container.seek(int(seconds * 1e6))
+    for frame in container.decode(track):
+        block = np.concatenate([f.to_ndarray() for f in planes.resample(frame)], 1).mean(0)
+        if at is None:
+            at = round((_seconds(frame, frame.pts) - origin) * track.rate)
+            yield from _silence(at - first)
+        begin, at = max(0, first - at), at + len(block)
+        if last is not None and at >= last:
+            yield block[begin : max(begin, len(block) - (at - last))]
+            return
+        yield block[begin:]
+    if promised and at is not None and last is not None and at < last - MIN_SECONDS * track.rate:
+        seconds = (at / track.rate, last / track.rate)
+        raise MediaError(
+            "{}: is cut off: ends at {:.2f} s, not {:.2f} s".format(media.name, *seconds)
+        )
+
+
+def _silence(count: int) -> Iterator[np.ndarray]:
+    for start in range(0, count, BLOCK):
+        yield np.zeros(min(BLOCK, count - start), np.float32)
+
+
+# ------------------------------------------------------------------------------------ both paths
+
+
+def _bounds(media: Media, rate: int) -> tuple[int, int | None]:
+    """First sample of the wanted part, and the one after its last (None: to the end)."""
+    start, end = media.start or 0.0, media.end
+    if start < 0 or (end is not None and end <= start):
+        raise MediaError(f"{media.name}: no stretch of time from {start:g} s to {end:g} s")
+    return round(start * rate), None if end is None else round(end * rate)
+
+
+def _check_header(name: str, rate: int, channels: int) -> None:
+    if not RATES[0] <= rate <= RATES[1]:
+        raise MediaError(f"{name}: {rate} samples a second; {RATES[0]} to {RATES[1]} are read")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise MediaError(f"{name}: {channels} channels; 1 to {MAX_CHANNELS} are read")
+
+
+def _check_length(
+    media: Media, first: int, end: int, total: int, rate: int, config: AudioConfig
+) -> None:
+    if total and first >= total:
+        raise _Silent(
+            f"{media.name}: ends at {total / rate:g} s, before the part from {media.start:g} s"
+        )
+    if end - first > config.max_seconds * rate:
+        raise _too_long(media, f"{(end - first) / rate:.2f} s", config)
+
+
+def _too_long(media: Media, length: str, config: AudioConfig) -> MediaError:
+    otherwise = "; data.video.sound: false leaves it out" if media.kind == "video" else ""
+    return MediaError(
+        f"{media.name}: {length} of sound exceed data.audio.max_seconds ({config.max_seconds:g} s)"
+        f"{otherwise}"
+    )
+
+
+def _recording(
+    blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioConfig
+) -> Recording:
+    """The blocks as one recording at the wanted rate, at least MIN_SECONDS long."""
+    parts: list[np.ndarray] = []
+    count = 0
+    for block in blocks:
+        count += len(block)
+        if count > config.max_seconds * rate + 1:
+            raise _too_long(media, f"more than {config.max_seconds:g} s", config)
+        parts.append(block)
+    if not count:
+        raise _Silent(f"{media.name}: holds no samples")
+    samples = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    if not np.isfinite(samples).all():
+        raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")
+    if rate != config.rate:
+        samples = soxr.resample(samples, rate, config.rate)
+    missing = int(MIN_SECONDS * config.rate) - len(samples)
+    if missing > 0:
+        samples = np.pad(samples, (0, missing))
+    return Recording(np.ascontiguousarray(samples, np.float32), config.rate)

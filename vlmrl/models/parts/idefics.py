@@ -1,0 +1,125 @@
+"""What SmolVLM and Idefics3 share: a grid of tiles with row and column tokens, then the whole picture.
+
+They publish no format for boxes in their reports; Smol2Operator, the makers' own training of SmolVLM2
+to point, uses numbers from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
+from vlmrl.models.parts.tiled_image import PictureFamily
+from vlmrl.schema import Space
+
+IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
+GRID = 2
+"""Most rows and columns of a small model's grid."""
+PLACES = tuple(f"<row_{r + 1}_col_{c + 1}>" for r in range(6) for c in range(6))
+SMALL_TOKENS = (IMAGE, AROUND, WHOLE, *(p for p in PLACES if int(p[5]) <= GRID >= int(p[-2])))
+"""Of a small model's tokenizer."""
+TURN_END = "<end_of_utterance>"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}:"
+    "{% if message['content'] is string %} {{ message['content'] }}{% else %}"
+    "{% if message['content'][0]['type'] != 'image' %} {% endif %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+VISION = {
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 84,
+    "patch_size": 14,
+    "initializer_range": 0.05,
+}
+
+
+@dataclass(frozen=True)
+class IdeficsFamily(PictureFamily):
+    """Base of both.
+
+    `pixel_values`: [1, tiles, 3, side, side]; `pixel_attention_mask`: int64 [1, tiles, side, side].
+    """
+
+    space: ClassVar[Space] = "norm1"
+    placeholder: ClassVar[str] = IMAGE
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, AROUND, WHOLE, *PLACES)
+    language_model: ClassVar[str] = "model.text_model"
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_model.",),
+        "projector": ("model.connector.",),
+        "language": ("model.text_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ENCODER_LINEAR,
+        "projector": ("proj",),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.text_model.layers",
+        "model.vision_model.encoder.layers",
+    )
+    shared: ClassVar[bool] = True
+    tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """The tokens of each tile."""
+        images = processor.image_processor
+        tiles = 1
+        if images.do_image_splitting:
+            side = images.max_image_size["longest_edge"]
+            longest = images.size["longest_edge"] if images.do_resize else max(width, height)
+            tiles = _tiles(width, height, longest, side)
+        return tiles * processor.image_seq_len
+
+    def picture_features(
+        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
+    ) -> torch.Tensor:
+        """[tokens of all pictures, H]."""
+        pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
+        out = model.model.get_image_features(
+            pixel_values=pixels.to(model.device),
+            pixel_attention_mask=seen.to(model.device),
+            return_dict=True,
+        )
+        # [tiles, tokens, H] or, since transformers 5.20, a list of [tokens, H], one of each prompt.
+        return torch.cat(tuple(out.pooler_output))
+
+
+def small_sizes(config: Any) -> dict[str, Any]:
+    """Options of a small model's image processor: tiles of the tower's size, at most GRID a side."""
+    side = config.vision_config.image_size
+    return {"size": {"longest_edge": GRID * side}, "max_image_size": {"longest_edge": side}}
+
+
+def tile_tokens(config: Any) -> int:
+    """The tokens of one tile."""
+    vision = config.vision_config
+    return (vision.image_size // vision.patch_size // config.scale_factor) ** 2
+
+
+def _tiles(width: int, height: int, longest: int, side: int) -> int:
+    """The processor's steps, in its own arithmetic: its `get_number_of_image_patches` differs by some.
+
+    The longer edge is made `longest`, then both are rounded up to whole tiles; of more tiles than
+    one the whole picture is shown once more.
+    """
+    landscape = width >= height
+    ratio = width / height
+    long, short = longest, int(longest / ratio if landscape else longest * ratio)
+    short = max(short + short % 2, 1)
+    ratio = long / short if landscape else short / long
+    long = math.ceil(long / side) * side
+    short = math.ceil(int(long / ratio if landscape else long * ratio) / side) * side
+    if max(long, short) <= side:
+        return 1
+    return (long // side) * (short // side) + 1

@@ -1,0 +1,153 @@
+"""What families with a vision tower of square tiles and plain positions share.
+
+A picture becomes one or several tiles of one size; which, and which tokens stand around them, the
+HF processor says. So it is asked, once per prompt, and nothing of it is written down again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.media_types import Decoded, Picture
+from vlmrl.models.base import Family
+from vlmrl.models.parts import media_features
+from vlmrl.models.parts.chat import user_turn
+from vlmrl.models.small import image_models
+from vlmrl.schema import Encoded, Frame, Sample
+
+
+@dataclass(frozen=True)
+class PictureFamily(Family):
+    """Base of such families. A subclass says how the model makes features of pictures."""
+
+    placeholder: ClassVar[str]
+    """The token that the chat template puts in a picture's place."""
+    language_model: ClassVar[str] = "model.language_model"
+    """Path of the decoder, to which embeddings are given."""
+    small: ClassVar[image_models.Small]
+    """What a small model of the family looks like."""
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """A small model of this architecture, see `Family.build`."""
+        model, tokenizer = image_models.build(self.small, build, corpus, seed)
+        processor = self.small_processor(model.config, tokenizer)
+        model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
+        return model, processor
+
+    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+        """The processor of a small model of this config."""
+        raise TypeError(f"{type(self).__name__} must define small_processor")
+
+    def picture_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+        """Features of all pictures of all prompts, in order, as a tensor [..., H]."""
+        raise TypeError(f"{type(self).__name__} must define picture_features")
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """See `user_turn`."""
+        return user_turn(self, processor, sample, instruction)
+
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+        """Ids and tensors of one prompt, as the HF processor makes them of this prompt alone.
+
+        Positions count from 0 [1, T]. What the tensors are the family's own file says.
+
+        Raises:
+            UserError: the placeholders are not as many as the pictures, or one is refused.
+        """
+        special = adds_special_tokens(processor, text)
+        compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
+        places = compact.count(processor.tokenizer.convert_tokens_to_ids(self.placeholder))
+        if places != len(media):
+            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        try:
+            out = processor(
+                text=[text],
+                images=list(media) or None,
+                add_special_tokens=special,
+                return_tensors="pt",
+            )
+        except ValueError as error:
+            raise UserError(f"its images are refused: {error}") from error
+        ids = out.pop("input_ids")[0].tolist()
+        tensors = {key: out[key] for key in self.tensor_names if key in out}
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
+    """Which tensors of the HF processor the tower needs."""
+
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """The size of the first picture, with the family's space for coordinates."""
+        if not isinstance(medium, Picture):
+            return Frame(space=self.space)
+        return Frame(*medium.size, space=self.space)
+
+    # ------------------------------------------------------------------------------- forward
+
+    def tower_features(
+        self, model: Any, prompts: Sequence[Encoded]
+    ) -> media_features.ByPrompt | None:
+        """Features [tokens, H] of the pictures of each prompt, with gradient."""
+        seen = [p.tensors for p in prompts if p.tensors]
+        if not seen:
+            return None
+        features = self.picture_features(model, seen)
+        return media_features.by_prompt(features, prompts, model.config.image_token_id)
+
+    def spread(
+        self,
+        features: media_features.ByPrompt | None,
+        prompts: Sequence[Encoded],
+        rows: Sequence[int],
+    ) -> media_features.ByPrompt | None:
+        """Features of every row's pictures, row after row; None if no row shows any."""
+        return media_features.spread(features, rows)
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: media_features.ByPrompt | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
+        embeds, places = model.get_input_embeddings()(input_ids), None
+        if features is not None:
+            places = input_ids == model.config.image_token_id
+            embeds = media_features.placed(embeds, places, features)
+        out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
+        return out.last_hidden_state
+
+    def run(
+        self,
+        model: Any,
+        embeds: torch.Tensor,
+        places: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        cache: Any,
+    ) -> Any:
+        """The decoder over embeddings [B, T, H]; `places` [B, T] are those of pictures, if any."""
+        return model.get_submodule(self.language_model)(
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+
+
+def adds_special_tokens(processor: Any, text: str) -> bool:
+    """Whether the tokenizer is to begin the prompt; not where the chat template has done it."""
+    start = processor.tokenizer.bos_token
+    return start is None or not text.startswith(start)

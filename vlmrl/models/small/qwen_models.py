@@ -1,0 +1,107 @@
+"""Small models of the Qwen vision-language families, and what their relatives need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+
+from vlmrl.config import BuildConfig
+from vlmrl.models.parts.chat import chatml
+from vlmrl.models.small import builder
+from vlmrl.models.small.builder import TIED, check_fields
+
+CHAT_TEMPLATE = chatml(
+    image="<|vision_start|><|image_pad|><|vision_end|>",
+    video="<|vision_start|><|video_pad|><|vision_end|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """How a family's small model is made: names of transformers classes, default config fields."""
+
+    model: str
+    config: str
+    processor: str
+    video_processor: str
+    vision: Mapping[str, Any]
+    vision_width: str = "hidden_size"
+    """The vision field for the tower's own width."""
+    vision_out: str = "out_hidden_size"
+    """The vision field that must equal the language model's hidden size."""
+    side_share: float = 24 / 64
+    """Share of the rotary frequencies that M-RoPE gives to rows, and as many to columns."""
+    interleaved: bool = False
+    """Whether M-RoPE mixes time, row and column frequencies; vLLM asks, transformers knows."""
+
+
+def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+    """The model and its processor, see `_small.build`."""
+    model, tokenizer = builder.build(
+        small.model, lambda t: _config(small, build, t), build, corpus, seed
+    )
+    return model, _processor(small, model.config.vision_config, tokenizer)
+
+
+def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
+    config_class = getattr(transformers, small.config)
+    tokens = builder.token_fields(tokenizer)
+    fields = config_class.sub_configs["text_config"].__annotations__.keys()
+    check_fields(build, "text", build.text, {*fields, TIED} - {*tokens, "head_dim"})
+    fields = config_class.sub_configs["vision_config"].__annotations__.keys()
+    check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
+
+    text, width = builder.text_fields(build, {})
+    text["head_dim"] = width
+    vision = {**small.vision, **build.vision}
+    builder.head_dim("vision", small.vision_width, vision, "num_heads", 4)
+    rope = mrope(width, small.side_share, small.interleaved)
+    text.setdefault("rope_parameters", rope)
+    tied = text.pop(TIED, False)
+    token = tokenizer.convert_tokens_to_ids
+    return config_class(
+        text_config={**text, **tokens},
+        vision_config={**vision, small.vision_out: text["hidden_size"]},
+        tie_word_embeddings=tied,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+
+
+def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:
+    """Rotary parameters with a share of the frequencies for rows, and as many for columns."""
+    frequencies = head_dim // 2
+    side = int(frequencies * side_share)
+    sections = [frequencies - 2 * side, side, side]
+    rope = {**builder.ROPE, "mrope_section": sections}
+    return {**rope, "mrope_interleaved": True} if interleaved else rope
+
+
+def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
+    of_images, of_clips = pixel_settings(vision)
+    return getattr(transformers, small.processor)(
+        image_processor=transformers.Qwen2VLImageProcessor(**of_images),
+        tokenizer=tokenizer,
+        video_processor=getattr(transformers, small.video_processor)(**of_clips),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def pixel_settings(vision: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the image and of the video processor that go with a vision tower."""
+    factor = vision.patch_size * vision.spatial_merge_size
+    shared = {
+        "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "size": {"shortest_edge": 4 * factor**2, "longest_edge": 1280 * factor**2},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    sizes = {"shortest_edge": factor**2, "longest_edge": 8192 * factor**2}
+    return shared, {**shared, "size": sizes}

@@ -1,0 +1,126 @@
+"""Does the engine compute what the trainer computes? Compare their log-probs on the same tokens.
+
+A rollout engine that is silently wrong (weights that did not arrive, a stale cache, other pixels)
+still writes plausible text; its log-probs give it away. Ask at the start, after the first sync, and
+now and then: the prompts are the same each time, so a stale prefix or image cache is met again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vlmrl.data.prompt import make_prompt
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
+from vlmrl.forward.packing import pack
+from vlmrl.media_types import Decoded, Recording
+from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+"""Largest bearable mean |Δ log p| by `model.dtype`: far above rounding, below any fault seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far an engine's log-probs are from the trainer's, over the tokens of some completions.
+
+    `mean_abs`, `max_abs`: of Δ = log π_trainer - log π_engine, in nats. `kl`: estimate of
+    KL(engine || trainer), mean of exp(Δ) - 1 - Δ (Schulman's k3). `max_ratio`: exp(max |Δ|).
+    """
+
+    mean_abs: float
+    max_abs: float
+    kl: float
+    max_ratio: float
+    tokens: int
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers under the names of their curves."""
+        return {f"parity/{name}": float(value) for name, value in asdict(self).items()}
+
+    def require(self, tolerance: float, when: str) -> None:
+        """Stop the run if the engine is not the trainer's twin; `when` says which check this is.
+
+        Raises:
+            UserError: `mean_abs` exceeds the tolerance or is not finite; with the numbers and the
+                likely causes.
+        """
+        if self.mean_abs <= tolerance:
+            return
+        raise UserError(
+            f"{when}: the engine's log-probs are not the trainer's: mean |Δ log p| "
+            f"{self.mean_abs:.2g} (allowed {tolerance:g}), largest {self.max_abs:.2g}, KL "
+            f"{self.kl:.2g}, largest ratio {self.max_ratio:.3g}, over {self.tokens} tokens. "
+            "Likely: weights that did not reach the engine (a tied head, a LoRA, a renamed or "
+            "partly sent tensor), caches not emptied after an update, other pixels (processor, "
+            "pixel limits), or an engine of lower precision than the trainer (engine option dtype)"
+        )
+
+
+def tolerance(policy: Policy) -> float:
+    """What `Parity.require` should allow for this policy."""
+    return TOLERANCE[policy.config.dtype]
+
+
+def parity(
+    engine: Engine, policy: Policy, prompts: Sequence[Prompt], n: int = 4, max_tokens: int = 16
+) -> Parity:
+    """Let the engine write `n` completions for each prompt and score them with the policy.
+
+    Always the same seed, so the training's own draws are not touched. The engine must hold the
+    policy's present weights.
+    """
+    sampling = Sampling(n=n, max_tokens=max_tokens, temperature=policy.temperature, seed=0)
+    rollouts = engine.generate(PromptBatch(tuple(prompts)), sampling)
+    shape = rollouts.shape
+    everything = Advantages(
+        torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
+    )
+    (batch,) = pack(
+        rollouts, everything, updates=1, micro_tokens=8192, max_tokens=sampling.max_tokens
+    )
+    gaps = []
+    for micro in batch.micro:
+        with policy.generating():
+            ours, _ = policy.logprobs(micro)
+        gaps.append((ours.cpu() - micro.sampling_logprobs)[micro.mask].double())
+    gap = torch.cat(gaps)
+    largest = gap.abs().max().item()
+    return Parity(
+        mean_abs=gap.abs().mean().item(),
+        max_abs=largest,
+        kl=(gap.exp() - 1 - gap).mean().item(),
+        max_ratio=math.exp(min(largest, 700.0)),
+        tokens=len(gap),
+    )
+
+
+def probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
+    """Two fixed prompts of one medium each, and one of text alone; the same in every call."""
+    rng = np.random.default_rng(0)
+    media: list[Decoded]
+    if "image" in policy.family.kinds:
+        kind: MediaKind = "image"
+        media = [Image.fromarray(p) for p in rng.integers(0, 255, (2, 84, 112, 3), np.uint8)]
+    else:
+        kind, rate = "audio", policy.processor.feature_extractor.sampling_rate
+        media = [Recording(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
+    question = (
+        "Describe in detail what can be seen here, where it is, and how many there are of each."
+    )
+    made = []
+    for number, shown in enumerate([[medium] for medium in media] + [[]]):
+        parts: tuple[str | Media, ...] = (*(Media(kind, data=b"noise") for _ in shown), question)
+        sample = Sample(f"probe-{number}", "probe", parts, Truth())
+        made.append(make_prompt(sample, shown, policy.family, policy.processor))
+    return tuple(made)

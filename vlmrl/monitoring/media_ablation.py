@@ -1,0 +1,258 @@
+"""Does the model look? The same questions with other media, and what that costs its own answers.
+
+A model that answers from the words alone can still earn a reward, and one whose pictures, clips or
+recordings never arrive still writes fluent text. Its answers then do not depend on them, which shows.
+Other media have the sizes, times and lengths of a prompt's own, so its ids stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vlmrl.data.prompt import with_media
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.forward.logprobs import completion_logprobs
+from vlmrl.forward.packing import pack
+from vlmrl.media_types import Clip, Decoded, Recording, kind_of
+from vlmrl.schema import Advantages, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
+from vlmrl.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+GRAY = 128
+NAMES = {"image": "pictures", "video": "clips", "audio": "recordings"}
+MICRO_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Reliance:
+    """What other media cost the model's own greedy completions.
+
+    `blank_logprob_drop`, `swap_logprob_drop`: mean fall of a token's log-prob (nats, at temperature
+    1) when every picture and frame is mid-gray and every recording silent, or all are those of other
+    prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
+    the media less that of new greedy completions to blank ones. None: nothing to measure it on.
+    `kinds`: by kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
+    that have any; empty where all media are of one kind.
+    """
+
+    blank_logprob_drop: float
+    swap_logprob_drop: float | None
+    blank_reward_drop: float | None
+    kinds: Mapping[MediaKind, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers there are, under the names of their curves."""
+        named = {
+            "canary/blank_logprob_drop": self.blank_logprob_drop,
+            "canary/swap_logprob_drop": self.swap_logprob_drop,
+            "canary/blank_reward_drop": self.blank_reward_drop,
+            **{f"canary/blank_{kind}_logprob_drop": drop for kind, drop in self.kinds.items()},
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    def complaint(self, floor: float) -> str | None:
+        """What is wrong, in plain words, where a drop in log-prob is below the floor."""
+        if self.blank_logprob_drop < floor:
+            return (
+                "the model hardly looks: gray pictures and frames, or silence, instead of the real "
+                f"ones cost its own answers {self.blank_logprob_drop:.2g} nats a token "
+                f"(checks.canary_floor is {floor:g}); it guesses from the words, or its media do "
+                "not reach it"
+            )
+        for kind, drop in self.kinds.items():
+            if drop < floor:
+                return (
+                    f"the model hardly looks at its {NAMES[kind]}: blank ones cost its own answers "
+                    f"{drop:.2g} nats a token (checks.canary_floor is {floor:g}), and its other "
+                    "media stay as they are; these do not reach it, or it does not need them"
+                )
+        if self.swap_logprob_drop is not None and self.swap_logprob_drop < floor:
+            return (
+                "the model does not tell its media apart: those of other prompts cost its own "
+                f"answers {self.swap_logprob_drop:.2g} nats a token (checks.canary_floor is "
+                f"{floor:g}); it may give one answer to all"
+            )
+        return None
+
+
+def reliance(
+    engine: Engine,
+    policy: Policy,
+    scorer: Scorer,
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    progress: float = 0.0,
+) -> Reliance:
+    """How much the answers to these prompts, each with at least one medium, rest on the media.
+
+    Deterministic; draws nothing from any generator of the training. Group and batch verifiers do
+    not speak here, as in an evaluation.
+    """
+    greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
+    seen = engine.generate(PromptBatch(tuple(prompts)), greedy)
+    own = _mean_logprob(policy, seen)
+    model = (policy.family, policy.processor)
+    blank = PromptBatch(tuple(with_media(p, blanks(p), *model) for p in prompts))
+    blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
+    rewards = scorer.score(seen, progress, whole=False)
+    guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
+    swap_drop = _drop(policy, seen, donors(prompts))
+    return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
+
+
+def blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
+    """For each of the prompt's media one of its size, times and length without content.
+
+    Pictures and frames are mid-gray, recordings and the sound of clips silent. `only`: media of
+    other kinds stay as they are.
+    """
+    return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
+
+
+def _blank(medium: Decoded) -> Decoded:
+    if isinstance(medium, Recording):
+        return replace(medium, samples=np.zeros_like(medium.samples))
+    if isinstance(medium, Clip):
+        sound = medium.sound and replace(medium.sound, samples=np.zeros_like(medium.sound.samples))
+        return replace(medium, frames=np.full_like(medium.frames, GRAY), sound=sound)
+    return Image.new("RGB", medium.size, (GRAY,) * 3)
+
+
+def donors(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
+    """For each prompt the media of others, made to fit its own in size, times and length.
+
+    For each kind of medium they are those of the next prompt that shows something else; one whose
+    media of that kind have the same sizes is preferred, and its media are used as they are. None
+    where for one of the prompt's kinds all others show the same, or nothing.
+    """
+    sorts = [_sorted(prompt) for prompt in prompts]
+    return [_lent(prompt.media, sorts, at) for at, prompt in enumerate(prompts)]
+
+
+Kinds = dict[str, tuple[Sequence[Decoded], str]]
+"""A prompt's media of each kind, with a digest of their content."""
+
+
+def _sorted(prompt: Prompt) -> Kinds:
+    found: dict[str, list[Decoded]] = {}
+    for medium in prompt.media:
+        found.setdefault(kind_of(medium), []).append(medium)
+    return {kind: (media, _digest(media)) for kind, media in found.items()}
+
+
+def _lent(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
+    """Media of other prompts in place of `media`, which are those of number `at`."""
+    lent = {}
+    for kind, (own, digest) in prompts[at].items():
+        following = [p[kind] for p in (*prompts[at + 1 :], *prompts[:at]) if kind in p]
+        different = [other for other, others in following if others != digest]
+        if not different:
+            return None
+        different.sort(key=lambda other: _sizes(other) != _sizes(own))
+        donor = different[0]
+        lent[kind] = iter([_fitted(donor[i % len(donor)], m) for i, m in enumerate(own)])
+    return [next(lent[kind_of(medium)]) for medium in media]
+
+
+def _fitted(other: Decoded, own: Decoded) -> Decoded:
+    """The other medium in the size of `own`, which is of the same kind."""
+    if isinstance(own, Recording):
+        assert isinstance(other, Recording)
+        return replace(own, samples=np.resize(other.samples, len(own.samples)))
+    if isinstance(own, Clip):
+        assert isinstance(other, Clip)
+        places = np.linspace(0, len(other.frames) - 1, len(own.frames)).round().astype(int)
+        frames = [_resized(Image.fromarray(other.frames[i]), own.size) for i in places]
+        sound = own.sound
+        if sound is not None and other.sound is not None:
+            sound = replace(sound, samples=np.resize(other.sound.samples, len(sound.samples)))
+        return replace(own, frames=np.stack([np.asarray(frame) for frame in frames]), sound=sound)
+    assert isinstance(other, Image.Image)
+    return _resized(other, own.size)
+
+
+def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    return image if image.size == size else image.resize(size)
+
+
+def _sizes(media: Sequence[Decoded]) -> list[tuple[int, ...]]:
+    return [m.size if isinstance(m, Image.Image) else _pixels(m).shape for m in media]
+
+
+def _digest(media: Sequence[Decoded]) -> str:
+    whole = hashlib.sha256()
+    for medium in media:
+        whole.update(_pixels(medium).tobytes())
+    return whole.hexdigest() + str(_sizes(media))
+
+
+def _pixels(medium: Decoded) -> np.ndarray:
+    """What a person would see, or hear, of it."""
+    if isinstance(medium, Clip):
+        return medium.frames
+    return medium.samples if isinstance(medium, Recording) else np.asarray(medium)
+
+
+def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
+    """See `Reliance.kinds`."""
+    prompts = seen.batch.prompts
+    kinds = sorted({kind_of(medium) for prompt in prompts for medium in prompt.media})
+    if len(kinds) < 2:
+        return {}
+    drops: dict[MediaKind, float] = {}
+    for kind in kinds:
+        has = [any(kind_of(medium) == kind for medium in p.media) for p in prompts]
+        others = [blanks(p, kind) if own else None for p, own in zip(prompts, has, strict=True)]
+        drop = _drop(policy, seen, others)
+        assert drop is not None  # some prompt has a medium of this kind
+        drops[kind] = drop
+    return drops
+
+
+def _drop(
+    policy: Policy, seen: Rollouts, others: Sequence[Sequence[Decoded] | None]
+) -> float | None:
+    """Mean fall of log-prob with other media, over the prompts that have any; None: none has."""
+    lent = [
+        (number, with_media(prompt, media, policy.family, policy.processor))
+        for number, (prompt, media) in enumerate(zip(seen.batch.prompts, others, strict=True))
+        if media is not None
+    ]
+    if not lent:
+        return None
+    written = tuple(seen.completions[number] for number, _ in lent)
+    own = PromptBatch(tuple(seen.batch.prompts[number] for number, _ in lent))
+    swapped = PromptBatch(tuple(prompt for _, prompt in lent))
+    before, after = (Rollouts(batch, written) for batch in (own, swapped))
+    return _mean_logprob(policy, before) - _mean_logprob(policy, after)
+
+
+def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
+    """Mean log-prob of the completions' tokens, by the plain forward."""
+    shape = rollouts.shape
+    everything = Advantages(
+        torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
+    )
+    (batch,) = pack(rollouts, everything, updates=1, micro_tokens=MICRO_TOKENS, max_tokens=1)
+    total = 0.0
+    for micro in batch.micro:
+        with policy.generating():
+            logprobs, _ = completion_logprobs(policy.base, policy.family, micro, 1.0, policy.pad_id)
+        total += logprobs.sum(dtype=torch.float64).item()
+    return total / batch.num_tokens
+
+
+def _reward_drop(seen: Rewards, blank: Rewards) -> float | None:
+    both = seen.valid & blank.valid
+    if not both.any():
+        return None
+    return (seen.total - blank.total)[both].mean().item()

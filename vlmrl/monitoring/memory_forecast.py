@@ -1,0 +1,231 @@
+"""How much memory a training step will need on its device, before the run that would find out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+
+from vlmrl.config import Config
+from vlmrl.engines.base import Engine
+from vlmrl.engines.vllm_parts.options import VllmOptions, weight_bytes
+from vlmrl.forward.logprobs import CHUNK, Sharing
+from vlmrl.forward.packing import pack
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
+
+GIB = 2**30
+TIGHT = 0.85
+"""Share of the device above which fragmentation and the like may not fit any more."""
+
+STATE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit": 0.5}
+"""Size of an optimizer's state beside the float32 weights that it trains: two moments."""
+
+LOWER = {
+    "weights": "model.lora with model.quantization=nf4 or model.dtype=bfloat16, or a smaller model",
+    "reference": "algorithm.options.kl=0, or model.lora (the base model is then the reference)",
+    "gradients": "model.lora or model.freeze",
+    "optimizer": "optimizer.name=adamw_8bit, model.lora or model.freeze",
+    "activations": "optimizer.micro_tokens, model.gradient_checkpointing=true, model.max_pixels",
+    "logits": "optimizer.micro_tokens",
+    "engine": "engine.options.gpu_memory_utilization or sleep=true, or vllm_server on another device",
+    "kv cache": "engine.options.max_rows, rollout.max_tokens, rollout.prompts",
+}
+"""What lowers each part, most effective first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Bytes by part: what stays, what comes with the update, and the KV cache of generation."""
+
+    parts: dict[str, int]
+    capacity: int
+    """Bytes of the device."""
+    accumulated: bool = True
+    """An update has several micro-batches: whole gradients lie beside a micro-batch's activations."""
+
+    @property
+    def peak(self) -> int:
+        """All that stays, and the larger of what generation and what the update adds.
+
+        In a single micro-batch gradients come as activations go. They stay until the next update.
+        """
+        parts = self.parts
+        gradients, forward = parts["gradients"], parts["activations"] + parts["logits"]
+        generating = gradients + parts["kv cache"]
+        updating = gradients + forward if self.accumulated else forward
+        stays = sum(parts.values()) - gradients - forward - parts["kv cache"]
+        return stays + max(generating, updating)
+
+    @property
+    def share(self) -> float:
+        """The peak as a share of the device."""
+        return self.peak / self.capacity
+
+    def advice(self) -> str:
+        """What to lower, beginning with the largest part."""
+        largest = sorted(self.parts, key=lambda part: -self.parts[part])[:2]
+        return "; ".join(f"{part}: lower with {LOWER[part]}" for part in largest)
+
+    def __str__(self) -> str:
+        """The parts and their peak in GiB."""
+        parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in self.parts.items() if size)
+        return f"{self.peak / GIB:.2f} of {self.capacity / GIB:.1f} GiB ({parts})"
+
+
+def forecast(
+    config: Config, policy: Policy, engine: Engine, prompts: Sequence[Prompt], kl: bool
+) -> Forecast:
+    """The peak of a step with prompts as long as the longest of these, on the policy's device.
+
+    Every completion is taken to reach the limit. `kl`: the algorithm keeps a reference.
+    """
+    weights = sum(_bytes(p) for p in policy.base.parameters())
+    trained = sum(_bytes(p) for p in policy.trainable)
+    prompt = max(prompts, key=lambda p: len(p.encoded.ids))
+    limit = config.rollout.max_tokens
+    longest = len(prompt.encoded.ids) + limit
+    completions = config.rollout.prompts * config.rollout.group_size
+    rows = max(1, min(config.optimizer.micro_tokens // longest, completions))
+    capacity = _capacity(policy.device)
+    stays, generating = _engine(engine, policy, completions * longest, longest, capacity)
+    low_memory = config.optimizer.shared_forward == "low_memory"
+    parts = {
+        "weights": weights,
+        "reference": weights if kl and policy.adapter is None else 0,
+        "gradients": trained,
+        "optimizer": round(STATE[config.optimizer.name] * trained),
+        "engine": stays,
+        "activations": activations(config, policy, prompt, rows),
+        "logits": _logits(policy, limit if low_memory else rows * limit),
+        "kv cache": generating,
+    }
+    several = low_memory or rows * config.optimizer.updates < completions
+    return Forecast(parts, capacity, several)
+
+
+# ---------------------------------------------------------------------------------- activations
+
+
+def activations(config: Config, policy: Policy, prompt: Prompt, rows: int) -> int:
+    """Bytes of activations in the update of a micro-batch of so many completions of the full length.
+
+    Measured on one or two rows of the forward that the config would choose: every further prompt
+    and every further completion adds the same. With checkpointing also one layer, computed again.
+    """
+    o, limit, group = config.optimizer, config.rollout.max_tokens, config.rollout.group_size
+    sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
+    if o.shared_forward == "low_memory":
+        return kept(policy, _micro(prompt, 1, 2, limit), sharing)
+    groups = -(-rows // group)
+    shared = sharing.pays(_micro(prompt, 1, min(rows, group), limit))
+    sharing = replace(sharing, setting="on" if shared else "off")
+
+    def drawn_out() -> int:
+        one, two, apart = (
+            kept(policy, _micro(prompt, prompts, each, limit), sharing)
+            for prompts, each in ((1, 1), (1, 2), (2, 1))
+        )
+        return one + (rows - 1) * (two - one) + (groups - 1) * (apart - two)
+
+    found = drawn_out()
+    if policy.config.gradient_checkpointing:
+        policy.base.gradient_checkpointing_disable()
+        found += (drawn_out() - found) // policy.base.config.get_text_config().num_hidden_layers
+        policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+    return found
+
+
+def kept(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
+    """Bytes that autograd keeps between forward and backward of a micro-batch, weights left out.
+
+    With `low_memory` those of one prompt and its first completion.
+    """
+    before, policy.sharing = policy.sharing, sharing
+    try:
+        with _noted(policy) as sizes:
+            if sharing.setting == "low_memory":
+                kept_alive: Any = policy.one_by_one(policy.base, micro)
+                next(kept_alive)
+            else:
+                kept_alive = policy.logprobs(micro)
+        del kept_alive  # only now: a storage that is freed gives its address to the next
+    finally:
+        policy.sharing = before
+    return sum(sizes.values())
+
+
+@contextlib.contextmanager
+def _noted(policy: Policy) -> Iterator[dict[int, int]]:
+    """The storages that autograd keeps meanwhile: address -> bytes."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes
+
+
+def _micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBatch:
+    """`each` completions of the full length, of any token, to every one of `prompts` equal prompts."""
+    words = (1,) * max_tokens
+    one = Completion(
+        "", Parsed(None, None, "none", False, 0.0), prompt.frame, words, (0.0,) * max_tokens
+    )
+    rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((one,) * each,) * prompts)
+    shape = rollouts.shape
+    everything = Advantages(
+        torch.ones(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
+    )
+    (batch,) = pack(rollouts, everything, updates=1, micro_tokens=2**62, max_tokens=max_tokens)
+    return batch.micro[0]
+
+
+# ------------------------------------------------------------------------------------- the rest
+
+
+def _logits(policy: Policy, tokens: int) -> int:
+    """A chunk of logits, their softmax and its gradient, and the gradient of the head."""
+    head = policy.family.head(policy.base).weight
+    vocabulary, width = head.shape  # type: ignore[misc]
+    own = int(width) if head.requires_grad else 0
+    return 4 * int(vocabulary) * (3 * min(CHUNK, tokens) + own)
+
+
+def _kv_token(policy: Policy) -> int:
+    """Bytes of the keys and values of one token in all layers."""
+    text: Any = policy.base.config.get_text_config()
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    size = 2 if policy.config.dtype == "bfloat16" else 4
+    return 2 * text.num_hidden_layers * text.num_key_value_heads * width * size
+
+
+def _engine(
+    engine: Engine, policy: Policy, tokens: int, longest: int, capacity: int
+) -> tuple[int, int]:
+    """Bytes that the engine keeps, and those that it needs only while it generates `tokens`."""
+    if isinstance(engine, VllmOptions):
+        return engine.memory(policy, capacity)
+    most = getattr(engine, "max_rows", None)
+    cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
+    return 0 if engine.exact else weight_bytes(policy), cached
+
+
+def _capacity(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return psutil.virtual_memory().total
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    scales = getattr(tensor, "quant_state", None)  # of 4-bit weights
+    return tensor.nbytes + (scales.absmax.nbytes if scales else 0)

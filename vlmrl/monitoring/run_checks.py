@@ -1,0 +1,83 @@
+"""What a run asks of itself now and then: parity of engine and trainer, and the blind canary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vlmrl.config import ChecksConfig
+from vlmrl.engines.base import Engine
+from vlmrl.errors import UserError
+from vlmrl.monitoring.engine_parity import parity, probe_prompts, tolerance
+from vlmrl.monitoring.media_ablation import reliance
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Prompt
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.system import distributed
+
+PARITY_PROMPTS = 2
+"""Prompts of the run's own that parity looks at, besides the fixed ones of noise."""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The checks of a run; `prompts` are a few fixed ones with media (perhaps none)."""
+
+    config: ChecksConfig
+    policy: Policy
+    engine: Engine
+    scorer: Scorer
+    prompts: Sequence[Prompt]
+    max_tokens: int
+    tell: Callable[[str], None]
+    """Tells the person something."""
+
+    def __call__(self, done: int, progress: float) -> dict[str, float]:
+        """Metrics of what is due after `done` steps, of the weights that the next step draws with.
+
+        Changes neither weights nor any generator, so a resumed run goes on the same.
+
+        Raises:
+            UserError: the engine is not the trainer's twin, or the model does not look and
+                `checks.canary_stop` is set.
+        """
+        found: dict[str, float] = {}
+        if self._parity_due(done):
+            found |= self._parity(done)
+            distributed.barrier()  # the canary may set another temperature for all ranks
+        if self.prompts and _due(done, self.config.canary_every):
+            found |= self._canary(done, progress)
+        return found
+
+    def due(self, done: int) -> bool:
+        """Whether anything is to be asked after `done` steps."""
+        canary = bool(self.prompts) and _due(done, self.config.canary_every)
+        return canary or self._parity_due(done)
+
+    def _parity_due(self, done: int) -> bool:
+        every = self.config.parity_every
+        wanted = self.config.parity_exact or not self.engine.exact
+        return wanted and every > 0 and (done == 1 or _due(done, every))
+
+    def _parity(self, done: int) -> dict[str, float]:
+        prompts = (*probe_prompts(self.policy), *self.prompts[:PARITY_PROMPTS])
+        found = parity(self.engine, self.policy, prompts)
+        allowed = self.config.parity_tolerance or tolerance(self.policy)
+        found.require(allowed, f"parity after {done} steps")
+        return found.metrics()
+
+    def _canary(self, done: int, progress: float) -> dict[str, float]:
+        found = reliance(
+            self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
+        )
+        floor = self.config.canary_floor
+        complaint = found.complaint(floor) if floor is not None else None
+        if complaint and self.config.canary_stop:
+            raise UserError(f"after {done} steps: {complaint}")
+        if complaint:
+            self.tell(f"after {done} steps: {complaint}")
+        return found.metrics()
+
+
+def _due(done: int, every: int) -> bool:
+    return every > 0 and done % every == 0

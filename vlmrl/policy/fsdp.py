@@ -1,0 +1,283 @@
+"""FSDP2: every rank holds a slice of each weight and gathers a layer while it runs.
+
+Our forwards call parts of the model directly, so a whole forward runs inside one root module, which
+holds what is in no layer: embeddings, head, norms, projector. All ranks must run the same layers in
+the same order; where a rank has no media for a tower, the tower's layers are gathered without being
+computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from vlmrl.models.base import Family
+from vlmrl.policy.trainable import tower_of
+from vlmrl.system import distributed
+
+Scored = tuple[torch.Tensor, torch.Tensor]
+Work = Callable[[], Scored]
+
+
+Place = tuple[torch.nn.Module, str]
+"""Where a weight is: inside and outside of `whole` it is not the same tensor."""
+
+
+class _Root(torch.nn.Module):
+    """The module through which every forward goes."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+@dataclass(frozen=True)
+class _Tower:
+    """What runs only if there are media: module, layers, and what else of it trains."""
+
+    module: torch.nn.Module
+    layers: tuple[torch.nn.Module, ...]
+    loose: tuple[Place, ...]
+
+
+class Sharded:
+    """A model whose weights are spread over all ranks.
+
+    Gradients are summed over the ranks, not averaged: shares of a loss add up.
+    """
+
+    def __init__(self, model: torch.nn.Module, family: Family, device: torch.device) -> None:
+        self.model, self._device = model, device
+        mesh = init_device_mesh(device.type, (distributed.world(),))
+        inside = {path: _layers(model, path) for path in family.decoder_layers}
+        towers = {path: tower_of(f"{path}.0.", family) for path in inside}
+        loose = _loose(model, family, inside.values())
+        self._towers = [
+            _Tower(_above(model, path), inside[path], tuple(loose.get(tower, ())))
+            for path, tower in towers.items()
+            if tower != "language"
+        ]
+        self._projectors = loose.get("projector", [])
+        units = [unit for layers in inside.values() for unit in layers]
+        for unit in units:
+            fully_shard(unit, mesh=mesh, reshard_after_forward=True)
+        root = fully_shard(_Root(model), mesh=mesh, reshard_after_forward=False)
+        self._root = cast(Any, root)
+        self._units: list[Any] = [self._root, *units]
+        for unit in self._units:
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)
+        self._watch(_above(model, path) for path, t in towers.items() if t == "language")
+        self._is_whole = True  # the first call only makes the root the root
+        self._root(lambda: None)
+        self._reshard()
+        self._is_whole = False
+        self._ran: set[int] = set()
+        self._trained: set[int] = set()
+
+    # --------------------------------------------------------------------------------- the forward
+
+    def run(self, work: Work) -> Scored:
+        """What the forward `work` returns; its gradient is summed over the ranks in the backward."""
+        if self._is_whole:
+            return work()
+        self._reshard()  # nobody may be left with weights of before an update
+        out = self._root(lambda: self._complete(work))
+        if not torch.is_grad_enabled():
+            self._reshard()
+        return out
+
+    def _complete(self, work: Work) -> Scored:
+        """The forward, with a part that adds 0 and gives every weight a gradient."""
+        self._ran, self._nothing = set(), torch.zeros((), device=self._device)
+        logprobs, entropies = work()
+        nothing = self._nothing + _nothing_of(getattr(m, leaf) for m, leaf in self._projectors)
+        return logprobs + nothing, entropies
+
+    def _watch(self, language: Iterable[torch.nn.Module]) -> None:
+        """Have towers that are left out gathered before the next one, or the language model, runs."""
+        for number, tower in enumerate(self._towers):
+            tower.module.register_forward_pre_hook(lambda *_, n=number: self._enter(n))
+        for module in language:
+            module.register_forward_pre_hook(lambda *_: self._enter(len(self._towers)))
+
+    def _enter(self, number: int) -> None:
+        if self._is_whole:
+            return
+        for left_out in range(number):
+            if left_out not in self._ran:
+                self._gather_tower(left_out)
+        if number < len(self._towers):
+            self._ran.add(number)
+            if torch.is_grad_enabled():
+                self._trained.add(number)
+
+    def _gather_tower(self, number: int) -> None:
+        tower = self._towers[number]
+        self._ran.add(number)
+        x = torch.zeros((), device=self._device)
+        x = x + _nothing_of(getattr(module, leaf) for module, leaf in tower.loose)
+        for layer in tower.layers:
+            x = _without_computing(layer, x)
+        self._nothing = self._nothing + x
+
+    # ---------------------------------------------------------------------------------- the weights
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, the model is an ordinary one with all its weights, on every rank."""
+        if self._is_whole:
+            yield
+            return
+        self._reshard()
+        for unit in self._units:
+            unit.unshard()
+        hooks = [(hooks, dict(hooks)) for unit in self._units for hooks in _hooks_of(unit)]
+        for live, _ in hooks:
+            live.clear()  # they would slice a layer again when it has run
+        self._is_whole = True
+        try:
+            yield
+        finally:
+            self._is_whole = False
+            for live, kept in hooks:
+                live.update(kept)
+            self._reshard(*self._units)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of all weights under the model's own names, on the CPU; tied ones are one tensor."""
+        with self.whole():
+            return copied(whole_state(self.model))
+
+    def load(self, state: Mapping[str, torch.Tensor]) -> set[str]:
+        """Take over whole weights, in place; the names that the model does not have."""
+        known = dict(self.model.named_parameters(remove_duplicate=False))
+        with torch.no_grad():
+            for name, value in state.items():
+                if name in known:
+                    parameter = known[name]
+                    parameter.copy_(sliced(value, parameter))
+        return set(state) - set(known)
+
+    def slices(self) -> list[torch.Tensor]:
+        """Copies of this rank's slices of all weights."""
+        return [_local(p).clone() for p in self.model.parameters()]
+
+    @contextlib.contextmanager
+    def exchanged(self, slices: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Inside, the weights are these `slices`."""
+        self._exchange(slices)
+        try:
+            yield
+        finally:
+            self._exchange(slices)
+
+    def _exchange(self, slices: Sequence[torch.Tensor]) -> None:
+        self._reshard()
+        for parameter, other in zip(self.model.parameters(), slices, strict=True):
+            mine = _local(parameter)
+            kept = mine.clone()
+            mine.copy_(other)
+            other.copy_(kept)
+
+    def _reshard(self, *units: Any) -> None:
+        for unit in units or (self._root,):
+            unit.reshard()
+
+    # ---------------------------------------------------------------------------------- the update
+
+    def forget_unused(self) -> None:
+        """Drop the gradients, all 0, of towers that ran on no rank since the last call."""
+        ran = set().union(*distributed.gather(self._trained))
+        self._trained = set()
+        used = {place for number in ran for place in self._towers[number].loose}
+        used |= set(self._projectors) if ran else set()
+        unused = {place for tower in self._towers for place in tower.loose} | set(self._projectors)
+        for module, leaf in unused - used:
+            getattr(module, leaf).grad = None
+        for number, tower in enumerate(self._towers):
+            if number not in ran:
+                for parameter in (p for layer in tower.layers for p in layer.parameters()):
+                    parameter.grad = None
+
+
+# ---------------------------------------------------------------------------------------- parts
+
+
+def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What `state_dict` gives, of a model inside `whole`, where that would slice it again."""
+    found: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    for path, module in model.named_modules():
+        for leaf, buffer in module.named_buffers(recurse=False):
+            if leaf not in module._non_persistent_buffers_set:
+                found[f"{path}.{leaf}" if path else leaf] = buffer
+    return found
+
+
+def copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies on the CPU; names of one tensor share one copy."""
+    copies = {id(t): t.detach().to("cpu", copy=True) for t in state.values()}
+    return {name: copies[id(t)] for name, t in state.items()}
+
+
+def sliced(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Of a whole tensor that all ranks have this rank's slice, as `like` is cut; else itself."""
+    if not isinstance(like, DTensor):
+        return value
+    value = value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements)
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    return cast(DTensor, parameter.detach()).to_local()
+
+
+def _layers(model: torch.nn.Module, path: str) -> tuple[torch.nn.Module, ...]:
+    return tuple(model.get_submodule(path).children())
+
+
+def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:
+    return model.get_submodule(path.rpartition(".")[0])
+
+
+def _loose(
+    model: torch.nn.Module, family: Family, layers: Iterable[Sequence[torch.nn.Module]]
+) -> dict[str, list[Place]]:
+    """By tower, the places of what trains and is in no layer."""
+    inside = {id(p) for some in layers for layer in some for p in layer.parameters()}
+    found: dict[str, list[Place]] = {}
+    for path, module in model.named_modules():
+        for leaf, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in inside:
+                tower = tower_of(f"{path}.{leaf}" if path else leaf, family)
+                found.setdefault(tower, []).append((module, leaf))
+    return found
+
+
+def _nothing_of(parameters: Iterator[torch.Tensor]) -> torch.Tensor | float:
+    """0, as a function of all of them."""
+    return sum((p.float().sum() * 0.0 for p in parameters if p.requires_grad), 0.0)
+
+
+def _without_computing(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Call a layer, its hooks and all, that only passes `x` on; its weights get gradients of 0."""
+    layer.forward = lambda x: x + _nothing_of(layer.parameters())
+    try:
+        # Not `layer(x)`: a checkpointed layer would compute, when it runs again in the backward.
+        return torch.nn.Module.__call__(layer, x)
+    finally:
+        del layer.forward  # the class's own is there again
+
+
+def _hooks_of(unit: torch.nn.Module) -> tuple[dict[int, Any], dict[int, Any]]:
+    return unit._forward_pre_hooks, unit._forward_hooks

@@ -1,0 +1,101 @@
+"""The optimizer's state in a checkpoint; any number of ranks, sharded or not, reads what any wrote.
+
+Ranks that hold all of it write one `optimizer.pt`; where it is sharded every rank writes its slices
+below `optimizer/`, as safetensors (torch.distributed.checkpoint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+from vlmrl.policy.fsdp import sliced
+from vlmrl.system import distributed
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+WHOLE, SLICES = "optimizer.pt", "optimizer"
+
+
+def save(folder: Path, policy: Policy) -> None:
+    """Write the state of the policy's optimizer; all ranks call it."""
+    if policy.sharded:
+        save_slices(folder / SLICES, policy.optimizer, policy.named)
+    elif distributed.is_main():
+        torch.save(policy.optimizer.state_dict(), folder / WHOLE)
+
+
+def restore(folder: Path, policy: Policy) -> None:
+    """Take back what `save` wrote; all ranks call it.
+
+    Raises:
+        ValueError: it is the state for another model.
+    """
+    if not (folder / WHOLE).is_file():
+        load_slices(folder / SLICES, policy.optimizer, policy.named)
+        return
+    state = torch.load(folder / WHOLE, map_location="cpu", weights_only=True)
+    if policy.sharded:
+        groups = policy.optimizer.param_groups
+        state = sliced_state(state, [p for group in groups for p in group["params"]])
+    policy.optimizer.load_state_dict(state)
+
+
+def save_slices(
+    folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
+) -> None:
+    """Write the state, every rank its slices, as safetensors that any number of ranks can read."""
+    state = {
+        f"{name}.{key}": value
+        for name, parameter in named.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    folder.mkdir(exist_ok=True)
+    if state:
+        dcp.save(state, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+
+
+def load_slices(
+    folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
+) -> None:
+    """Take back what `save_slices` wrote; the model may be sharded otherwise, or not at all.
+
+    Raises:
+        ValueError: a weight of the state is not among `named`.
+    """
+    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    state: dict[str, torch.Tensor] = {}
+    for key, entry in found.items():
+        name = key.rpartition(".")[0]
+        if name not in named:
+            raise ValueError(f"it has a state for {name}")
+        size, like = cast(Any, entry).size, named[name].detach()
+        is_slice = tuple(size) == tuple(like.shape)
+        state[key] = torch.zeros_like(like) if is_slice else torch.zeros(size, device=like.device)
+    alone = distributed.world() == 1
+    dcp.load(state, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=alone)
+    for key, value in state.items():
+        name, _, kind = key.rpartition(".")
+        optimizer.state[named[name]][kind] = value
+
+
+def sliced_state(
+    state: Mapping[str, Any], parameters: Sequence[torch.nn.Parameter]
+) -> dict[str, Any]:
+    """An optimizer's `state_dict` of whole tensors, cut as the parameters (in its order) are."""
+    own = {
+        number: {
+            key: sliced(value, parameters[number])
+            if value.shape == parameters[number].shape
+            else value
+            for key, value in of_one.items()
+        }
+        for number, of_one in state["state"].items()
+    }
+    return {**state, "state": own}

@@ -1,0 +1,41 @@
+"""The optimizer and its learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from vlmrl.config import OptimizerConfig
+from vlmrl.policy import quantization
+
+
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / (config.warmup_steps + 1)
+    share = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    if config.schedule == "linear":
+        return config.lr * (1 - share)
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * share))
+    return config.lr
+
+
+def adamw(
+    parameters: Sequence[torch.nn.Parameter],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    name: str = "adamw",
+) -> torch.optim.Optimizer:
+    """AdamW, or a kind of it in `bits`, that decays matrices only (not norms, not biases)."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if name in quantization.OPTIMIZERS:
+        return quantization.optimizer(name)(groups, lr=lr, betas=betas, eps=eps)  # type: ignore[call-arg]
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)

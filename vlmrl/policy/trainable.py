@@ -1,0 +1,125 @@
+"""Which weights train: frozen towers, LoRA adapters and their way back into the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+
+from vlmrl.config import ModelConfig
+from vlmrl.errors import UserError
+from vlmrl.models.base import Family
+from vlmrl.policy import quantization
+
+
+def quantize(model: Any, family: Family, config: ModelConfig) -> None:
+    """Make the language tower's linear layers 4-bit ones, in place; LoRA trains on top of them.
+
+    Layers with rows that `bits.BLOCK` does not divide stay; models of a useful size have none.
+
+    Raises:
+        UserError: bitsandbytes is not installed.
+    """
+    dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+    linear = [(n, m) for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    for name, module in linear:
+        if (
+            _takes_adapter(name, "language", family)
+            and module.in_features % quantization.BLOCK == 0
+        ):
+            model.set_submodule(name, quantization.nf4(module, dtype))
+    model.is_loaded_in_4bit = True  # what peft asks
+
+
+def freeze(model: Any, family: Family, config: ModelConfig) -> None:
+    """Freeze the config's towers, in place; with bfloat16 lower the weights that are frozen.
+
+    What the architecture itself keeps fixed (tables of positions) stays so.
+
+    Raises:
+        UserError: nothing is left to train.
+    """
+    for name, parameter in model.named_parameters():
+        if config.lora is None:
+            trains = parameter.requires_grad and tower_of(name, family) not in config.freeze
+            parameter.requires_grad_(trains)
+        if config.dtype == "bfloat16" and parameter.is_floating_point():
+            low = torch.float32 if parameter.requires_grad else torch.bfloat16
+            parameter.data = parameter.data.to(low)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
+
+
+def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
+    """The peft model around `model`, with adapters on the linear layers of the config's towers.
+
+    Raises:
+        UserError: these towers have no layer that takes an adapter.
+    """
+    import peft
+
+    assert config.lora is not None
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    targets = [
+        name
+        for tower in config.lora.towers
+        for name in linear
+        if _takes_adapter(name, tower, family)
+    ]
+    if not targets:
+        raise UserError(
+            f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
+        )
+    return peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=config.lora.rank,
+            lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
+            lora_dropout=config.lora.dropout,
+            target_modules=targets,
+        ),
+    )
+
+
+def merged(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state dict an adapter-less model of the same function would have; `state` is the model's."""
+    from peft.tuners.lora import LoraLayer
+
+    deltas = {
+        name: cast(Any, module).get_delta_weight("default")
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
+    scales = tuple(f"{name}." for name in packed)
+    out = {}
+    for name, value in state.items():
+        if ".lora_" in name or name.startswith(scales):
+            continue
+        if name in packed:
+            value = quantization.dense(packed[name])
+        layer, _, leaf = name.partition(".base_layer.")
+        if leaf == "weight" and layer in deltas:
+            value = (value.float() + deltas[layer].float()).to(value.dtype)
+        out[name.replace(".base_layer.", ".")] = value.detach()
+    return out
+
+
+def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
+    """Whether the linear layer of this name is in the tower and among its `lora_targets`."""
+    targets = family.lora_targets.get(tower, ())
+    return layer.rpartition(".")[2] in targets and tower_of(f"{layer}.weight", family) == tower
+
+
+def tower_of(name: str, family: Family) -> str:
+    """The tower of a parameter, by its full name in the HF model or in one with adapters.
+
+    Raises:
+        UserError: it belongs to none.
+    """
+    plain = name.replace(".base_layer", "")
+    for tower, prefixes in family.towers.items():
+        if plain.startswith(prefixes):
+            return tower
+    raise UserError(f"parameter {name!r} belongs to no tower of {type(family).__name__}")

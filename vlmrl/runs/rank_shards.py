@@ -1,0 +1,50 @@
+"""Each rank's share of a batch: who generates and trains on what, and how the shares come together.
+
+Every rank knows the whole batch, so that all of them decide alike; but a prompt's media lie in the
+memory of one rank only, its `home`, which generates for it, scores it and trains on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmrl.system import distributed
+from vlmrl.system.clock import seed_of
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.runs.rollout_rows import Row
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+
+
+def is_here(prompt: Prompt) -> bool:
+    """Whether this rank is the prompt's home."""
+    return prompt.home == distributed.rank()
+
+
+def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+    """Completions of the whole batch; each rank's engine writes those of its own prompts.
+
+    With several ranks a draw depends on their number: each has a seed of its own.
+    """
+    if distributed.world() == 1:
+        return engine.generate(batch, sampling)
+    distributed.barrier()  # servers that the ranks share have one temperature at a time
+    mine = [p for p, prompt in enumerate(batch.prompts) if is_here(prompt)]
+    own = PromptBatch(tuple(batch.prompts[p] for p in mine), batch.cursor)
+    seed = seed_of(sampling.seed, distributed.rank())
+    part = engine.generate(own, replace(sampling, seed=seed))
+    written: dict[int, tuple[Completion, ...]] = {}
+    for share in distributed.gather(dict(zip(mine, part.completions, strict=True))):
+        written |= share
+    return replace(part, batch=batch, completions=tuple(written[p] for p in range(len(batch))))
+
+
+def whole_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
+    """Rows of all prompts, each as its home wrote it: with its pictures."""
+    if distributed.world() == 1:
+        return list(rows)
+    pairs = enumerate(zip(rollouts.batch.prompts, rows, strict=True))
+    found: dict[int, Row] = {}
+    for share in distributed.gather({p: row for p, (prompt, row) in pairs if is_here(prompt)}):
+        found |= share
+    return [found[p] for p in range(len(rows))]

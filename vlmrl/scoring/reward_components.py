@@ -1,0 +1,144 @@
+"""From `RewardConfig` to a verifier to call: schedules, shipped names, users' functions.
+
+A component is one entry of a source's `rewards` at one moment of training. Verifiers are built once
+per set of options and kept; worker processes build their own from the same name and options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vlmrl import plugins
+from vlmrl.config import RewardConfig
+from vlmrl.errors import UserError
+from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
+from vlmrl.scoring.verifier import FunctionVerifier, Verifier
+
+SLOW_DEADLINE = 5.0
+"""Seconds one call of a slow verifier may take when the config names no deadline."""
+OFFERED = ("answer", "truth", "completion", "sample", "text", "thought")
+"""What a plain function may ask for (`verifier.FunctionVerifier`)."""
+
+Spec = tuple[str, str]
+"""A verifier by reference: its name in the config and its options as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One verifier of a source with its weight at some moment of training."""
+
+    label: str
+    verifier: Verifier
+    weight: float
+    gate: bool
+    spec: Spec
+    deadline: float | None
+    """Seconds for one call in the pool; None: calls run in line."""
+
+
+def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
+    """The component that `reward` means at `progress` (share of training done, in [0, 1]).
+
+    Raises:
+        UserError: unknown verifier or option, a wrong type, or a schedule that makes no sense.
+    """
+    where = f"reward {reward.label!r}"
+    options = {
+        key: scheduled(value, progress, f"{where}, option {key!r}")
+        for key, value in reward.options.items()
+    }
+    weight = scheduled(reward.weight, progress, f"{where}, weight")
+    spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
+    verifier = build(spec)
+    deadline = reward.deadline or (SLOW_DEADLINE if verifier.slow else None)
+    return Component(reward.label, verifier, float(weight), reward.gate, spec, deadline)
+
+
+def scheduled(value: Any, progress: float, where: str = "schedule") -> Any:
+    """`value`, or its step at `progress` if it is `{"schedule": [[threshold, value], ...]}`.
+
+    The step of the last threshold <= progress counts: `[[0, 0.85], [0.1, 0.95]]` is 0.85 until a
+    tenth of training is done and 0.95 from there on.
+
+    Raises:
+        UserError: thresholds that do not start at 0 or do not rise.
+    """
+    if not (isinstance(value, Mapping) and set(value) == {"schedule"}):
+        return value
+    steps = value["schedule"]
+    pairs = isinstance(steps, list | tuple) and all(
+        isinstance(s, list | tuple) and len(s) == 2 and _is_number(s[0]) for s in steps
+    )
+    thresholds = [s[0] for s in steps] if pairs else []
+    rising = all(a < b for a, b in itertools.pairwise(thresholds))
+    if not thresholds or thresholds[0] != 0 or not rising:
+        raise UserError(
+            f"{where}: a schedule is [[0, value], [threshold, value], ...] with rising thresholds "
+            f"(shares of training), found {steps!r}"
+        )
+    return [v for threshold, v in steps if threshold <= progress][-1]
+
+
+def thresholds(reward: RewardConfig) -> list[float]:
+    """Every progress at which something about this reward changes, 0 included."""
+    found = {0.0}
+    for value in [reward.weight, *reward.options.values()]:
+        if isinstance(value, Mapping) and set(value) == {"schedule"}:
+            scheduled(value, 0.0, f"reward {reward.label!r}")
+            found.update(float(step[0]) for step in value["schedule"])
+    return sorted(found)
+
+
+@functools.lru_cache(maxsize=256)
+def build(spec: Spec) -> Verifier:
+    """The verifier a spec stands for; the same object for the same spec in one process.
+
+    The name is a shipped verifier's, or `file.py:Name` or `module:Name` of a Verifier class, of a
+    plain function (`FunctionVerifier`) or of a TRL reward function (`adaptors.from_trl`).
+
+    Raises:
+        UserError: as `plugins.build`; or the name is no verifier's, or a function asks for
+            something that nobody passes.
+    """
+    name, options_json = spec
+    options = json.loads(options_json)
+    found = plugins.load("verifier", name)
+    if inspect.isclass(found) and issubclass(found, Verifier):
+        verifier: Verifier = plugins.build("verifier", name, options)
+        return verifier
+    if inspect.isclass(found) or not callable(found):
+        raise UserError(f"verifier {name!r} is neither a function nor a subclass of vlmrl Verifier")
+    label = name.rpartition(":")[2]
+    if is_trl_function(found):
+        return TrlVerifier(functools.partial(found, **options), label)
+    _check_signature(name, found, options)
+    return FunctionVerifier(functools.partial(found, **options), label)
+
+
+def _check_signature(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for key in options:
+        if key not in parameters and not takes_any:
+            raise UserError(
+                f"verifier {name!r} has no option {key!r}{plugins.nearest(key, list(parameters))}"
+            )
+    for key, parameter in parameters.items():
+        fixed = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        optional = parameter.default is not parameter.empty
+        if key in OFFERED or key in options or fixed or optional:
+            continue
+        raise UserError(
+            f"verifier {name!r} asks for {key!r}, which nobody passes; a verifier function may "
+            f"name any of {', '.join(OFFERED)}, and options that the config sets"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,175 @@
+"""`vlmrl score`: rows of a JSONL file in, one result line per row out.
+
+A row is `{"completion": str, "truth": {...}, "media": {"width", "height", "duration"}, "template":
+name, "space": name, "prompt": str}`; all but the first two may be absent. `space` names the space
+of the truth's and of the completion's coordinates (`pixel` when absent; `resized` needs
+`media.resized_width` and `media.resized_height`). Without a `template` the answer is the `<answer>`
+tag if the completion has one, else everything after the thought. `id` and `meta` go to the sample.
+
+For group verifiers rows of one `group` are one group (rows of one prompt, truth and media when
+absent), and `reward` is what the item verifiers gave.
+
+A result line is `{"score": float|null, "fault": str|null, "parts": {...}, "answer": ..., "note":
+str}`. A bad row is the user's mistake and an error; a hostile completion never is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from vlmrl.answers import templates, truth_json
+from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+from vlmrl.runs.rollout_rows import to_json
+from vlmrl.schema import Completion, Frame, Sample, Space, Verdict
+from vlmrl.scoring.combine import guarded_many
+from vlmrl.scoring.reward_components import build, resolve
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring.verifier import GroupVerifier
+
+KEYS = (
+    "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
+)  # fmt: skip
+MEDIA_KEYS = ("width", "height", "duration", "resized_width", "resized_height")
+SOURCE = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One row: a completion, the sample it answers, its group and its item reward, if stated."""
+
+    completion: Completion
+    sample: Sample
+    group: str
+    reward: float | None = None
+
+
+def read_rows(path: str | Path) -> list[ScoredRow]:
+    """All rows of a JSONL file; blank lines are passed over.
+
+    Raises:
+        UserError: no such file, or a bad row; the message names file, line and key.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(read_row(json.loads(line), f"line {number}"))
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not valid JSON: {error}") from error
+        except UserError as error:
+            raise UserError(f"{path}:{number}: {error}") from error
+    if not rows:
+        raise UserError(f"{path}: has no rows")
+    return rows
+
+
+def read_row(row: Any, name: str = "row") -> ScoredRow:
+    """One row; `name` is the sample's id where the row states none.
+
+    Raises:
+        UserError: a missing or unknown key, or a value of the wrong kind.
+    """
+    if not isinstance(row, Mapping):
+        raise UserError(f"a row is a JSON object, found {row!r:.80}")
+    for key in row:
+        if key not in KEYS:
+            raise UserError(f"unknown key {key!r}{nearest(key, list(KEYS))}")
+    text = row.get("completion")
+    if not isinstance(text, str):
+        raise UserError(f"completion: a string is wanted, found {text!r:.80}")
+    frame = _frame(row.get("media") or {}, row.get("space", "pixel"))
+    template = row.get("template") or ("answer_only" if "<answer>" in text else "none")
+    prompt = str(row.get("prompt", ""))
+    sample = Sample(
+        id=str(row.get("id", name)),
+        source=SOURCE,
+        parts=(prompt,),
+        truth=truth_json.read(row.get("truth"), frame),
+        template=template,
+        meta=row.get("meta") or {},
+    )
+    same = [row.get(key) for key in ("prompt", "truth", "media")]
+    group = json.dumps(row.get("group", same), sort_keys=True)
+    return ScoredRow(templates.completion(text, template, frame), sample, group, row.get("reward"))
+
+
+def _frame(media: Any, space: Any) -> Frame:
+    if not isinstance(media, Mapping):
+        raise UserError(f"media: an object is wanted, found {media!r:.80}")
+    for key, value in media.items():
+        if key not in MEDIA_KEYS:
+            raise UserError(f"media has no key {key!r}{nearest(str(key), list(MEDIA_KEYS))}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            raise UserError(f"media.{key}: a positive number is wanted, found {value!r:.80}")
+    if space not in get_args(Space):
+        raise UserError(f"space {space!r}; there are: {', '.join(get_args(Space))}")
+    return Frame(space=space, **media)
+
+
+def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
+    """The verdict of one verifier on every row, in order.
+
+    Raises:
+        UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
+    """
+    verifier = resolve(reward).verifier
+    groups = _groups(rows, alone=verifier.scope == "item")
+    completions = [[rows[i].completion for i in group] for group in groups]
+    samples = [rows[group[0]].sample for group in groups]
+    if isinstance(verifier, GroupVerifier):
+        given = [[rows[i].reward for i in group] for group in groups]
+        verdicts = [
+            guarded_many(verifier, len(group), verifier.judge, group, sample, item_rewards)
+            for group, sample, item_rewards in zip(completions, samples, given, strict=True)
+        ]
+    else:
+        with Scorer({SOURCE: [reward]}, ScoringConfig(fault_limit=1.0)) as scorer:
+            judged = scorer.judge(completions, samples)
+        verdicts = [[one.verdicts[reward.label] for one in group] for group in judged]
+    found: dict[int, Verdict] = {}
+    for group, of_group in zip(groups, verdicts, strict=True):
+        found.update(zip(group, of_group, strict=True))
+    return [found[i] for i in range(len(rows))]
+
+
+def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:
+    """The rows of each group, by position."""
+    groups: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        groups.setdefault(str(i) if alone else row.group, []).append(i)
+    return list(groups.values())
+
+
+def result_line(row: ScoredRow, verdict: Verdict) -> dict[str, Any]:
+    """A verdict as the contract's plain values; places are in the row's space, times in seconds."""
+    return {
+        "score": to_json(verdict.score),
+        "fault": verdict.fault,
+        "parts": to_json(verdict.parts),
+        "answer": to_json(truth_json.in_space(verdict.answer, row.completion.frame)),
+        "note": verdict.note if verdict.applies else f"does not apply {verdict.note}".strip(),
+    }
+
+
+def score_file(path: str | Path, reward: RewardConfig) -> list[dict[str, Any]]:
+    """The result lines of all rows of a file, in order.
+
+    Raises:
+        UserError: as `read_rows` and `score`; nothing is scored unless every row can be read.
+    """
+    build(resolve(reward).spec)  # a misspelt verifier shows before a large file is read
+    rows = read_rows(path)
+    return [result_line(r, v) for r, v in zip(rows, score(rows, reward), strict=True)]

@@ -1,0 +1,317 @@
+"""The scorer: every verifier on every completion, and one reward out of their verdicts.
+
+A fault (an exception, a call past its deadline, a value out of range) masks its completion and is
+counted per verifier and source; it never becomes a reward of 0 and never ends the run, unless
+faults exceed a set share. torch is imported only where rewards become tensors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pebble import ThreadPool
+
+from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.errors import UserError
+from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
+from vlmrl.scoring.combine import combine, guarded, guarded_many
+from vlmrl.scoring.reward_components import Component, Spec, build, resolve, thresholds
+from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
+from vlmrl.system import distributed
+from vlmrl.system.deadline_pool import DeadlinePool, result
+
+WINDOW = 200
+"""How many of a verifier's latest calls the fault limit looks at."""
+THREADS = 16
+"""Calls that wait at the same time."""
+MIN_CALLS = 20
+"""The fault limit says nothing before a verifier was called this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the scorer made of one completion; `reward` is None where it is masked, see `reason`.
+
+    Example: Judged(0.62, {"box_iou": Verdict(0.62), "format": Verdict(1.0)})
+    """
+
+    reward: float | None
+    verdicts: Mapping[str, Verdict]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A prompt's completions on their way through the scorer; `verdicts[g]` fills up by label."""
+
+    sample: Sample
+    group: Sequence[Completion]
+    components: Sequence[Component]
+    verdicts: list[dict[str, Verdict]] = field(default_factory=list)
+
+    def of_scope(self, scope: str) -> list[Component]:
+        return [c for c in self.components if c.verifier.scope == scope]
+
+    def all_here(self) -> bool:
+        return all(c.finish_reason != "abort" for c in self.group)
+
+
+class Scorer:
+    """Scores completions with the verifiers of their sample's source. Close it to end its workers.
+
+    `counts[source, label]` counts `calls`, `faults` and `skipped` (did not apply), by completion.
+    """
+
+    def __init__(
+        self,
+        rewards_by_source: Mapping[str, Sequence[RewardConfig]],
+        scoring: ScoringConfig,
+    ) -> None:
+        """Build every verifier at every step of its schedules, so that mistakes show at once.
+
+        Raises:
+            UserError: see `components.resolve`; two rewards of one source with one name; a gate
+                without `combine: gate` or the reverse.
+        """
+        self.rewards = dict(rewards_by_source)
+        self.scoring = scoring
+        self.counts: dict[tuple[str, str], Counter[str]] = {}
+        self._recent: dict[tuple[str, str], deque[str | None]] = {}
+        self._pool = DeadlinePool(scoring.workers)
+        self._threads = ThreadPool(THREADS)
+        for source, rewards in self.rewards.items():
+            _check(source, rewards, scoring)
+
+    def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
+        """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.
+
+        `progress`, the share of training done, in [0, 1], drives the schedules; `whole` and errors
+        as in `judge`. With several ranks every rank judges whole groups of its own prompts, and all
+        get all rewards.
+        """
+        import torch
+
+        prompts = rollouts.batch.prompts
+        samples = [prompt.sample for prompt in prompts]
+        homes = [prompt.home for prompt in prompts] if whole and distributed.world() > 1 else None
+        judged = self.judge(rollouts.completions, samples, progress, whole, homes)
+        total = [[j.reward or 0.0 for j in group] for group in judged]
+        valid = [[j.reward is not None for j in group] for group in judged]
+        return Rewards(
+            total=torch.tensor(total, dtype=torch.float32).reshape(rollouts.shape),
+            valid=torch.tensor(valid, dtype=torch.bool).reshape(rollouts.shape),
+            verdicts=tuple(tuple(j.verdicts for j in group) for group in judged),
+        )
+
+    def judge(
+        self,
+        groups: Sequence[Sequence[Completion]],
+        samples: Sequence[Sample],
+        progress: float = 0.0,
+        whole: bool = True,
+        homes: Sequence[int] | None = None,
+    ) -> list[list[Judged]]:
+        """Judge `groups[p]`, the completions of `samples[p]`: item, group, then batch verifiers.
+
+        `whole=False` says that these are not the whole groups of a batch (evaluation, single rows):
+        group and batch verifiers then do not apply. An aborted completion leaves its group, and its
+        batch, unwhole too. `homes[p]` is the rank that judges the group (None: this one judges all);
+        what looks at the whole batch, the main rank judges.
+
+        Raises:
+            UserError: a source without rewards, a sample that no verifier can speak of, or more
+                faults of one verifier than `fault_limit` allows.
+        """
+        rows = [
+            _Row(sample, group, self._components(sample, progress), [{} for _ in group])
+            for sample, group in zip(samples, groups, strict=True)
+        ]
+        here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
+        self._judge_items([rows[p] for p in here])
+        for p in here:
+            self._judge_group(rows[p], whole)
+        if homes is not None:
+            _exchange(rows, here)
+        self._judge_batch(rows, whole, shared=homes is not None)
+        for row in rows:
+            self._count(row.sample.source, row.verdicts)
+        self._enforce_fault_limit()
+        return [self._judged(row) for row in rows]
+
+    def close(self) -> None:
+        """End the worker processes; a thread that still waits ends with its call."""
+        self._pool.close()
+        self._threads.stop()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _components(self, sample: Sample, progress: float) -> list[Component]:
+        if sample.source not in self.rewards:
+            raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")
+        components = [resolve(reward, progress) for reward in self.rewards[sample.source]]
+        if not any(c.verifier.applies_to(sample) for c in components):
+            needs = (f"{c.label} needs {' or '.join(c.verifier.needs)}" for c in components)
+            raise UserError(
+                f"sample {sample.id!r} of source {sample.source!r}: its truth has nothing that a "
+                f"verifier of this source could check ({'; '.join(needs)})"
+            )
+        return components
+
+    def _judge_items(self, rows: Sequence[_Row]) -> None:
+        waiting = []
+        # Calls that run elsewhere start first and go on while the fast ones run here.
+        for elsewhere in (True, False):
+            for row in rows:
+                for c in row.of_scope("item"):
+                    if (c.deadline is not None or c.verifier.waits) != elsewhere:
+                        continue
+                    applies = c.verifier.applies_to(row.sample)
+                    for completion, verdicts in zip(row.group, row.verdicts, strict=True):
+                        call = (completion, row.sample)
+                        if not applies:
+                            verdicts[c.label] = Verdict.not_applicable("not in the truth")
+                        elif elsewhere:
+                            waiting.append((verdicts, c, self._send(c, *call)))
+                        else:
+                            verdicts[c.label] = guarded(c.verifier, c.verifier, *call)
+        for verdicts, c, future in waiting:
+            verdicts[c.label] = guarded(c.verifier, result, future)
+
+    def _judge_group(self, row: _Row, whole: bool) -> None:
+        components = row.of_scope("group")
+        if not components:
+            return
+        rewards = [judged.reward for judged in self._judged(row)]
+        whole = whole and row.all_here()
+        for c in components:
+            if whole and c.verifier.applies_to(row.sample):
+                found = self._judge_many(c, len(row.group), row.group, row.sample, rewards)
+            else:
+                found = [Verdict.not_applicable("not a whole group")] * len(row.group)
+            for verdicts, verdict in zip(row.verdicts, found, strict=True):
+                verdicts[c.label] = verdict
+
+    def _judge_batch(self, rows: Sequence[_Row], whole: bool, shared: bool) -> None:
+        # Sources that share a reward are judged together, as one batch.
+        batches: dict[tuple[str, Spec], tuple[Component, list[_Row]]] = {}
+        for row in rows:
+            for c in row.of_scope("batch"):
+                batches.setdefault((c.label, c.spec), (c, []))[1].append(row)
+        for c, members in batches.values():
+            slots = [verdicts for row in members for verdicts in row.verdicts]
+            if whole and all(row.all_here() for row in members):
+                groups, samples = [row.group for row in members], [row.sample for row in members]
+                found = []
+                if not shared or distributed.is_main():
+                    found = self._judge_many(c, len(slots), groups, samples)
+                if shared:
+                    found = distributed.from_main(found)
+            else:
+                found = [Verdict.not_applicable("not a whole batch")] * len(slots)
+            for verdicts, verdict in zip(slots, found, strict=True):
+                verdicts[c.label] = verdict
+
+    def _judge_many(self, c: Component, count: int, *arguments: Any) -> list[Verdict]:
+        assert isinstance(c.verifier, GroupVerifier | BatchVerifier)
+        if c.deadline is None:
+            return guarded_many(c.verifier, count, c.verifier.judge, *arguments)
+        return guarded_many(c.verifier, count, result, self._send(c, *arguments))
+
+    def _send(self, c: Component, *arguments: Any) -> Any:
+        """Start a call in the deadline pool, or in a thread if it only waits."""
+        if c.deadline is None:
+            return self._threads.schedule(c.verifier, args=arguments)
+        return self._pool.submit(_call_by_spec, c.spec, arguments, deadline=c.deadline)
+
+    def _judged(self, row: _Row) -> list[Judged]:
+        return [
+            self._judge_one(completion, verdicts, row.components)
+            for completion, verdicts in zip(row.group, row.verdicts, strict=True)
+        ]
+
+    def _judge_one(
+        self,
+        completion: Completion,
+        verdicts: Mapping[str, Verdict],
+        components: Sequence[Component],
+    ) -> Judged:
+        """What the verdicts so far add up to."""
+        truncated = completion.finish_reason == "length"
+        if completion.finish_reason == "abort":
+            return Judged(None, verdicts, "aborted")
+        if truncated and self.scoring.truncated == "mask":
+            return Judged(None, verdicts, "truncated")
+        # A component of weight 0 is there for its curve; only as a gate does it touch the reward.
+        present = [(c, verdicts[c.label]) for c in components if c.label in verdicts]
+        present = [(c, verdict) for c, verdict in present if c.weight != 0 or c.gate]
+        for c, verdict in present:
+            if verdict.fault is not None:
+                return Judged(None, verdicts, f"{c.label}: {verdict.fault}")
+        spoken = [(c, v.score) for c, v in present if v.applies and v.score is not None]
+        if not any(c.weight != 0 for c, _ in spoken):
+            return Judged(None, verdicts, "no verifier applies")
+        if truncated and self.scoring.truncated == "zero":
+            return Judged(0.0, verdicts)
+        return Judged(combine(self.scoring.combine, spoken), verdicts)
+
+    def _count(self, source: str, verdicts: Iterable[Mapping[str, Verdict]]) -> None:
+        for of_one in verdicts:
+            for label, verdict in of_one.items():
+                key = (source, label)
+                counter = self.counts.setdefault(key, Counter(calls=0, faults=0, skipped=0))
+                if not verdict.applies:
+                    counter["skipped"] += 1
+                    continue
+                counter["calls"] += 1
+                counter["faults"] += verdict.fault is not None
+                self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
+
+    def _enforce_fault_limit(self) -> None:
+        for (source, label), recent in self._recent.items():
+            faults = [fault for fault in recent if fault is not None]
+            share = len(faults) / len(recent)
+            if len(recent) < MIN_CALLS or share <= self.scoring.fault_limit:
+                continue
+            commonest, times = Counter(faults).most_common(1)[0]
+            raise UserError(
+                f"verifier {label!r} failed on {len(faults)} of its last {len(recent)} completions "
+                f"of source {source!r}; scoring.fault_limit allows a share of "
+                f"{self.scoring.fault_limit:g}; most often ({times} times): {commonest}"
+            )
+
+
+def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
+    """Fill in what other ranks judged; `here` are the rows that this one did."""
+    for share in distributed.gather({p: rows[p].verdicts for p in here}):
+        for p, verdicts in share.items():
+            rows[p].verdicts[:] = verdicts
+
+
+def _call_by_spec(spec: Spec, arguments: Sequence[Any]) -> Any:
+    """Runs in a worker: the verifier is built there, once, from its name and options."""
+    verifier = build(spec)
+    if isinstance(verifier, GroupVerifier | BatchVerifier):
+        return verifier.judge(*arguments)
+    return verifier(*arguments)
+
+
+def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig) -> None:
+    labels = [reward.label for reward in rewards]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"source {source!r} has two rewards named {label!r}: give one a `name`")
+    gates = any(reward.gate for reward in rewards)
+    if scoring.combine == "gate" and not gates:
+        raise UserError(f"source {source!r}: scoring.combine is gate, but no reward is a gate")
+    if scoring.combine != "gate" and gates:
+        raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
+    for each in rewards:
+        for progress in thresholds(each):
+            resolve(each, progress)

@@ -1,0 +1,179 @@
+"""The contract of a verifier, and the wrapper that makes one of a plain function.
+
+A verifier is a frozen dataclass in a file of its own under `rewards/`; its fields are its options.
+It is a pure, deterministic check of a completion against a sample's truth. It may raise: the scorer
+turns whatever it raises into a fault, which is never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from vlmrl.answers import literals, parsing, templates
+from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
+
+Scope = Literal["item", "group", "batch"]
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Base of item verifiers: `__call__(completion, sample) -> Verdict`.
+
+    Class variables a subclass may set: `low`, `high` the declared range of the score; `needs` the
+    truth fields without which the verifier does not apply (any one of them is enough); `slow`
+    whether calls must run in the deadline pool; `waits` whether a call spends its time waiting (on
+    a network): calls then run in threads, and the verifier itself bounds their time.
+    """
+
+    scope: ClassVar[Scope] = "item"
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = 1.0
+    needs: ClassVar[tuple[str, ...]] = ()
+    slow: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Judge one completion."""
+        raise TypeError(f"{type(self).__name__} must define __call__")
+
+    def applies_to(self, sample: Sample) -> bool:
+        """True if the sample's truth has what this verifier needs."""
+        return (
+            not self.needs
+            or sample.truth.none
+            or any(getattr(sample.truth, need) is not None for need in self.needs)
+        )
+
+
+@dataclass(frozen=True)
+class AnswerVerifier(Verifier):
+    """Base of verifiers that judge the answer span: a subclass defines `grade`.
+
+    No answer scores 0, and so does one of over `literal.MAX_CHARS` characters. Where the truth is
+    declared "none", an explicit nothing (`[]`, `none`) scores 1 and everything else 0; `grade` is
+    not asked.
+    """
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Settle what needs no grading, else grade."""
+        if not self.applies_to(sample):
+            return Verdict.not_applicable(f"the truth has none of: {', '.join(self.needs)}")
+        answer = completion.answer
+        if not answer:
+            return Verdict(0.0, note="no answer")
+        if len(answer) > literals.MAX_CHARS:
+            return Verdict(0.0, note=f"answer longer than {literals.MAX_CHARS} characters")
+        if sample.truth.none:
+            nothing = parsing.says_nothing(answer)
+            return Verdict(
+                float(nothing), answer=answer, note="" if nothing else "nothing is right"
+            )
+        return self.grade(answer, sample.truth, completion)
+
+    def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
+        """Judge a non-empty answer against a truth that has what this verifier needs."""
+        raise TypeError(f"{type(self).__name__} must define grade")
+
+
+@dataclass(frozen=True)
+class GroupVerifier(Verifier):
+    """Base of verifiers that see all G completions of a prompt, with the item rewards so far.
+
+    `judge(completions, sample, rewards)`: `rewards[g]` is the combined item reward of completion g,
+    or None where it is masked. Returns one verdict per completion. Called only with whole groups.
+    """
+
+    scope: ClassVar[Scope] = "group"
+
+    def judge(
+        self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
+    ) -> list[Verdict]:
+        """Judge a group."""
+        raise TypeError(f"{type(self).__name__} must define judge")
+
+
+@dataclass(frozen=True)
+class BatchVerifier(Verifier):
+    """Base of verifiers that see all P x G completions of a batch.
+
+    `judge(groups, samples)`: `groups[p]` are the G completions of `samples[p]`. Returns verdicts
+    [P][G].
+    """
+
+    scope: ClassVar[Scope] = "batch"
+
+    def judge(
+        self, groups: Sequence[Sequence[Completion]], samples: Sequence[Sample]
+    ) -> list[list[Verdict]]:
+        """Judge a batch."""
+        raise TypeError(f"{type(self).__name__} must define judge")
+
+
+@dataclass(frozen=True)
+class FunctionVerifier(Verifier):
+    """A user's `def score(answer, truth) -> float | Verdict | None` as a verifier.
+
+    The function receives only the arguments it names, out of: `answer` (the answer span, None if
+    there is none), `truth` (`schema.Truth`), `completion`, `sample`, `text` (the whole completion),
+    `thought`. Returning None means "does not apply". A completion without an answer scores 0
+    without a call, unless the function asks for `completion` or `text`.
+    """
+
+    function: Callable[..., Any]
+    name: str = "score"
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Call the function with what it names."""
+        offered = {
+            "answer": completion.answer,
+            "truth": sample.truth,
+            "completion": completion,
+            "sample": sample,
+            "text": completion.text,
+            "thought": completion.parsed.thought,
+        }
+        wanted = inspect.signature(self.function).parameters
+        if completion.answer is None and not {"completion", "text"} & set(wanted):
+            return Verdict(0.0, note="no answer")
+        result = self.function(**{k: v for k, v in offered.items() if k in wanted})
+        if isinstance(result, Verdict):
+            return result
+        if result is None:
+            return Verdict.not_applicable()
+        return Verdict(float(result), answer=completion.answer)
+
+
+def judge(
+    verifier: Verifier,
+    text: str,
+    truth: Truth,
+    template: str = "none",
+    frame: Frame = Frame(100, 100, duration=100.0),  # frozen
+) -> Verdict:
+    """The verdict of an item verifier on a text, e.g. to try a verifier out or in its examples."""
+    sample = Sample("example", "example", (), truth, template)
+    return verifier(templates.completion(text, template, frame), sample)
+
+
+def judge_group(
+    verifier: GroupVerifier,
+    texts: Sequence[str],
+    rewards: Sequence[float | None],
+    meta: Mapping[str, Any] | None = None,
+) -> list[Verdict]:
+    """The verdicts of a group verifier on some texts with their item rewards."""
+    sample = Sample("example", "example", (), Truth(), "none", meta=meta or {})
+    completions = [templates.completion(text, "none", Frame()) for text in texts]
+    return verifier.judge(completions, sample, rewards)
+
+
+def judge_batch(
+    verifier: BatchVerifier, texts: Sequence[Sequence[str]], truths: Sequence[Truth]
+) -> list[list[Verdict]]:
+    """The verdicts of a batch verifier on groups of texts, each with its truth; one source."""
+    samples = [Sample(f"example-{p}", "example", (), truth) for p, truth in enumerate(truths)]
+    groups = [[templates.completion(text, "none", Frame()) for text in group] for group in texts]
+    return verifier.judge(groups, samples)

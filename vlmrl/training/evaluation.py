@@ -1,0 +1,216 @@
+"""Evaluation: the same cards, the same verifiers, greedy and k samples, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vlmrl.config import EvaluationConfig
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
+from vlmrl.runs.rollout_rows import rows
+from vlmrl.schema import PromptBatch, Rewards, Rollouts
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.system import distributed
+from vlmrl.training import forced_thinking, metrics
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+PREFIX = {
+    "greedy": "",
+    "sampled": "sampled/",
+    "forced_think": "forced/think/",
+    "forced_direct": "forced/direct/",
+}
+"""How a completion was drawn -> what its metrics are called by."""
+
+SEEDS_APART = 2**32
+"""Between the seeds of two ranks."""
+
+Row = tuple[str, dict[str, float]]
+"""A prompt's cluster (what it shares with prompts that are not independent of it), its numbers."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`result` is what evals/step-N.json holds; `scored` are this rank's batches behind it.
+
+    Each batch comes with how it was drawn: a key of `PREFIX`.
+    """
+
+    result: dict[str, Any]
+    scored: list[tuple[str, Rollouts, Rewards]]
+
+    def rows(self, media_folder: Path) -> Iterator[dict[str, Any]]:
+        """One row per prompt and way of drawing, as evals/step-N.jsonl holds them."""
+        for drawn, rollouts, rewards in self.scored:
+            for row in rows(media_folder, rollouts, rewards):
+                yield {"drawn": drawn, **row}
+
+
+def evaluate(
+    batches: Iterable[PromptBatch],
+    engine: Engine,
+    scorer: Scorer,
+    config: EvaluationConfig,
+    max_tokens: int,
+    *,
+    policy: Policy | None = None,
+    step: int = 0,
+    progress: float = 1.0,
+    seed: int = 0,
+) -> Evaluation:
+    """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
+
+    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at
+    all), `length` (tokens), the same behind `<source>/`, and those of `metrics.by_mode`; of the
+    sampled completions behind `sampled/`. Each has a 95 % bootstrap interval, resampled by image
+    where several prompts share one (they are not independent). `pass_at_k` is the chance that at
+    least one of k samples reaches `config.pass_at` in `config.metric`. With several ranks the
+    batches are this rank's rows, dealt in turns, and every rank gets the result of all.
+
+    With `config.forced`, which needs the `policy`, every prompt whose template begins with a
+    thought is also answered greedily when forced to think and when forced not to:
+    `forced/think/...`, `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the
+    mean over prompts of the difference think - direct.
+
+    Raises:
+        UserError: `config.forced`, and no prompt can be forced.
+    """
+    scored: list[tuple[str, Rollouts, Rewards]] = []
+    answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
+    passes: list[tuple[int, int]] = []
+    for number, batch in enumerate(batches):
+        apart = SEEDS_APART * distributed.rank()
+        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + apart + 2 * number + 1)
+        draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
+        draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
+        draws += _forced(engine, policy, batch, max_tokens) if config.forced else []
+        for drawn, rollouts in draws:
+            rewards = scorer.score(rollouts, progress, whole=False)
+            scored.append((drawn, rollouts, rewards))
+            answered[drawn] += _rows(rollouts, rewards)
+            passes += _passes(rewards, config) if drawn == "sampled" else []
+    answered = {drawn: distributed.from_turns(rows) for drawn, rows in answered.items()}
+    passes = distributed.from_turns(passes)
+    if not answered["greedy"]:
+        raise ValueError("nothing to evaluate: no batch came")
+    if config.forced and not answered["forced_think"]:
+        raise UserError("evaluation.forced: no template of these sources begins with a thought")
+    values = _columns(answered)
+    result = {
+        "step": step,
+        "metrics": {key: _mean(pairs) for key, pairs in values.items()},
+        "intervals": {key: interval(pairs, config.bootstrap) for key, pairs in values.items()},
+        "num_samples": len(values["reward"]),
+        "pass_at_k": _pass_at_k(passes, config.samples) if passes else None,
+    }
+    return Evaluation(result, scored)
+
+
+def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean of (cluster, value) pairs, clusters resampled whole."""
+    clusters: dict[str, list[float]] = defaultdict(list)
+    for cluster, value in values:
+        clusters[cluster].append(value)
+    sums = np.array([sum(v) for v in clusters.values()])
+    counts = np.array([len(v) for v in clusters.values()])
+    picks = np.random.default_rng(0).integers(0, len(sums), (resamples, len(sums)))
+    means = sums[picks].sum(1) / counts[picks].sum(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Unbiased chance that one of k draws out of n, `correct` of them right, is right.
+
+    Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
+    """
+    if n - correct < k:
+        return 1.0
+    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def _forced(
+    engine: Engine, policy: Policy | None, batch: PromptBatch, max_tokens: int
+) -> list[tuple[str, Rollouts]]:
+    """Both forced answers to the prompts of a batch that can be forced."""
+    assert policy is not None, "config.forced needs the policy"
+    able = tuple(prompt for prompt in batch.prompts if forced_thinking.can_be_forced(prompt))
+    return [
+        (
+            f"forced_{mode}",
+            forced_thinking.generate(engine, policy, PromptBatch(able), mode, max_tokens),
+        )
+        for mode in forced_thinking.MODES
+        if able
+    ]
+
+
+def _rows(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
+    """Per prompt, the mean over its completions of every number that was given."""
+    found = []
+    for p, prompt in enumerate(rollouts.batch.prompts):
+        sample = prompt.sample
+        cluster = sample.media[0].path if sample.media and sample.media[0].path else sample.id
+        given: dict[str, list[float]] = defaultdict(list)
+        for g, completion in enumerate(rollouts.completions[p]):
+            numbers = metrics.scores(rewards, p, g)
+            numbers["answered"] = float(completion.answer is not None)
+            numbers["length"] = len(completion.token_ids)
+            of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}
+            modes = metrics.by_mode(prompt, completion, numbers)
+            for name, number in [*numbers.items(), *of_source.items(), *modes.items()]:
+                given[name].append(number)
+        found.append((cluster, {name: sum(v) / len(v) for name, v in given.items()}))
+    return found
+
+
+def _columns(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str, float]]]:
+    """(cluster, value) pairs by metric, over all ways of drawing."""
+    values: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for drawn, rows_of_prompts in answered.items():
+        for cluster, numbers in rows_of_prompts:
+            for name, number in numbers.items():
+                if not drawn.startswith("forced") or not name.startswith("mode/"):
+                    values[f"{PREFIX[drawn]}{name}"].append((cluster, number))
+                elif name == f"mode/{drawn.removeprefix('forced_')}/share":
+                    values[f"{PREFIX[drawn]}share"].append((cluster, number))
+    both = zip(answered["forced_think"], answered["forced_direct"], strict=True)
+    for (cluster, think), (_, direct) in both:
+        for name in think:
+            if name in direct and not name.startswith("mode/"):
+                values[f"forced/gain/{name}"].append((cluster, think[name] - direct[name]))
+    return values
+
+
+def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:
+    """(samples scored, samples that pass) per prompt."""
+    name = config.metric.rpartition("/")[2]
+    counts = []
+    for p, group in enumerate(rewards.verdicts):
+        if name == "reward":
+            scores = [
+                float(r) for r, ok in zip(rewards.total[p], rewards.valid[p], strict=True) if ok
+            ]
+        else:
+            verdicts = (v[name] for v in group if name in v)
+            scores = [v.score for v in verdicts if v.applies and v.score is not None]
+        counts.append((len(scores), sum(score >= config.pass_at for score in scores)))
+    return counts
+
+
+def _pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
+    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= samples]
+    return {str(k): float(np.mean([pass_at_k(n, c, k) for n, c in passes if n >= k])) for k in ks}
+
+
+def _mean(values: Sequence[tuple[str, float]]) -> float:
+    return sum(v for _, v in values) / len(values)

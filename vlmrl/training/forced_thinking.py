@@ -1,0 +1,113 @@
+"""The same question, forced to think and forced not to: what a thought is worth.
+
+The model's turn is begun for it, with an opened thought or with an empty one, and it goes on from
+there. What was begun is part of the prompt, so every engine can do it. Nothing is trained on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from vlmrl.answers import templates
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+Mode = Literal["think", "direct"]
+MODES: tuple[Mode, ...] = ("think", "direct")
+
+
+def can_be_forced(prompt: Prompt) -> bool:
+    """True if the template of the prompt begins with a thought."""
+    tags = templates.template(prompt.sample.template).tags
+    return bool(tags) and tags[0].name == "think"
+
+
+def generate(
+    engine: Engine, policy: Policy, batch: PromptBatch, mode: Mode, max_tokens: int
+) -> Rollouts:
+    r"""One greedy completion for every prompt, which must be able to be forced.
+
+    `direct` begins it with `<think>\n\n</think>`, as demonstrations do that leave the thought out.
+    `think` begins it with `<think>` and the first word of a thought: the likeliest token that is
+    neither blank nor a mark. Without that word a policy could still leave the thought empty.
+
+    What was begun counts towards `max_tokens`, and stands in the completion's text, in its token
+    ids and, as certain (0 nats), in its log-probs.
+    """
+    begun = [_beginning(policy, prompt, mode) for prompt in batch.prompts]
+    left = max(1, max_tokens - max(map(len, begun)))
+    prompts = (_begin(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
+    rollouts = engine.generate(
+        PromptBatch(tuple(prompts)), Sampling(n=1, max_tokens=left, greedy=True)
+    )
+    whole = (
+        (_whole(policy, prompt, ids, group[0]),)
+        for prompt, ids, group in zip(batch.prompts, begun, rollouts.completions, strict=True)
+    )
+    return replace(rollouts, batch=batch, completions=tuple(whole))
+
+
+def _beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, ...]:
+    """The ids with which the completion begins."""
+    tag = templates.template(prompt.sample.template).tags[0]
+    text = tag.open if mode == "think" else f"{tag.open}{templates.EMPTY_THOUGHT}{tag.close}"
+    ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return ids if mode == "direct" else (*ids, _first_word(policy, _begin(prompt, ids)))
+
+
+def _begin(prompt: Prompt, ids: Sequence[int]) -> Prompt:
+    """The prompt, going on with these text tokens."""
+    encoded = prompt.encoded
+    end = encoded.next_position + len(ids)
+    places = torch.arange(encoded.next_position, end).expand(len(encoded.position_ids), -1)
+    longer = replace(
+        encoded,
+        ids=(*encoded.ids, *ids),
+        compact_ids=(*encoded.compact_ids, *ids),
+        position_ids=torch.cat([encoded.position_ids, places], dim=1),
+        next_position=end,
+    )
+    return replace(prompt, encoded=longer)
+
+
+@torch.no_grad()
+def _first_word(policy: Policy, prompt: Prompt) -> int:
+    """The likeliest next token that says something: no white space, stop or media token, no mark."""
+    family, encoded = policy.family, prompt.encoded
+    with policy.generating():
+        features = family.tower_features(policy.base, [encoded])
+        hidden = family.decode(
+            policy.base,
+            torch.tensor([encoded.ids], device=policy.device),
+            None,
+            encoded.position_ids[:, None].to(policy.device),
+            family.spread(features, [encoded], [0]),
+        )
+        logits = family.head(policy.base)(hidden[0, -1]).float()
+    silent = {*policy.stop_ids, *policy.banned.tolist()}
+    for token in logits.argsort(descending=True).tolist():
+        text = policy.tokenizer.decode([token]).strip()
+        if token not in silent and text and not text.startswith("<"):
+            return token
+    raise ValueError("the vocabulary has no word that a thought could begin with")
+
+
+def _whole(policy: Policy, prompt: Prompt, begun: Sequence[int], rest: Completion) -> Completion:
+    ids = (*begun, *rest.token_ids)
+    text = policy.tokenizer.decode([t for t in ids if t not in set(policy.stop_ids)])
+    return templates.completion(
+        text,
+        prompt.sample.template,
+        prompt.frame,
+        token_ids=ids,
+        logprobs=(*(0.0 for _ in begun), *rest.logprobs),
+        finish_reason=rest.finish_reason,
+        versions=rest.versions,
+    )

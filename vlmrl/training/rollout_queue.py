@@ -1,0 +1,307 @@
+"""Rollouts in the loader's order, up to η batches of them generated while the policy trains.
+
+A new batch is issued only when one is taken, and every step takes at least one, so with at most η
+batches issued beyond the one that is taken next no token is older than η policy versions when it is
+trained on. With η = 0 a batch is generated when it is taken, and there is no thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from vlmrl.config import Config
+from vlmrl.data.loader import Loader
+from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
+from vlmrl.engines.completions import Written, completions
+from vlmrl.policy.policy import Policy
+from vlmrl.runs import rank_shards
+from vlmrl.schema import Completion, PromptBatch, Rollouts
+from vlmrl.system.clock import seed_of
+
+Group = tuple[Completion, ...]
+PURPOSE = 11
+"""Part of every sampling seed; the trainer's other seeds have other numbers here."""
+GRACE = 15.0
+"""Seconds that threads have to end when the run does."""
+
+
+class Ahead:
+    """The batches that are issued and not yet trained on, oldest first.
+
+    With η > 0 the engine must be a `ConcurrentEngine`.
+    """
+
+    def __init__(self, loader: Loader, engine: Engine, policy: Policy, config: Config) -> None:
+        self._staleness = config.rollout.staleness
+        self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
+        self._flights: deque[_Flight] = deque()
+        self._saved: deque[Mapping[str, Any]] = deque()
+        self._cursor: Mapping[str, Any] | None = None
+        self._meter = _Meter()
+        self._waited = 0.0
+        self._dropped = 0
+
+    # ------------------------------------------------------------------------------- a step's batches
+
+    def fill(self, step: int, extra: int) -> None:
+        """Draw prompts and issue them, until η batches are under way beyond the next one.
+
+        `step` is the number of finished steps, `extra` of batches that this step has taken; they
+        make the sampling seed. Nothing is issued that only a step after the last would take.
+        """
+        if extra == 0:
+            self._meter.lap()
+            self._waited = 0.0
+        while len(self._flights) <= self._staleness:
+            place = len(self._flights)
+            if place and step + place >= self._config.run.steps:
+                return
+            flight = self._drawn(step + place, extra, place)
+            self._flights.append(flight)
+            if self._staleness:
+                flight.start()
+
+    def take(self) -> Rollouts:
+        """The oldest batch with all its completions; waits for them, or with η = 0 makes them.
+
+        Raises:
+            Exception: what went wrong while they were made.
+        """
+        flight = self._flights[0]
+        begin = time.monotonic()
+        rollouts = flight.result()
+        self._waited += time.monotonic() - begin
+        self._flights.popleft()
+        self._cursor = flight.batch.cursor
+        return rollouts
+
+    def drain(self) -> None:
+        """Return when nothing is being generated; what is finished stays, errors wait for `take`."""
+        for flight in self._flights:
+            flight.join()
+
+    def close(self) -> None:
+        """End what is under way and forget it; safe to call twice."""
+        deadline = time.monotonic() + GRACE
+        while any(flight.running for flight in self._flights) and time.monotonic() < deadline:
+            # Again and again: a thread may only be about to call the engine.
+            cast(ConcurrentEngine, self._engine).abort()
+            for flight in self._flights:
+                flight.join(0.1)
+        self._flights.clear()
+
+    def metrics(self, rollouts: Rollouts, version: int) -> dict[str, float]:
+        """Of a step that trained on these with weights of this version; empty with η = 0.
+
+        `rollout/staleness`, `rollout/staleness_max`: versions between a token and its training;
+        `rollout/off_policy`: share of tokens by older weights; `rollout/stale_dropped`: groups of a
+        checkpoint that were too old and made again; `rollout/trainer_waiting`,
+        `rollout/generation_idle`: shares of the step's own time, from its first `fill`.
+        """
+        if not self._staleness:
+            return {}
+        ages = [(version - v, n) for g in rollouts.completions for c in g for v, n in c.versions]
+        tokens = max(1, sum(n for _, n in ages))
+        idle, passed = self._meter.lap()
+        dropped, self._dropped = self._dropped, 0
+        return {
+            "rollout/staleness": sum(age * n for age, n in ages) / tokens,
+            "rollout/staleness_max": float(max((age for age, _ in ages), default=0)),
+            "rollout/off_policy": sum(n for age, n in ages if age > 0) / tokens,
+            "rollout/stale_dropped": float(dropped),
+            "rollout/trainer_waiting": self._waited / passed,
+            "rollout/generation_idle": idle / passed,
+        }
+
+    # ------------------------------------------------------------------------------------ checkpoint
+
+    @property
+    def cursor(self) -> Mapping[str, Any]:
+        """The loader's state after the last batch that was taken: where a resumed run draws on."""
+        return self._loader.state if self._cursor is None else self._cursor
+
+    @property
+    def state(self) -> list[Mapping[str, Any]]:
+        """The issued batches with their finished groups, as plain JSON values."""
+        return [*(flight.state for flight in self._flights), *self._saved]
+
+    def restore(self, cursor: Mapping[str, Any], state: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from a checkpoint: `fill` draws the same prompts again and keeps what was finished.
+
+        Raises:
+            UserError: the data are not those of the checkpoint.
+        """
+        self._loader.restore(cursor)
+        self._cursor = cursor
+        self._saved = deque(state)
+
+    def _drawn(self, step: int, extra: int, place: int) -> _Flight:
+        """The next batch; `place` steps after this one it is trained on at the latest."""
+        batch = self._loader.next()
+        groups: dict[int, Group] = {}
+        if self._saved:
+            saved = self._saved.popleft()
+            step, extra = saved["key"]
+            oldest = self._policy.version + place - self._staleness
+            groups = self._usable(saved["groups"], batch, oldest)
+        draw = self._config.rollout
+        parts = (self._config.run.seed, PURPOSE, step, extra)
+        # What is left of a saved batch must not repeat the draws of what was finished.
+        seed = seed_of(*parts, len(groups)) if groups else seed_of(*parts)
+        sampling = Sampling.of(draw, draw.group_size, seed)
+        return _Flight((step, extra), batch, groups, sampling, self._engine, self._meter)
+
+    def _usable(
+        self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, oldest: int
+    ) -> dict[int, Group]:
+        """The saved groups of these prompts whose tokens are by weights of `oldest` or later."""
+        found: dict[int, Group] = {}
+        for number, prompt in enumerate(batch.prompts):
+            group = saved.get(str(number))
+            if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
+                continue
+            written = [_written(fields) for fields in group["completions"]]
+            if len(written) != self._config.rollout.group_size or any(
+                version < oldest for w in written for version, _ in w.versions
+            ):
+                self._dropped += 1
+                continue
+            (found[number],) = completions(self._policy, [prompt], [written])
+        return found
+
+
+class _Flight:
+    """One batch on its way: `groups` fills up by prompt number, from a thread if it was started."""
+
+    def __init__(
+        self,
+        key: tuple[int, int],
+        batch: PromptBatch,
+        groups: dict[int, Group],
+        sampling: Sampling,
+        engine: Engine,
+        meter: _Meter,
+    ) -> None:
+        self.key, self.batch, self.groups, self.sampling = key, batch, groups, sampling
+        self._engine, self._meter = engine, meter
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread works for it."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Generate in a thread from now on."""
+        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        self._thread.start()
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for the thread, if there is one."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def result(self) -> Rollouts:
+        """The whole batch; raises what the thread raised."""
+        if self._thread is None and not self.groups:
+            return rank_shards.generate(self._engine, self.batch, self.sampling)
+        if self._thread is None:
+            self._generate()
+        self.join()
+        if self._error is not None:
+            raise self._error
+        groups = tuple(self.groups[number] for number in range(len(self.batch)))
+        oldest = min(version for g in groups for c in g for version, _ in c.versions)
+        return Rollouts(self.batch, groups, version=oldest)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Its key, and its finished groups with the samples that they are of, as JSON values."""
+        groups = {}
+        for number, group in sorted(dict(self.groups).items()):
+            sample = self.batch.prompts[number].sample
+            fields = [_fields(completion) for completion in group]
+            groups[str(number)] = {"sample": [sample.source, sample.id], "completions": fields}
+        return {"key": list(self.key), "groups": groups}
+
+    def _run(self) -> None:
+        with self._meter:
+            try:
+                self._generate()
+            except BaseException as error:  # raised again by whoever wants the result
+                self._error = error
+
+    def _generate(self) -> None:
+        missing = [n for n in range(len(self.batch)) if n not in self.groups]
+        if not missing:
+            return
+        batch = self.batch
+        if self.groups:
+            batch = PromptBatch(tuple(batch.prompts[n] for n in missing), batch.cursor)
+        if self._thread is None:
+            made = self._engine.generate(batch, self.sampling).completions
+            self.groups.update(zip(missing, made, strict=True))
+        else:
+            engine = cast(ConcurrentEngine, self._engine)
+            engine.generate(batch, self.sampling, lambda n, g: self._note(missing[n], g))
+
+    def _note(self, number: int, group: Group) -> None:
+        self.groups[number] = group
+
+
+class _Meter:
+    """Seconds in which no thread was inside `with meter:`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._idle = 0, 0.0
+        self._begin = self._since = time.monotonic()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._note()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._note()
+            self._inside -= 1
+
+    def lap(self) -> tuple[float, float]:
+        """Idle seconds, and all seconds, since the last lap."""
+        with self._lock:
+            self._note()
+            found = self._idle, max(self._since - self._begin, 1e-9)
+            self._idle, self._begin = 0.0, self._since
+            return found
+
+    def _note(self) -> None:
+        now = time.monotonic()
+        if not self._inside:
+            self._idle += now - self._since
+        self._since = now
+
+
+def _fields(completion: Completion) -> dict[str, Any]:
+    """What was sampled, as JSON values; the text is a function of it."""
+    return {
+        "token_ids": completion.token_ids,
+        "logprobs": completion.logprobs,
+        "finish_reason": completion.finish_reason,
+        "versions": completion.versions,
+    }
+
+
+def _written(fields: Mapping[str, Any]) -> Written:
+    """The inverse of `_fields`."""
+    return Written(
+        tuple(fields["token_ids"]),
+        tuple(fields["logprobs"]),
+        fields["finish_reason"],
+        tuple((version, count) for version, count in fields["versions"]),
+    )

@@ -1,0 +1,178 @@
+"""Cold start: imitate the cards' demonstrations until a validation metric says "now it can see".
+
+RL cannot start before the model sees something at all, and a model that imitates too long leaves RL
+nothing to explore, so the stop is a metric, not a step count; a short decay of the lr ends it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from vlmrl.algorithms.base import LossInputs, LossOutput
+from vlmrl.answers import templates
+from vlmrl.config import SftConfig
+from vlmrl.errors import UserError
+from vlmrl.forward.packing import pack
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
+from vlmrl.system import distributed
+from vlmrl.system.clock import seed_of
+from vlmrl.system.interrupt import Interrupt
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """The loss of the cold start: mean negative log-likelihood of the demonstrations' tokens."""
+
+    def loss(self, inputs: LossInputs) -> LossOutput:
+        """Share of -mean log p; the weights are the samples' own."""
+        weighted = inputs.new * inputs.mask * inputs.weights[:, None]
+        return LossOutput(-weighted.sum() / inputs.num_tokens)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far the cold start is; part of the checkpoint. `stopped_at`: the step the metric was reached."""
+
+    step: int = 0
+    stopped_at: int | None = None
+
+    def done(self, config: SftConfig) -> bool:
+        """True when nothing is left to do."""
+        if self.stopped_at is not None:
+            return self.step >= self.stopped_at + config.decay_steps
+        return self.step >= config.max_steps
+
+    def lr(self, config: SftConfig) -> float:
+        """Warm-up, constant, and after the stop a linear decay to a tenth."""
+        if self.stopped_at is not None:
+            share = (self.step - self.stopped_at + 1) / max(1, config.decay_steps)
+            return config.lr * (1 - 0.9 * min(1.0, share))
+        return config.lr * min(1.0, (self.step + 1) / max(1, config.warmup_steps))
+
+
+def step(
+    policy: Policy,
+    batch: PromptBatch,
+    config: SftConfig,
+    stage: Stage,
+    micro_tokens: int,
+    seed: int,
+) -> dict[str, float]:
+    """One update on the demonstrations of a batch of prompts; returns its metrics."""
+    torch.manual_seed(seed_of(seed, 1, stage.step))
+    rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
+    count = (len(batch), 1)
+    weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
+    ones = Advantages(torch.ones(count), torch.ones(count, dtype=torch.bool), weights)
+    longest = max(len(group[0].token_ids) for group in rollouts.completions)
+    batches = pack(
+        rollouts,
+        ones,
+        updates=1,
+        micro_tokens=micro_tokens,
+        max_tokens=longest,
+        rank=distributed.rank(),
+    )
+    metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
+    return {
+        "loss": metrics["loss/total"],
+        "entropy": metrics["rollout/entropy"],
+        "grad_norm": metrics["update/grad_norm"],
+        "lr": metrics["update/lr"],
+    }
+
+
+def check(
+    stage: Stage, config: SftConfig, metric_now: Callable[[], float]
+) -> tuple[Stage, float | None]:
+    """After a step: evaluate when it is time, and note the stop. Returns the metric if it was measured."""
+    if stage.stopped_at is not None:
+        return stage, None
+    metric = None
+    if (
+        config.stop_at is not None
+        and stage.step >= config.check_from
+        and stage.step % config.check_every == 0
+    ):
+        metric = metric_now()
+    reached = metric is not None and config.stop_at is not None and metric >= config.stop_at
+    # The cap ends an unfinished cold start with the same decay as a reached metric.
+    capped = stage.step >= config.max_steps - config.decay_steps
+    return (replace(stage, stopped_at=stage.step) if reached or capped else stage), metric
+
+
+def demonstrations(
+    policy: Policy, batch: PromptBatch, thought_dropout: float, seed: int
+) -> Rollouts:
+    """The batch's demonstrations as if the policy had written them, one per prompt."""
+    rng = random.Random(seed)
+    groups = []
+    for prompt in batch.prompts:
+        text = _demonstration(prompt, drop_thought=rng.random() < thought_dropout)
+        ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
+        groups.append(
+            (
+                templates.completion(
+                    text,
+                    prompt.sample.template,
+                    prompt.frame,
+                    token_ids=ids,
+                    logprobs=(0.0,) * len(ids),
+                ),
+            )
+        )
+    return Rollouts(batch, tuple(groups))
+
+
+def _demonstration(prompt: Prompt, drop_thought: bool) -> str:
+    sample = prompt.sample
+    if sample.demo is None:
+        raise UserError(
+            f"sft: sample {sample.id!r} of source {sample.source!r} has no demonstration to imitate"
+        )
+    tags = templates.template(sample.template).tags
+    demanded = any(t.name == "think" and t.presence == "required" for t in tags)
+    if demanded and (drop_thought or not sample.demo.thought.strip()):
+        # The verifier `format` would punish what the cold start teaches.
+        why = "sft.thought_dropout" if drop_thought else f"sft: sample {sample.id!r} has no thought"
+        raise UserError(
+            f"{why}: template {sample.template!r} of source {sample.source!r} demands a thought; "
+            "think_or_not does not, and answer_only has none"
+        )
+    demo = replace(sample.demo, thought="") if drop_thought else sample.demo
+    return templates.demonstration(demo, sample.template, prompt.frame)
+
+
+def cold_start(
+    policy: Policy,
+    next_batch: Callable[[], PromptBatch],
+    config: SftConfig,
+    stage: Stage,
+    *,
+    validate: Callable[[], float],
+    report: Callable[[int, dict[str, float]], None],
+    save: Callable[[Stage], None],
+    interrupt: Interrupt,
+    micro_tokens: int,
+    seed: int,
+) -> Stage:
+    """Imitate until done or interrupted; an interrupted stage is saved.
+
+    `policy` already has its optimizer; `stage` is where an earlier run left off.
+    """
+    while not stage.done(config):
+        metrics = step(policy, next_batch(), config, stage, micro_tokens, seed)
+        stage = replace(stage, step=stage.step + 1)
+        stage, measured = check(stage, config, validate)
+        if measured is not None:
+            metrics[f"validation/{config.stop_metric}"] = measured
+        report(stage.step, metrics)
+        if distributed.any_rank(interrupt.asked):
+            save(stage)
+            break
+    return stage
