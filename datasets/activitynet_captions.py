@@ -1,8 +1,8 @@
-"""ActivityNet Captions: sentences with the spans of time that they describe, in clips of two minutes.
+"""ActivityNet Captions: sentences with the spans of time that they describe, in videos of two minutes.
 
 Source: Krishna et al. 2017, "Dense-Captioning Events in Videos", arXiv:1705.00754. `train.json`,
 `val_1.json`, `val_2.json`: {"v_QOlSCBRmfWY": {"duration": 82.73, "timestamps": [[0.83, 19.86], ...],
-"sentences": ["A young woman ...", ...]}}, in seconds; one clip file for each key.
+"sentences": ["A young woman ...", ...]}}, in seconds; one video file for each key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import WHERE, Card
-from vlmrl.data.cards.video_annotations import clip_named, spans_truth
+from vlmrl.data.cards.video_annotations import spans_truth, video_named
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample
 from vlmrl.system.atomic_files import read_json
@@ -26,7 +26,7 @@ FILES = {"train": "train.json", "val": "val_1.json", "test": "val_2.json"}
 class ActivitynetCaptions(Card):
     """When does it happen? ActivityNet Captions as published; `test` is its second validation file.
 
-    Options: `path` of the folder with the JSON files; `videos`: the folder of the clips, seen from
+    Options: `path` of the folder with the JSON files; `videos`: the folder of the videos, seen from
     `path`.
     """
 
@@ -46,20 +46,20 @@ class ActivitynetCaptions(Card):
         file = Path(self.path) / FILES[split]
         clips = read_json(file)
         if not isinstance(clips, dict):
-            raise UserError(f"{file}: an object of clips by name is wanted")
+            raise UserError(f"{file}: expected an object of videos by name")
         return [
-            {"video": name, "clip": clip, "number": number, WHERE: f"{file}: {name} [{number}]"}
-            for name, clip in clips.items()
-            for number in range(_count(clip))
+            {"video": name, "clip": video, "number": number, WHERE: f"{file}: {name} [{number}]"}
+            for name, video in clips.items()
+            for number in range(_count(video))
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """One sentence as a sample."""
-        clip, number = row["clip"], row["number"]
-        if not isinstance(clip, dict) or not isinstance(clip.get("sentences"), list):
-            raise UserError(f"an object with sentences is wanted, found {clip!r:.60}")
-        spans, sentences = clip.get("timestamps"), clip["sentences"]
-        duration = clip.get("duration")
+        video, number = row["clip"], row["number"]
+        if not isinstance(video, dict) or not isinstance(video.get("sentences"), list):
+            raise UserError(f"an object with sentences is wanted, found {video!r:.60}")
+        spans, sentences = video.get("timestamps"), video["sentences"]
+        duration = video.get("duration")
         if not isinstance(duration, int | float) or not duration > 0:
             raise UserError(f"duration is seconds, found {duration!r}")
         if not isinstance(spans, list) or len(spans) != len(sentences):
@@ -71,18 +71,18 @@ class ActivitynetCaptions(Card):
         return Sample(
             id=f"{row['video']}-{number}",
             source=source,
-            parts=(clip_named(Path(self.path) / self.videos, row["video"]), question),
+            parts=(video_named(Path(self.path) / self.videos, row["video"]), question),
             truth=truth,
             demo=Demo(spans=truth.spans),
             meta={"where": row[WHERE], "duration": float(duration)},
         )
 
     def media_root(self) -> str:
-        """The folder of the clips."""
+        """The folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip."""
+        """The video."""
         return str(row["video"])
 
     def corpus(self) -> list[str]:
@@ -90,7 +90,7 @@ class ActivitynetCaptions(Card):
         return demonstrations.corpus(self, self.rows("train"))
 
 
-def _count(clip: Any) -> int:
-    """Sentences of a clip; a broken one is one row, to be reported."""
-    sentences = clip.get("sentences") if isinstance(clip, dict) else None
+def _count(video: Any) -> int:
+    """Sentences of a video; a broken one is one row, to be reported."""
+    sentences = video.get("sentences") if isinstance(video, dict) else None
     return len(sentences) if isinstance(sentences, list) else 1

@@ -1,4 +1,4 @@
-"""AudioSet: what is heard in ten seconds of a clip's sound; names of one or several sounds.
+"""AudioSet: what is heard in ten seconds of a video's sound; names of one or several sounds.
 
 Source: Gemmeke et al. 2017, "Audio Set: An ontology and human-labeled dataset for audio events",
 ICASSP. Two layouts of the same rows: its own `*_segments.csv` (`--PJHxphWEs, 30.000, 40.000,

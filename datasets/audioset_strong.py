@@ -1,4 +1,4 @@
-"""AudioSet-Strong: every sound in ten seconds of a clip's sound, from when to when.
+"""AudioSet-Strong: every sound in ten seconds of a video's sound, from when to when.
 
 Source: Hershey et al. 2021, "The Benefit of Temporally-Strong Labels in Audio Event Classification",
 arXiv:2105.07031. `audioset_train_strong.tsv` and `audioset_eval_strong.tsv`: a heading, then
@@ -94,7 +94,7 @@ class AudiosetStrong(Card):
         return self.root or self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip that the excerpt is from."""
+        """The video that the excerpt is from."""
         return str(row["segment"]).rpartition("_")[0]
 
     def corpus(self) -> list[str]:

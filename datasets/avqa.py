@@ -1,8 +1,8 @@
-"""AVQA: questions with four options about clips and their sound, as its authors publish them.
+"""AVQA: questions with four options about videos and their sound, as its authors publish them.
 
 Source: Yang et al. 2022, "AVQA: A Dataset for Audio-Visual Question Answering on Videos", ACM MM. JSON
 lists `train_qa.json` and `val_qa.json` of objects with `id`, `video_name`, `question_text`,
-`multi_choice`, `answer` (index from 0), `question_type`; the clips or recordings lie elsewhere, one
+`multi_choice`, `answer` (index from 0), `question_type`; the videos or recordings lie elsewhere, one
 file `<video_name><suffix>` each. R1-AQA trained on the sound alone.
 """
 
@@ -26,7 +26,7 @@ FILES = {"train": "train_qa.json", "val": "val_qa.json"}
 
 @dataclass(frozen=True)
 class Avqa(Card):
-    """Multiple choice about clips or their sound.
+    """Multiple choice about videos or their sound.
 
     Options: `path` of the folder of the JSON files; `root` of the media (absent: the same);
     `kind` of the media and `suffix` of their files.
@@ -71,7 +71,7 @@ class Avqa(Card):
         return self.root or self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip."""
+        """The video."""
         return str(row.get("video_name"))
 
     def corpus(self) -> list[str]:

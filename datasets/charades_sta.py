@@ -1,8 +1,8 @@
-"""Charades-STA: a sentence, and when it happens in an indoor clip of half a minute.
+"""Charades-STA: a sentence, and when it happens in an indoor video of half a minute.
 
 Source: Gao et al. 2017, "TALL: Temporal Activity Localization via Language Query", arXiv:1705.02101.
 Lines of `charades_sta_train.txt` and `charades_sta_test.txt`: `AO8RW 0.0 6.9##a person is putting a
-book on a shelf.`, start and end in seconds; the clips are those of Charades, one file each.
+book on a shelf.`, start and end in seconds; the videos are those of Charades, one file each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import WHERE, Card
-from vlmrl.data.cards.video_annotations import clip_named, spans_truth
+from vlmrl.data.cards.video_annotations import spans_truth, video_named
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample
 
@@ -23,7 +23,7 @@ from vlmrl.schema import Demo, Sample
 class CharadesSta(Card):
     """When does it happen? Charades-STA as published.
 
-    Options: `path` of the folder with the two text files; `videos`: the folder of the clips, seen
+    Options: `path` of the folder with the two text files; `videos`: the folder of the videos, seen
     from `path`.
     """
 
@@ -65,18 +65,18 @@ class CharadesSta(Card):
         return Sample(
             id=row["id"],
             source=source,
-            parts=(clip_named(Path(self.path) / self.videos, fields[0]), question),
+            parts=(video_named(Path(self.path) / self.videos, fields[0]), question),
             truth=truth,
             demo=Demo(spans=truth.spans),
             meta={"where": row[WHERE]},
         )
 
     def media_root(self) -> str:
-        """The folder of the clips."""
+        """The folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip."""
+        """The video."""
         return str(row["line"].split(" ", 1)[0])
 
     def corpus(self) -> list[str]:

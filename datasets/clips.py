@@ -1,8 +1,8 @@
-"""Drawn clips: a square wanders about and is red for a while; when? Made on the spot, exact truth.
+"""Drawn videos: a square wanders about and is red for a while; when? Made on the spot, exact truth.
 
-A clip has `frames` pictures, one a second, of `size` x `size` pixels: a square of two sevenths of
-the side goes its way in blue on a grey that differs from clip to clip, and is red from one whole second
-to another. Which split a clip may occur in is decided by a hash of its course, so that no clip is in
+A video has `frames` images, one a second, of `size` x `size` pixels: a square of two sevenths of
+the side goes its way in blue on a grey that differs from video to video, and is red from one whole second
+to another. Which split a video may occur in is decided by a hash of its course, so that no video is in
 two splits, whatever the seed.
 """
 
@@ -29,13 +29,13 @@ RED, BLUE = (235, 45, 45), (60, 90, 245)
 CELLS = 7
 SHORTEST, LONGEST = 3, 9
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
-# Share of all clips that belongs to each split, as [from, to).
+# Share of all videos that belongs to each split, as [from, to).
 _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is seen in a clip: the square's cells [frame], when it is red, the background's grey."""
+    """What is seen in a video: the square's cells [frame], when it is red, the background's grey."""
 
     cells: tuple[tuple[int, int], ...]
     start: int
@@ -47,8 +47,8 @@ class Course:
 class Clips(Card):
     """When a wandering square is red, in seconds.
 
-    Options: `frames` of a clip (one a second; set `data.video.fps` to 1 to show them all); `size` of
-    a frame in pixels, a multiple of 7; `count` of clips per split (default: train 2000, demos 2000,
+    Options: `frames` of a video (one a second; set `data.video.fps` to 1 to show them all); `size` of
+    a frame in pixels, a multiple of 7; `count` of videos per split (default: train 2000, demos 2000,
     val 96, test 200); `loose`: by up to how many seconds each end of a demonstration's span is pushed
     outwards (0: exact); `seed`.
     """
@@ -73,7 +73,7 @@ class Clips(Card):
             raise ValueError(f"count must be at least 1, found {self.count}")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One small dictionary per clip; nothing is drawn yet."""
+        """One small dictionary per video; nothing is drawn yet."""
         if split not in COUNTS:
             raise UserError(f"card 'clips' has no split {split!r}; there are: {', '.join(COUNTS)}")
         return [
@@ -82,7 +82,7 @@ class Clips(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """Draw the clip of a row and ask about it."""
+        """Draw the video of a row and ask about it."""
         rng = random.Random(f"{self.seed} {row['split']} {row['index']}")
         course = _course(row["split"], self.frames, rng)
         return Sample(
@@ -123,7 +123,7 @@ def _demo(course: Course, frames: int, loose: int, rng: random.Random) -> Demo:
 
 
 def _drawn(course: Course, size: int) -> bytes:
-    """The clip as an animated PNG file, one frame a second, hardly compressed: quick to write and read."""
+    """The video as an animated PNG file, one frame a second, hardly compressed: quick to write and read."""
     cell = size // CELLS
     pixels = np.full((len(course.cells), size, size, 3), course.grey, np.uint8)
     for second, (x, y) in enumerate(course.cells):

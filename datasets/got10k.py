@@ -1,7 +1,7 @@
-"""GOT-10k: follow one object through a clip; boxes ten times a second.
+"""GOT-10k: follow one object through a video; boxes ten times a second.
 
 Source: Huang et al. 2021, "GOT-10k: A Large High-Diversity Benchmark for Generic Object Tracking in
-the Wild", arXiv:1810.11981. `<split>/list.txt` names the clips; each is a folder with 00000001.jpg ...,
+the Wild", arXiv:1810.11981. `<split>/list.txt` names the videos; each is a folder with 00000001.jpg ...,
 `groundtruth.txt` (x,y,width,height in pixels, a line a frame), `absence.label` (a line a frame, 1
 where the object is out of sight) and `meta_info.ini`. Of the test split only the first box is public.
 """
@@ -27,7 +27,7 @@ class Got10k(Card):
     """Follow an object, told by its name and its first box in percent; GOT-10k as published.
 
     Options: `path` of the folder that holds `train` and `val`; `every`: seconds between two boxes of
-    the true track; `most`: boxes that are asked for, from the start of the clip, which is cut there.
+    the true track; `most`: boxes that are asked for, from the start of the video, which is cut there.
     """
 
     origin: ClassVar[str] = "arXiv:1810.11981"
@@ -44,7 +44,7 @@ class Got10k(Card):
             raise ValueError(f"every is at least {1 / FPS} s and most at least 1")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a clip, by the list of the split."""
+        """One row a video, by the list of the split."""
         if split not in self.splits:
             raise UserError(f"got10k has no split {split!r}; there are: train, val")
         file = Path(self.path) / split / "list.txt"
@@ -58,10 +58,10 @@ class Got10k(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One clip as a sample."""
+        """One video as a sample."""
         name = row["id"]
         if Path(name).name != name:
-            raise UserError(f"{name!r} is no name of a clip")
+            raise UserError(f"{name!r} is no name of a video")
         folder = Path(self.path) / row["split"] / name
         boxes = _boxes(folder / "groundtruth.txt")
         absent = [line.strip() == "1" for line in _lines(folder / "absence.label")]
@@ -100,7 +100,7 @@ class Got10k(Card):
         return self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip."""
+        """The video."""
         return str(row["id"])
 
     def corpus(self) -> list[str]:
@@ -129,7 +129,7 @@ def _boxes(file: Path) -> list[list[float]]:
 
 
 def _unit(box: Sequence[float], width: int, height: int) -> Box | None:
-    """The box inside the picture, unit square; None if none of it is."""
+    """The box inside the image, unit square; None if none of it is."""
     x, y, w, h = box
     x1, x2 = (min(1.0, max(0.0, v / width)) for v in (x, x + w))
     y1, y2 = (min(1.0, max(0.0, v / height)) for v in (y, y + h))
@@ -137,7 +137,7 @@ def _unit(box: Sequence[float], width: int, height: int) -> Box | None:
 
 
 def _meta(file: Path) -> tuple[str, tuple[int, int]]:
-    """What the object is, and the pictures' (width, height)."""
+    """What the object is, and the images' (width, height)."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string("\n".join(_lines(file)))

@@ -1,10 +1,10 @@
-"""NExT-GQA: a question about a clip with five options, and the spans of time that prove the answer.
+"""NExT-GQA: a question about a video with five options, and the spans of time that prove the answer.
 
 Source: Xiao et al. 2024, "Can I Trust Your Answer? Visually Grounded Video Question Answering",
 arXiv:2309.01327. `<split>.csv` (video_id, question, answer, qid, type, a0 ... a4; NExT-QA's older
 files say `video`, and the answer's number), `gsub_<split>.json` ({video: {"duration": 34, "location":
 {qid: [[start, end], ...]}}}, in seconds; there is none for train) and `map_vid_vidorID.json` (video ->
-path of the clip without its ending).
+path of the video without its ending).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from vlmrl.answers.parsing import is_number
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import WHERE, Card
-from vlmrl.data.cards.video_annotations import clip_named, spans_truth
+from vlmrl.data.cards.video_annotations import spans_truth, video_named
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample, Truth
 from vlmrl.system.atomic_files import read_json
@@ -30,7 +30,7 @@ LETTERS = "ABCDE"
 class NextGqa(Card):
     """Answer with a letter and prove it by spans of time; NExT-GQA as published.
 
-    Options: `path` of the folder with the annotation files; `videos`: the folder of the clips, seen
+    Options: `path` of the folder with the annotation files; `videos`: the folder of the videos, seen
     from `path`.
     """
 
@@ -83,7 +83,7 @@ class NextGqa(Card):
             id=f"{row['video']}-{row.get('qid')}",
             source=source,
             parts=(
-                clip_named(Path(self.path) / self.videos, row["name"]),
+                video_named(Path(self.path) / self.videos, row["name"]),
                 f"{question.strip().capitalize()}? {listed}",
             ),
             truth=truth,
@@ -93,11 +93,11 @@ class NextGqa(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the clips."""
+        """The folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The clip."""
+        """The video."""
         return str(row["video"])
 
     def corpus(self) -> list[str]:
@@ -107,7 +107,7 @@ class NextGqa(Card):
 
 
 def _proof(proof: Any, question: str) -> tuple[list[Any], float]:
-    """The spans that gsub holds for a question, and the clip's duration in seconds."""
+    """The spans that gsub holds for a question, and the video's duration in seconds."""
     location = proof.get("location") if isinstance(proof, Mapping) else None
     if not isinstance(location, Mapping) or not is_number(proof.get("duration")):
         raise UserError(f"gsub: duration and location are wanted, found {proof!r:.80}")

@@ -2,7 +2,7 @@
 
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
 `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
-and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright picture), `labels`, `count`,
+and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
 `width`, `height`, `span` ([start, end] in seconds), `options` (texts).
 
 What is true of a row is what its question asks for, told by its answer: a box list means boxes, a
@@ -57,7 +57,7 @@ class Records(Card):
 
     Options: `path`; `tasks` to keep (all when empty); `native` drops "[x1, y1, x2, y2] in pixels"
     and "[start, end] in seconds" from the questions, since the instruction says how to answer;
-    `loose` pushes each side of a demonstration's box outwards by up to this share of the picture;
+    `loose` pushes each side of a demonstration's box outwards by up to this share of the image;
     `seed` of that; `grid` then lets it grow to the lines of a grid of so many cells across and down
     (0: none), so that a small model has few numbers to learn.
     """
@@ -79,7 +79,7 @@ class Records(Card):
         if self.grid < 0:
             raise ValueError(f"grid is a number of cells or 0, found {self.grid}")
         if not 0 <= self.loose < 1:
-            raise ValueError(f"loose is a share of the picture in [0, 1), found {self.loose}")
+            raise ValueError(f"loose is a share of the image in [0, 1), found {self.loose}")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """The rows of a split that have one of the tasks; broken lines stay, to be reported."""
@@ -150,7 +150,7 @@ def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
 
 
 def _media(row: Mapping[str, Any]) -> list[tuple[MediaKind, Any]]:
-    """The row's media by kind: pictures, then clips, then recordings."""
+    """The row's media by kind: images, then videos, then recordings."""
     kinds: dict[str, MediaKind] = {"images": "image", "videos": "video", "audios": "audio"}
     found: list[tuple[MediaKind, Any]] = []
     for key, kind in kinds.items():

@@ -1,6 +1,6 @@
 """Drawn shapes: the data of the embedded default, made on the spot, with exact truth.
 
-A scene is a picture of `size` x `size` pixels on a grid of 12 x 12 cells (7 px at the default 84):
+A scene is an image of `size` x `size` pixels on a grid of 12 x 12 cells (7 px at the default 84):
 shapes whose boxes have sides of 3 to 6 cells, on a gradient that tells where one is (red falls with
 x, blue with y). Which split a scene may occur in is decided by a hash of the scene itself, so that
 no scene is in two splits, whatever the seed.
@@ -60,7 +60,7 @@ class Shape:
 class Shapes(Card):
     """Grounding, counting, a question about colour or kind, or a short text to read.
 
-    Options: `task`; `size` of the picture in pixels, a multiple of 12; `count` of scenes per split
+    Options: `task`; `size` of the image in pixels, a multiple of 12; `count` of scenes per split
     (default: train 2000, demos 2000, val 96, test 200); `loose`: by up to how many grid cells each
     side of a demonstration's box is pushed outwards (0: exact); `thought` of a demonstration: the
     `place` of what is asked for ("top left"), or two `sentences` about every shape; `seed`.
@@ -107,7 +107,7 @@ class Shapes(Card):
         return Sample(
             id=row["id"],
             source=source,
-            parts=(Media("image", data=_picture(shapes, self.size, shade)), question),
+            parts=(Media("image", data=_image(shapes, self.size, shade)), question),
             truth=truth,
             demo=demo,
             meta={"boxes": tuple(map(_box, shapes))},
@@ -220,7 +220,7 @@ _ASK = {
 # --------------------------------------------------------------------------------------- drawing
 
 
-def _picture(shapes: tuple[Shape, ...], size: int, shade: int) -> bytes:
+def _image(shapes: tuple[Shape, ...], size: int, shade: int) -> bytes:
     """The scene as a BMP file (uncompressed: the quickest to write and to read)."""
     image = Image.fromarray(_background(size, shade))
     draw = ImageDraw.Draw(image)

@@ -24,7 +24,7 @@ TEST_TAKES = 5
 
 @dataclass(frozen=True)
 class SpokenDigits(Card):
-    """Recordings of a folder. Options: `path`, the folder (`recordings` of the data set)."""
+    """Recordings of a folder. Options: `path`, the folder (`audios` of the data set)."""
 
     origin: ClassVar[str] = "github.com/Jakobovski/free-spoken-digit-dataset"
     licence: ClassVar[str] = "CC BY-SA 4.0"

@@ -43,12 +43,12 @@ class Table(Card):
 
     Options: `path` (a file or folder, or a map split -> file); `columns`, our key -> your column,
     of `id`, `image` (one or a list of paths, bytes, base64), `question` (an `<image>` in it says
-    where a picture stands), `answer` (a text or a list of accepted texts), `boxes`, `box_labels`,
+    where an image stands), `answer` (a text or a list of accepted texts), `boxes`, `box_labels`,
     `points`, `masks`, `spans` (seconds), `number`, `choice`, `options`, `labels`, `fields`,
     `thought` (for the cold start), `width`, `height`, `weight`; `prompt` is put around the
     question; `box_space` says in which space places are and `box_format` how a box is written;
     `root` is the folder of relative image paths; `loose` pushes each side of a demonstration's box
-    outwards by up to this share of the picture, `seed` of that. Other plain columns go to `meta`.
+    outwards by up to this share of the image, `seed` of that. Other plain columns go to `meta`.
     """
 
     origin: ClassVar[str] = "a table of yours"
@@ -121,7 +121,7 @@ class Table(Card):
         return str(path if path.is_dir() else path.parent)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The first picture's path, if it has one: its questions stay together."""
+        """The first image's path, if it has one: its questions stay together."""
         media = self._media(row)
         return media[0].path if media else None
 
@@ -166,7 +166,7 @@ class Table(Card):
         pieces = text.split(_MARK)
         if len(pieces) - 1 != len(media):
             raise UserError(
-                f"{self._column('question')}: {len(pieces) - 1} {_MARK} for {len(media)} pictures"
+                f"{self._column('question')}: {len(pieces) - 1} {_MARK} for {len(media)} images"
             )
         mixed = [
             pieces[0],
@@ -193,7 +193,7 @@ class Table(Card):
         return replace(truth, none=truth in (Truth(boxes=()), Truth(points=()), Truth(spans=())))
 
     def _frame(self, row: Mapping[str, Any], media: list[Media]) -> Frame:
-        """The frame of the first picture in the declared space; its size by columns or header."""
+        """The frame of the first image in the declared space; its size by columns or header."""
         assert self.box_space is not None
         if self.box_space != "pixel":
             return Frame(space=self.box_space)
@@ -203,7 +203,7 @@ class Table(Card):
             width, height = image_size(media[0], Access(self.media_root()))
         else:
             raise UserError(
-                "coordinates in pixels need a picture at hand, or columns `width` and `height`"
+                "coordinates in pixels need an image at hand, or columns `width` and `height`"
             )
         return Frame(int(width), int(height), space="pixel")
 

@@ -59,12 +59,12 @@ class Transcripts(Card):
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"key 'text': a text is wanted, found {text!r:.60}")
         said = " ".join(text.split())
-        recording = self._recording(row)
-        part = "" if recording.start is None else f"@{recording.start:g}"
+        audio = self._audio(row)
+        part = "" if audio.start is None else f"@{audio.start:g}"
         return Sample(
-            id=f"{Path(recording.name).stem}{part}",
+            id=f"{Path(audio.name).stem}{part}",
             source=source,
-            parts=(recording, QUESTION),
+            parts=(audio, QUESTION),
             truth=Truth(text=(said,)),
             template="answer_only",
             demo=Demo(text=said),
@@ -84,7 +84,7 @@ class Transcripts(Card):
         """Questions and transcripts of the first split."""
         return demonstrations.corpus(self, self.rows(next(iter(self.path))))
 
-    def _recording(self, row: Mapping[str, Any]) -> Media:
+    def _audio(self, row: Mapping[str, Any]) -> Media:
         medium = reference(row.get("audio_filepath"), self.media_root(), "audio")
         start, seconds = row.get("offset"), row.get("duration")
         for key, value in (("offset", start), ("duration", seconds)):
@@ -104,6 +104,6 @@ def _utterances(file: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(lines, start=1):
         name, _, text = line.partition(" ")
-        recording = str(file.absolute().parent / f"{name}.flac")
-        found.append({"audio_filepath": recording, "text": text, WHERE: f"{file}:{number}"})
+        audio = str(file.absolute().parent / f"{name}.flac")
+        found.append({"audio_filepath": audio, "text": text, WHERE: f"{file}:{number}"})
     return found

@@ -1,13 +1,13 @@
 """Media decoding beside what people use today, on the same files: speed, sameness, memory.
 
-    python performance/media.py clips --data ../shared/data
+    python performance/media.py videos --data ../shared/data
     python performance/media.py recordings --data ../shared/data
     python performance/media.py memory --data ../shared/data --loads 10000
 
-Clips: `load_clip` beside `qwen_vl_utils` (decord back-end) with the same budget, decoded only and made
+Videos: `load_video` beside `qwen_vl_utils` (decord back-end) with the same budget, decoded only and made
 smaller as well; frames are compared bit for bit. Recordings: `load_audio` beside `librosa.load` at
 16 kHz, mono. Ways take turns; figures are CPU seconds of the process on one thread, medians over
-rounds, and the ratio of each round. Memory: clips, recordings and pictures in turn through `decode`,
+rounds, and the ratio of each round. Memory: videos, recordings and images in turn through `decode`,
 which sends the first two to a process apart.
 """
 
@@ -35,7 +35,7 @@ from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.audio import load_audio
 from vlmrl.media.decode import decode
-from vlmrl.media.video import load_clip
+from vlmrl.media.video import load_video
 from vlmrl.schema import Media, Sample, Truth
 
 Way = Callable[[Path], np.ndarray]
@@ -50,8 +50,8 @@ SOUNDS = ("stereo_44100.wav", "flac24.flac", "tone.mp3", "mp3_with_cover.mp3", "
 LONG_SECONDS = 60
 
 
-def clip_files(data: Path) -> list[Path]:
-    """Every clip of the data, once."""
+def video_files(data: Path) -> list[Path]:
+    """Every video of the data, once."""
     folder = data / "video"
     rows = [json.loads(x) for s in ("train", "test") for x in (folder / f"{s}.jsonl").open()]
     return sorted({folder / path for row in rows for path in row["videos"]})
@@ -59,7 +59,7 @@ def clip_files(data: Path) -> list[Path]:
 
 def our_frames(path: Path, config: VideoConfig) -> np.ndarray:
     """Frames [T, H, W, 3] uint8 by this library, in line."""
-    return load_clip(Media("video", path=str(path)), Access(str(path.parent)), config).frames
+    return load_video(Media("video", path=str(path)), Access(str(path.parent)), config).frames
 
 
 def asked(path: Path) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def row(name: str, found: dict[str, Any], per_unit: float) -> str:
     )
 
 
-def clips(data: Path, rounds: int) -> str:
-    """The table of clips."""
-    paths = clip_files(data)
+def videos(data: Path, rounds: int) -> str:
+    """The table of videos."""
+    paths = video_files(data)
     decoded = compared(lambda p: our_frames(p, WHOLE), their_decoded, paths, rounds)
     resized = compared(lambda p: our_frames(p, VIDEO), their_frames, paths, rounds)
     head = (
@@ -152,7 +152,7 @@ def clips(data: Path, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def long_recordings(folder: Path) -> list[Path]:
+def long_audios(folder: Path) -> list[Path]:
     """A minute of stereo at 44.1 kHz, tones and noise, in three formats."""
     rate = 44100
     time_s = np.arange(LONG_SECONDS * rate) / rate
@@ -165,7 +165,7 @@ def long_recordings(folder: Path) -> list[Path]:
     return paths
 
 
-def recordings(data: Path, rounds: int) -> str:
+def audios(data: Path, rounds: int) -> str:
     """The table of recordings."""
     digits = sorted((data / "fsdd" / "audio").iterdir())
     lines = [
@@ -180,7 +180,7 @@ def recordings(data: Path, rounds: int) -> str:
             f"{len(digits)} spoken digits, WAV, 8 kHz": digits,
             f"{len(SOUNDS)} of the hard files": [data / "hard" / name for name in SOUNDS],
         }
-        for path in long_recordings(Path(folder)):
+        for path in long_audios(Path(folder)):
             sets[f"a minute of stereo, 44.1 kHz, {path.suffix[1:].upper()}"] = [path]
         for name, paths in sets.items():
             lines.append(row(name, compared(our_samples, their_samples, paths, rounds), AUDIO.rate))
@@ -189,10 +189,10 @@ def recordings(data: Path, rounds: int) -> str:
 
 def memory(data: Path, loads: int) -> str:
     """Resident memory of this process, and of those it started, over many loads."""
-    small = sorted(clip_files(data), key=lambda path: path.stat().st_size)[:12]
+    small = sorted(video_files(data), key=lambda path: path.stat().st_size)[:12]
     sounds = sorted((data / "fsdd" / "audio").iterdir())[:50]
-    pictures = [data / "hard" / name for name in ("exif_rotate6.jpg", "lossy.webp", "rgb16.png")]
-    sets = (("video", small), ("audio", sounds), ("image", pictures))
+    images = [data / "hard" / name for name in ("exif_rotate6.jpg", "lossy.webp", "rgb16.png")]
+    sets = (("video", small), ("audio", sounds), ("image", images))
     reading = Reading(video=VideoConfig(fps=1, max_frames=4, max_pixels=VIDEO.max_pixels))
     process, access = psutil.Process(), Access(str(data))
     lines = ["| loads | MiB here | MiB in the process apart |", "|---|---|---|"]
@@ -226,7 +226,7 @@ def main() -> None:
     if options.what == "memory":
         text = memory(data, options.loads)
     else:
-        text = (clips if options.what == "clips" else recordings)(data, options.rounds)
+        text = (videos if options.what == "clips" else audios)(data, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")

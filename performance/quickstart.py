@@ -110,8 +110,8 @@ def main() -> None:
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")
-    if options.picture:
-        draw(curves, control, options.picture)
+    if options.image:
+        draw(curves, control, options.image)
 
 
 if __name__ == "__main__":

@@ -52,11 +52,11 @@ def build(width: int, layers: int) -> Policy:
 
 
 def prompts(policy: Policy, count: int, pixels: int) -> PromptBatch:
-    """Prompts of one noise picture each."""
+    """Prompts of one noise image each."""
     noise = np.random.default_rng(0).integers(0, 255, (count, pixels, pixels, 3), np.uint8)
     sample = Sample("noise", "noise", (Media("image", data=b"-"), TEXT), Truth())
-    pictures = [Image.fromarray(picture) for picture in noise]
-    made = [make_prompt(sample, [p], policy.family, policy.processor) for p in pictures]
+    images = [Image.fromarray(image) for image in noise]
+    made = [make_prompt(sample, [p], policy.family, policy.processor) for p in images]
     return PromptBatch(tuple(made))
 
 

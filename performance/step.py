@@ -4,7 +4,7 @@
                               [--prompts 1] [--repeats 3] [--out performance/results/step.md]
 
 Both load the model of `update.py` (a small Qwen2.5-VL, random weights, float32) and train all of it
-on the same prompts, one picture each, with the same reward; completions have exactly `--completion`
+on the same prompts, one image each, with the same reward; completions have exactly `--completion`
 tokens, and each side draws its own. All completions of a step go through one forward, without
 gradient checkpointing. TRL generates with transformers, and its head scores completion rows only,
 as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
@@ -12,7 +12,7 @@ as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are v
 
 Every way has a process of its own with one thread; they take turns, step by step, the first to warm
 up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
-`update` is forward, loss, backward, clipping and optimizer, `other` the rest of a step: pictures,
+`update` is forward, loss, backward, clipping and optimizer, `other` the rest of a step: images,
 rewards, advantages; of vlmrl also as a share of the step, which is to be 5 % at most. Memory is the
 peak of the process, imports included.
 """
@@ -30,7 +30,7 @@ import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from step_ways import PICTURE, WAYS, Case, Step
+from step_ways import IMAGE, WAYS, Case, Step
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -81,14 +81,14 @@ def measure(case: Case) -> dict[str, list[Step]]:
 
 
 def prepare(case: Case) -> None:
-    """Save the model, the picture and the row that all prompts are made of."""
+    """Save the model, the image and the row that all prompts are made of."""
     from update import image_prompt, make_policy
 
     policy = make_policy()
     policy.save(str(case.folder / "model"))
     prompt = image_prompt(policy, case.prompt)
-    prompt.images[0].save(case.folder / PICTURE)
-    row = {"id": 0, "question": prompt.sample.parts[1], "answer": "1", "images": [PICTURE]}
+    prompt.images[0].save(case.folder / IMAGE)
+    row = {"id": 0, "question": prompt.sample.parts[1], "answer": "1", "images": [IMAGE]}
     (case.folder / "train.jsonl").write_text(json.dumps(row))
 
 

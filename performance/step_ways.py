@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-PICTURE = "noise.png"
+IMAGE = "noise.png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def trl_steps(case: Case, turn: Connection) -> None:
         **quiet,
     )
     question = json.loads((case.folder / "train.jsonl").read_text())["question"]
-    row = {"prompt": [{"role": "user", "content": question}], "image": str(case.folder / PICTURE)}
+    row = {"prompt": [{"role": "user", "content": question}], "image": str(case.folder / IMAGE)}
     data = datasets.Dataset.from_list([row] * case.prompts * case.steps)
     trainer = trl.GRPOTrainer(
         model,

@@ -263,7 +263,7 @@ def micro_batch(policy: Policy, case: Case) -> MicroBatch:
 
 
 def image_prompt(policy: Policy, tokens: int, size: tuple[int, int] | None = None) -> Prompt:
-    """A prompt of exactly so many tokens, `size` (rows, columns) or almost all of one picture."""
+    """A prompt of exactly so many tokens, `size` (rows, columns) or almost all of one image."""
     rows, columns = size or grid(tokens)
     pixels = np.random.default_rng(0).integers(0, 255, (CELL * rows, CELL * columns, 3), np.uint8)
 
@@ -277,7 +277,7 @@ def image_prompt(policy: Policy, tokens: int, size: tuple[int, int] | None = Non
 
 
 def grid(tokens: int) -> tuple[int, int]:
-    """Rows and columns of the picture's tokens; the rest is the chat template and words."""
+    """Rows and columns of the image's tokens; the rest is the chat template and words."""
     columns = int((tokens - WORDS) ** 0.5)
     return (tokens - WORDS) // columns, columns
 

@@ -1,4 +1,4 @@
-"""How close a transcription is to the text in the picture."""
+"""How close a transcription is to the text in the image."""
 
 from __future__ import annotations
 

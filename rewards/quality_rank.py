@@ -1,4 +1,4 @@
-"""Whether stated qualities put the pictures of a batch in the right order."""
+"""Whether stated qualities put the images of a batch in the right order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EPSILON = 1e-6
 class QualityRank(BatchVerifier):
     """Fidelity of the order that stated qualities imply, by Thurstone's model, in [0, 1].
 
-    For completion k of picture i and every other picture j of the same source: p = Phi((q_k -
+    For completion k of image i and every other image j of the same source: p = Phi((q_k -
     mean_j) / sqrt(var_i + var_j + 1e-6)), with the mean and unbiased variance of each group's
     stated numbers; g = 1, 0 or 0.5 as the truths say that i is better, worse or equal; fidelity =
     sqrt(p g + 1e-6) + sqrt((1 - p)(1 - g) + 1e-6), at most 1. The score is the mean over all j.
 
     Stated numbers are clamped to `scale` before any statistic; an answer without one number scores
-    0 and is left out of its group's mean. Without another picture of its source the verifier does
+    0 and is left out of its group's mean. Without another image of its source the verifier does
     not apply.
 
     Published sets: VisualQuality-R1: the defaults, each batch from one data set.
@@ -54,7 +54,7 @@ class QualityRank(BatchVerifier):
     def judge(
         self, groups: Sequence[Sequence[Completion]], samples: Sequence[Sample]
     ) -> list[list[Verdict]]:
-        """Compare every picture with every other of its source."""
+        """Compare every image with every other of its source."""
         stated = [[self._read(c) for c in group] for group in groups]
         known = [[q for q in group if q is not None] for group in stated]
         found = []
@@ -65,7 +65,7 @@ class QualityRank(BatchVerifier):
                 if j != i and other.source == samples[i].source and known[j] and _is_ranked(other)
             ]
             if not rivals or not _is_ranked(samples[i]):
-                found.append([Verdict.not_applicable("no picture to compare with") for _ in group])
+                found.append([Verdict.not_applicable("no image to compare with") for _ in group])
                 continue
             others = [
                 (

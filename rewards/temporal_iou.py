@@ -23,7 +23,7 @@ class TemporalIou(AnswerVerifier):
     Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
     `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
 
-    Refuses: spans that run backwards or lie outside the clip, nan, infinities.
+    Refuses: spans that run backwards or lie outside the video, nan, infinities.
 
     Source: VideoChat-R1, arXiv 2504.06958; Charades-STA, arXiv 1705.02101.
 

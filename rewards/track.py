@@ -1,4 +1,4 @@
-"""How well an object is followed through a clip."""
+"""How well an object is followed through a video."""
 
 from __future__ import annotations
 

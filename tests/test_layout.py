@@ -115,7 +115,7 @@ def test_arrows_between_rooms_point_down() -> None:
 
 
 def test_rooms_are_small_enough_to_know() -> None:
-    top = [path for path in (ROOT / "vlmrl").glob("*.py")]
+    top = list((ROOT / "vlmrl").glob("*.py"))
     assert len(top) < 10
     plugin_rooms = {
         room.removeprefix("vlmrl.").replace(".", "/") for room in plugins.KINDS.values()

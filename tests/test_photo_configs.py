@@ -95,7 +95,7 @@ def test_photos_that_are_not_there_are_one_clear_line(tmp_path: Path, name: str)
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
 @pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed", "spoken_digits"])
 def test_no_photo_serves_two_purposes(name: str) -> None:
-    """Imitation, its stop, GRPO and evaluation each have pictures of their own."""
+    """Imitation, its stop, GRPO and evaluation each have images of their own."""
     config = load(name)
     assert config.sft
     held_out = [s.model_copy(update={"split": "test"}) for s in config.data.train]
@@ -103,11 +103,11 @@ def test_no_photo_serves_two_purposes(name: str) -> None:
     seen: set[str] = set()
     for sources in purposes:
         opened = [build.open_source(source) for source in sources]
-        pictures = {
+        images = {
             str(image)
             for source in opened
             for row in source.rows
             for image in row.get("images", [row["id"]])
         }
-        assert pictures and not pictures & seen
-        seen |= pictures
+        assert images and not images & seen
+        seen |= images

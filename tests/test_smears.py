@@ -1,4 +1,4 @@
-"""Drawn smears: the box is that of the white cell, and every row has one picture of its own."""
+"""Drawn smears: the box is that of the white cell, and every row has one image of its own."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_demonstrations_lie_on_the_grid_and_hold_the_cell() -> None:
 def test_smears_repeat_and_differ() -> None:
     first, again, other = samples("val"), samples("val"), samples("val", seed=1)
     assert first == again
-    pictures = [sample.media[0].data for sample in (*first, *other, *samples("test"))]
-    assert len(set(pictures)) == len(pictures)
+    images = [sample.media[0].data for sample in (*first, *other, *samples("test"))]
+    assert len(set(images)) == len(images)
 
 
 def test_an_unknown_split_is_refused() -> None:

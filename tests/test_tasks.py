@@ -168,7 +168,7 @@ def test_a_right_answer_is_paid_and_a_wrong_one_is_not(tmp_path: Path, name: str
         rewards = source.rewards or config.rewards
         right, wrong = scores(source, rewards, task, reading_of(config.data))
         for verifier, score in right.items():
-            # pixels are whole, and real clips are given to a hundredth of a second
+            # pixels are whole, and real videos are given to a hundredth of a second
             assert score == pytest.approx(1, abs=0.02), verifier
         graded = [wrong[v] for v in wrong if v != "format"]
         assert graded and all(score is not None and score < 0.35 for score in graded)

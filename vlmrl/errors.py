@@ -9,4 +9,4 @@ class UserError(Exception):
 
 
 class MediaError(UserError):
-    """A picture, clip or recording that cannot be read; the message names the file and the reason."""
+    """An image, video or recording that cannot be read; the message names the file and the reason."""

@@ -1,4 +1,4 @@
-"""Media as they come out of the decoder: a picture (a PIL image), a clip, a recording."""
+"""Media as they come out of the decoder: an image (a PIL image), a video, a recording."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-Picture = Image.Image
-"""A picture: upright 8-bit RGB."""
+PilImage = Image.Image
+"""An image: upright 8-bit RGB."""
 
 TOLD = 2e-3
 """Seconds by which index / fps may miss a frame's time (containers round to milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recording:
+class Audio:
     """Sound: `samples` float32 [N], mono, at `rate` samples a second. Example: 1 s is N == rate."""
 
     samples: np.ndarray
@@ -29,13 +29,13 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clip:
-    """Frames that were taken from a clip: `frames` uint8 [T, H, W, 3], upright RGB.
+class Video:
+    """Frames that were taken from a video: `frames` uint8 [T, H, W, 3], upright RGB.
 
-    `times` are the seconds of each frame from the start of the (cut) clip, increasing; `duration` its
+    `times` are the seconds of each frame from the start of the (cut) video, increasing; `duration` its
     length in seconds. `indices` are the frames' numbers in the source file, `total` how many that has,
     `fps` its frames a second (the mean, where they are uneven). `original` is the (width, height) that
-    upright frames have in the file; they may have been made smaller. `sound` is the clip's own, where it
+    upright frames have in the file; they may have been made smaller. `sound` is the video's own, where it
     was asked for and there is any.
     """
 
@@ -46,11 +46,11 @@ class Clip:
     total: int
     fps: float
     original: tuple[int, int]
-    sound: Recording | None = None
+    sound: Audio | None = None
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, as a picture's."""
+        """(width, height) in pixels, as an image's."""
         return self.frames.shape[2], self.frames.shape[1]
 
     @property
@@ -58,7 +58,7 @@ class Clip:
         """What transformers and vLLM call video metadata; a frame's time is its index / fps.
 
         With the file's own indices where they tell the times, else (uneven, or cut out of a longer
-        clip) with indices in milliseconds.
+        video) with indices in milliseconds.
         """
         pairs = zip(self.indices, self.times, strict=True)
         if all(abs(index / self.fps - time) <= TOLD for index, time in pairs):
@@ -74,7 +74,7 @@ class Clip:
             "video_backend": "vlmrl",
         }
 
-    def paired(self) -> Clip:
+    def paired(self) -> Video:
         """The same with an even number of frames, the last one repeated if need be."""
         if len(self.frames) % 2 == 0:
             return self
@@ -86,31 +86,31 @@ class Clip:
         )
 
 
-Decoded = Picture | Clip | Recording
+Decoded = PilImage | Video | Audio
 
 
 def kind_of(decoded: Decoded) -> Literal["image", "video", "audio"]:
     """What kind of medium this is, as `Media.kind` says."""
-    if isinstance(decoded, Recording):
+    if isinstance(decoded, Audio):
         return "audio"
-    return "video" if isinstance(decoded, Clip) else "image"
+    return "video" if isinstance(decoded, Video) else "image"
 
 
 def num_bytes(decoded: Decoded) -> int:
     """Bytes that its pixels or samples take."""
-    if isinstance(decoded, Recording):
+    if isinstance(decoded, Audio):
         return decoded.samples.nbytes
-    if isinstance(decoded, Clip):
+    if isinstance(decoded, Video):
         return decoded.frames.nbytes + (num_bytes(decoded.sound) if decoded.sound else 0)
     return 3 * decoded.width * decoded.height
 
 
 def described(decoded: Decoded) -> str:
     """What a decoded medium is, for a person."""
-    if isinstance(decoded, Recording):
+    if isinstance(decoded, Audio):
         return f"{decoded.duration:.2f} s at {decoded.rate} Hz"
     size = "{} x {} upright pixels".format(*decoded.size)
-    if isinstance(decoded, Clip):
+    if isinstance(decoded, Video):
         heard = "" if decoded.sound is None else f", with sound at {decoded.sound.rate} Hz"
         return f"{len(decoded.frames)} frames of {decoded.duration:.2f} s, {size}{heard}"
     return size

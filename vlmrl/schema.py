@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from vlmrl.media_types import Decoded, Picture
+from vlmrl.media_types import Decoded, PilImage
 
 if TYPE_CHECKING:
     import torch
@@ -105,9 +105,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A reference to one picture, clip or recording; exactly one of path, data, frames is set.
+    """A reference to one image, video or recording; exactly one of path, data, frames is set.
 
-    `start` and `end` (seconds) select a part of a clip or recording.
+    `start` and `end` (seconds) select a part of a video or recording.
 
     Example: Media("image", path="/data/cards/images/IMG_2386.jpg")
     """
@@ -119,7 +119,7 @@ class Media:
     url: str | None = None
     """Only read when the config allows URLs."""
     frames: tuple[str, ...] | None = None
-    """Paths of the frames of a clip, in order."""
+    """Paths of the frames of a video, in order."""
     fps: float | None = None
     """Frames a second of `frames`."""
     start: float | None = None
@@ -246,8 +246,8 @@ class Prompt:
 
     @property
     def images(self) -> tuple[Any, ...]:
-        """The pictures (PIL images) among the media."""
-        return tuple(m for m in self.media if isinstance(m, Picture))
+        """The images (PIL images) among the media."""
+        return tuple(m for m in self.media if isinstance(m, PilImage))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from vlmrl.algorithms.parts import surrogates
 from vlmrl.errors import UserError
 
 CAP = 1.3
-CLIP = {"grpo": (0.2, 0.2), "dr_grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "rloo": (0.2, 0.2)}
+VIDEO = {"grpo": (0.2, 0.2), "dr_grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "rloo": (0.2, 0.2)}
 
 
 def weight(correction: str, log_weight: float) -> float:
@@ -38,7 +38,7 @@ def slow_row(name, correction, new, old, sampling, advantage) -> tuple[list[floa
             losses.append(-weight(correction, o - s) * advantage * n)
             slopes.append(-weight(correction, o - s) * advantage)
         else:
-            low, high = CLIP[name]
+            low, high = VIDEO[name]
             ratio = math.exp(n - o)
             clipped = min(max(ratio, 1 - low), 1 + high)
             gain = min(ratio * advantage, clipped * advantage)

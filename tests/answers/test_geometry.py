@@ -132,7 +132,7 @@ def test_giou_and_ciou_of_disjoint_boxes_worked_by_hand():
     assert geometry.giou_matrix(a, b)[0, 0] == pytest.approx(-(0.2 - 0.08) / 0.2)
     # centres 0.8 apart, diagonal squared 1.04, equal shapes
     assert geometry.ciou_matrix(a, b)[0, 0] == pytest.approx(-0.64 / 1.04)
-    # on a picture twice as wide the distances stretch with it
+    # on an image twice as wide the distances stretch with it
     assert geometry.ciou_matrix(a, b, 2, 1)[0, 0] == pytest.approx(-2.56 / 4.04)
 
 

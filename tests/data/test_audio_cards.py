@@ -14,7 +14,7 @@ from vlmrl.config import SourceConfig
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 from vlmrl.schema import Span, Truth
 
 CLASSES = [
@@ -36,10 +36,10 @@ def sound(path: Path, seconds: float = 1.0) -> None:
     soundfile.write(path, ramp, 16000)
 
 
-def heard(source: Source, row: int = 0) -> Recording:
-    (recording,) = decode(source.sample(row), source.access, source.reading)
-    assert isinstance(recording, Recording)
-    return recording
+def heard(source: Source, row: int = 0) -> Audio:
+    (audio,) = decode(source.sample(row), source.access, source.reading)
+    assert isinstance(audio, Audio)
+    return audio
 
 
 @pytest.fixture

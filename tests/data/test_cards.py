@@ -17,7 +17,7 @@ from vlmrl.data.check import check, check_and_print, explain, list_cards
 from vlmrl.data.source import Source, open_source, open_target, select
 from vlmrl.errors import MediaError, UserError
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 from vlmrl.schema import Truth
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -311,8 +311,8 @@ def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path
     assert ids == [["0_theo_49", "7_jackson_5"], ["7_jackson_4"]]
     sample = test.sample(0)
     assert sample.truth == Truth(text=("7",), number=7.0)
-    (recording,) = decode(sample, test.access)
-    assert isinstance(recording, Recording) and recording.duration == 0.5
+    (audio,) = decode(sample, test.access)
+    assert isinstance(audio, Audio) and audio.duration == 0.5
     with pytest.raises(UserError, match="no split 'val'"):
         open_source(SourceConfig(card="spoken_digits", split="val", options=options))
     nowhere = {"path": str(tmp_path / "absent")}
@@ -339,8 +339,8 @@ def test_mmau_as_it_is_published(tmp_path: Path) -> None:
     assert sample.truth == Truth(choice="B", options=("A dog", "Rain", "A horn", "Speech"))
     assert sample.text == "What is heard first?\nA. A dog\nB. Rain\nC. A horn\nD. Speech"
     assert sample.meta == {"task": "sound", "difficulty": "easy"}
-    (recording,) = decode(sample, source.access)
-    assert isinstance(recording, Recording) and recording.duration == 0.5
+    (audio,) = decode(sample, source.access)
+    assert isinstance(audio, Audio) and audio.duration == 0.5
     with pytest.raises(UserError, match="'Wind' is none of the options"):
         source.sample(1)
     file.write_text("{")
@@ -365,8 +365,8 @@ def test_avqa_as_it_is_published(tmp_path: Path) -> None:
     sample = source.sample(0)
     assert sample.truth == Truth(choice="B", options=tuple(row["multi_choice"]))
     assert sample.text.endswith("A. motorboat\nB. sailing\nC. rowing\nD. swimming")
-    (recording,) = decode(sample, source.access)
-    assert isinstance(recording, Recording) and recording.duration == 0.5
+    (audio,) = decode(sample, source.access)
+    assert isinstance(audio, Audio) and audio.duration == 0.5
     with pytest.raises(UserError, match="4 is none of the options"):
         source.sample(1)
     with pytest.raises(UserError, match=r"val_qa\.json: cannot be read"):

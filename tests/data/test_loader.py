@@ -39,7 +39,7 @@ from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth
 
 @dataclass(frozen=True)
 class Files(Card):
-    """One sample per path; a row whose path is "" is bad, "text" has no picture."""
+    """One sample per path; a row whose path is "" is bad, "text" has no image."""
 
     folder: str = ""
     paths: tuple[str, ...] = ()
@@ -56,14 +56,14 @@ class Files(Card):
 
 
 def prompt(sample: Sample, images: list[Image.Image]) -> Prompt:
-    """A prompt of 3 tokens, plus one per pixel row of its pictures."""
+    """A prompt of 3 tokens, plus one per pixel row of its images."""
     length = 3 + sum(image.height for image in images)
     encoded = Encoded(tuple(range(length)), (0,), {}, torch.zeros(1, length), length)
     return Prompt(sample, sample.text, encoded, Frame(), tuple(images))
 
 
 def numbers(count: int, name: str = "numbers", weight: float = 1.0) -> Source:
-    """A source of `count` samples without pictures."""
+    """A source of `count` samples without images."""
     card = Files(paths=("text",) * count)
     return Source(name, card, "train", card.rows("train"), weight)
 
@@ -75,7 +75,7 @@ def pictures(folder: Path, paths: Sequence[str], name: str = "pictures") -> Sour
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten pictures of different height and a broken one."""
+    """Ten images of different height and a broken one."""
     for i in range(10):
         Image.new("RGB", (8, 4 + i), (i, i, i)).save(tmp_path / f"{i}.png")
     (tmp_path / "broken.png").write_bytes((tmp_path / "9.png").read_bytes()[:50])
@@ -259,7 +259,7 @@ def test_decoding_ahead_stays_within_its_bytes(
             loader._pool, "submit", lambda *a, **k: started.append(1) or submit(*a, **k)
         )
         loader.next()
-        # Three finished prompts are past 2 MiB, and one more picture is under way.
+        # Three finished prompts are past 2 MiB, and one more image is under way.
         settle(lambda: len(started) == 8 + 3 + 1)
         time.sleep(0.2)
     assert len(started) == 8 + 3 + 1

@@ -177,8 +177,8 @@ def test_the_verifiers_agree_with_what_was_read(tmp_path):
 def test_rows_of_video_r1(tmp_path):
     made = sample(tmp_path, VIDEO_R1)
     assert made.id == "2"
-    (clip,) = made.media
-    assert clip.kind == "video" and clip.path is not None and clip.path.endswith("clips/2.mp4")
+    (video,) = made.media
+    assert video.kind == "video" and video.path is not None and video.path.endswith("clips/2.mp4")
     assert (made.truth.choice, made.truth.options) == (
         "A",
         ("A notification", "A command", "A warning", "A weather update"),

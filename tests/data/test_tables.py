@@ -116,7 +116,7 @@ def test_columns_become_typed_truth(
         ({"a": None}, {"answer": "a"}, "none of the mapped columns says what is true"),
         ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: a text is wanted"),
         ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
-        ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 pictures"),
+        ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 images"),
         ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "an image is a path"),
     ],
 )
@@ -164,7 +164,7 @@ def test_misspelt_key_of_the_map_is_suggested() -> None:
 
 
 @pytest.fixture
-def picture_rows(folder: Path) -> list[dict[str, Any]]:
+def image_rows(folder: Path) -> list[dict[str, Any]]:
     data = (folder / "a.png").read_bytes()
     return [
         {"id": f"p{i}", "image": {"bytes": data, "path": None}, "q": "What?", "a": str(i)}
@@ -181,14 +181,14 @@ def same_from_disk(source: Source) -> None:
 
 
 def test_parquet_rows(
-    folder: Path, picture_rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    folder: Path, image_rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub.datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
     pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(picture_rows[:4]), folder / "train-0-of-2.parquet"
+        pyarrow.Table.from_pylist(image_rows[:4]), folder / "train-0-of-2.parquet"
     )
     pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(picture_rows[4:]), folder / "train-1-of-2.parquet"
+        pyarrow.Table.from_pylist(image_rows[4:]), folder / "train-1-of-2.parquet"
     )
     columns = {"image": "image", "question": "q", "answer": "a"}
     same_from_disk(
@@ -199,9 +199,9 @@ def test_parquet_rows(
         open_target(f"{folder}/test.parquet", {"columns": columns})
 
 
-def test_saved_hugging_face_data(folder: Path, picture_rows: list[dict[str, Any]]) -> None:
+def test_saved_hugging_face_data(folder: Path, image_rows: list[dict[str, Any]]) -> None:
     hf = hub.datasets
-    data = hf.Dataset.from_list(picture_rows).cast_column("image", hf.Image())
+    data = hf.Dataset.from_list(image_rows).cast_column("image", hf.Image())
     hf.DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(folder / "saved")
     columns = {"image": "image", "question": "q", "answer": "a"}
     options = {"path": str(folder / "saved"), "columns": columns}

@@ -1,4 +1,4 @@
-"""Cards of clips: published file formats in small fixtures of ours, and the drawn clips."""
+"""Cards of videos: published file formats in small fixtures of ours, and the drawn videos."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.videos import write_clip
+from helpers.videos import write_video
 from vlmrl.answers.geometry import span_iou
 from vlmrl.config import SourceConfig, VideoConfig
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
 from vlmrl.media.access import Reading
 from vlmrl.media.decode import decode
-from vlmrl.media.video import load_clip
-from vlmrl.media_types import Clip
+from vlmrl.media.video import load_video
+from vlmrl.media_types import Video
 from vlmrl.schema import Box, Demo, Span
 
 READ = Reading(video=VideoConfig(fps=1.0, max_frames=16))
@@ -31,15 +31,15 @@ def opened(card: str, path: Path, split: str = "train", **options: Any) -> Sourc
     return open_source(config, reading=READ)
 
 
-def shown(source: Source, row: int = 0) -> Clip:
+def shown(source: Source, row: int = 0) -> Video:
     (clip,) = decode(source.sample(row), source.access, source.reading)
-    assert isinstance(clip, Clip)
+    assert isinstance(clip, Video)
     return clip
 
 
 def test_charades_sta(tmp_path: Path) -> None:
     (tmp_path / "Charades_v1_480").mkdir()
-    write_clip(tmp_path / "Charades_v1_480" / "AO8RW.mp4", [100 * n for n in range(20)])
+    write_video(tmp_path / "Charades_v1_480" / "AO8RW.mp4", [100 * n for n in range(20)])
     lines = [
         "AO8RW 0.0 1.5##a person is putting a book on a shelf.",
         "AO8RW 3 1##back.",
@@ -72,7 +72,7 @@ def test_activitynet_captions(tmp_path: Path) -> None:
     }
     (tmp_path / "train.json").write_text(json.dumps(clips))
     (tmp_path / "videos").mkdir()
-    write_clip(tmp_path / "videos" / "v_one.mkv", [100 * n for n in range(20)])
+    write_video(tmp_path / "videos" / "v_one.mkv", [100 * n for n in range(20)])
     source = opened("activitynet_captions", tmp_path)
 
     assert [source.sample(n).id for n in range(2)] == ["v_one-0", "v_one-1"]
@@ -99,7 +99,7 @@ def test_next_gqa(tmp_path: Path, older: bool) -> None:
     proof = {"77": {"duration": 2, "location": {"6": [[0.4, 1.2], [1.5, 2.3]]}}}
     (tmp_path / "gsub_val.json").write_text(json.dumps(proof))
     (tmp_path / "NExTVideo" / "1015").mkdir(parents=True)
-    write_clip(tmp_path / "NExTVideo" / "1015" / "4010.mp4", [100 * n for n in range(20)])
+    write_video(tmp_path / "NExTVideo" / "1015" / "4010.mp4", [100 * n for n in range(20)])
     source = opened("next_gqa", tmp_path, "val")
 
     sample = source.sample(0)
@@ -142,7 +142,7 @@ def test_got10k(tmp_path: Path) -> None:
     assert "anteater that at 0 s is inside x 0 to 25 %, y 25 to 75 %" in sample.text
     clip = shown(source)
     assert (clip.total, clip.size, clip.duration) == (21, (80, 40), pytest.approx(2.1))
-    with pytest.raises(UserError, match="no name of a clip"):
+    with pytest.raises(UserError, match="no name of a video"):
         source.sample(1)
     (folder / "meta_info.ini").write_text(meta.replace("(80, 40)", "(40, 80)"))
     with pytest.raises(UserError, match="says 40x80"):
@@ -153,7 +153,7 @@ def test_drawn_clips_show_what_is_true_of_them() -> None:
     source = open_source(SourceConfig(card="clips", split="test"), reading=READ)
     for row in range(8):
         sample = source.sample(row)
-        clip = load_clip(sample.media[0], source.access, READ.video)
+        clip = load_video(sample.media[0], source.access, READ.video)
         assert clip.times == tuple(map(float, range(16))) and clip.duration == 16.0
         red = [
             t

@@ -87,7 +87,7 @@ def test_clips_are_not_compared_with_the_processor(family, tmp_path):
         "rollout={prompts: 1, group_size: 2, max_tokens: 4}",
     )
     ((verdict, text),) = found["processor"]
-    assert verdict == "ok" and "1 with clips not compared" in text
+    assert verdict == "ok" and "1 with videos not compared" in text
 
 
 # -------------------------------------------------------------------------------------- troubles
@@ -131,7 +131,7 @@ def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
 
 
 def test_a_blind_model_is_flagged(monkeypatch):
-    load = doctor.bench.assemble.load
+    load = doctor.bench.assembly.load
 
     def blind(*arguments):
         loaded = load(*arguments)
@@ -141,7 +141,7 @@ def test_a_blind_model_is_flagged(monkeypatch):
                     weight.zero_()
         return loaded
 
-    monkeypatch.setattr(doctor.bench.assemble, "load", blind)
+    monkeypatch.setattr(doctor.bench.assembly, "load", blind)
     assert "the model hardly looks" in failed(findings())["media"]
 
 
@@ -209,7 +209,7 @@ def test_the_space_of_answers_is_told_by_their_fit():
     prompt = small.prompt(small.loaded("qwen2_5_vl"), 1)  # 84 x 84 pixels, truth [.1, .1, .5, .5]
     thousands = [(prompt, answer('{"bbox_2d": [100, 100, 500, 500]}', prompt))]
     assert model._fit(thousands, "norm1000") == pytest.approx([1.0])
-    assert model._fit(thousands, "pixel") == [0.0]  # nothing in the picture, yet an answer
+    assert model._fit(thousands, "pixel") == [0.0]  # nothing in the image, yet an answer
     pixels = [(prompt, answer('{"bbox_2d": [8.4, 8.4, 42, 42]}', prompt))]
     assert model._fit(pixels, "pixel") == pytest.approx([1.0])
     assert model._fit([(prompt, answer("no idea", prompt))], "pixel") == []

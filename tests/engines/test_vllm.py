@@ -68,9 +68,9 @@ def fresh():
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(family, lora):
     made = policy(family, lora=lora)
-    engine = engine_for(made, max_clips=2)
-    clips = [shown(made, *media()) for media in CASES.values()]
-    prompts = [*mixed_batch(made).prompts, *probe_prompts(made), *clips]
+    engine = engine_for(made, max_videos=2)
+    videos = [shown(made, *media()) for media in CASES.values()]
+    prompts = [*mixed_batch(made).prompts, *probe_prompts(made), *videos]
     assert parity(engine, made, prompts).max_abs < 1e-5
     for step in range(2):
         change(made, step)
@@ -229,8 +229,8 @@ def stale_prefix(engine, made):
     engine._llm.llm_engine.reset_encoder_cache()
 
 
-def stale_pictures(engine, made):
-    """All weights, but the features of known pictures are of the old ones."""
+def stale_images(engine, made):
+    """All weights, but the features of known images are of the old ones."""
     model = engine._llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
     config = engine._llm.llm_engine.model_config
     vllm_model.begin_update(model, config)
@@ -265,7 +265,7 @@ def updated(engine, items):
 
 TRAPS = [
     (stale_prefix, policy, {}),
-    (stale_pictures, policy, {}),
+    (stale_images, policy, {}),
     (missing_head, tied, {}),
     (only_q_proj, policy, {}),
     (stale_adapter, lambda: policy(lora=LORA), {"lora": "adapter"}),

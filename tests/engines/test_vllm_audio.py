@@ -2,11 +2,12 @@
 
 import pytest
 
-from helpers.small import CORPUS, TEXT, mixed_batch, policy, prompt, recording
+from helpers.small import CORPUS, TEXT, mixed_batch, policy, prompt
+from helpers.small import audio as recording
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from test_qwen2_5_omni import asked, clip, picture
+from test_qwen2_5_omni import asked, image, video
 from test_vllm import change, engine_for, tokens
 
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
@@ -55,18 +56,18 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
     adapted = {"lora": LoraConfig(rank=4, alpha=8, towers=towers[lora])} if lora else {}
     made = policy("qwen2_5_omni", **adapted)
     engine = engine_for(made, **({"lora": lora} if lora else {}))
-    sights = [picture(84, 56), recording(0.5), recording(4.1), picture(56, 84)]
+    sights = [image(84, 56), recording(0.5), recording(4.1), image(56, 84)]
     prompts = [asked(made, *sights[:n]) for n in range(5)]
     assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
     change(made)
     assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
     assert parity(engine, made, prompts).max_abs < 1e-5
-    with pytest.raises(UserError, match=r"1 clips exceed the engine's max_clips \(0\)"):
-        engine.generate(PromptBatch((asked(made, clip(4)),)), Sampling(n=1, max_tokens=2))
+    with pytest.raises(UserError, match=r"1 videos exceed the engine's max_clips \(0\)"):
+        engine.generate(PromptBatch((asked(made, video(4)),)), Sampling(n=1, max_tokens=2))
     engine.close()
 
 
 def test_clips_of_omni_are_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"max_clips: vLLM lays clips.*use engine: hf"):
-        engine_for(policy("qwen2_5_omni"), max_clips=1)
+    with pytest.raises(UserError, match=r"max_clips: vLLM lays videos.*use engine: hf"):
+        engine_for(policy("qwen2_5_omni"), max_videos=1)

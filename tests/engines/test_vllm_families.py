@@ -1,4 +1,4 @@
-"""Engine `vllm` with the families of `PictureFamily`: the trainer's log-probs, before and after a sync.
+"""Engine `vllm` with the families of `ImageFamily`: the trainer's log-probs, before and after a sync.
 
 Their heads are tied, the harder case: vLLM keeps a copy of the head.
 """
@@ -21,7 +21,7 @@ from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
 CAUSAL_ON_CPU = ("gemma3",)
-"""vLLM's attention for the CPU leaves out that the tokens of a picture see each other both ways."""
+"""vLLM's attention for the CPU leaves out that the tokens of an image see each other both ways."""
 
 
 def tied_policy(name):

@@ -147,21 +147,21 @@ def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
 def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     made = policy(family)
-    engine = VllmServer(enforce_eager=True, max_clips=2, **SMALL)
+    engine = VllmServer(enforce_eager=True, max_videos=2, **SMALL)
     engine.start(made)
     (server,) = engine._servers
     change(made)
     engine.sync(made)
-    clips = [shown(made, *media()) for media in CASES.values()]
-    assert parity(engine, made, [*probe_prompts(made), *clips]).max_abs < 1e-5
+    videos = [shown(made, *media()) for media in CASES.values()]
+    assert parity(engine, made, [*probe_prompts(made), *videos]).max_abs < 1e-5
     monkeypatch.setenv(serve.TOKEN, server.token)
     adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))
-    other = VllmServer(urls=[server.url], max_clips=2, **SMALL)
+    other = VllmServer(urls=[server.url], max_videos=2, **SMALL)
     other.start(adapted)
-    assert parity(other, adapted, [*probe_prompts(adapted), *clips]).max_abs < 1e-5
+    assert parity(other, adapted, [*probe_prompts(adapted), *videos]).max_abs < 1e-5
     change(adapted)
     other.sync(adapted)
-    assert parity(other, adapted, [*probe_prompts(adapted), *clips]).max_abs < 1e-5
+    assert parity(other, adapted, [*probe_prompts(adapted), *videos]).max_abs < 1e-5
     other.close()
     engine.close()
 

@@ -1,4 +1,4 @@
-"""Engine `vllm_server` with clips and recordings: the server sees what the trainer sees, to the bit."""
+"""Engine `vllm_server` with videos and recordings: the server sees what the trainer sees, to the bit."""
 
 import base64
 import dataclasses
@@ -11,7 +11,7 @@ import torch
 from test_models_video import CASES, shown
 
 from helpers.small import mixed_batch, policy
-from helpers.videos import clip
+from helpers.videos import video
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -39,8 +39,8 @@ def served(made, **options):
     return engine
 
 
-def clips_of(made):
-    """One prompt for each case: one and several clips, with pictures, odd counts, uneven times."""
+def videos_of(made):
+    """One prompt for each case: one and several videos, with images, odd counts, uneven times."""
     return [shown(made, *media()) for media in CASES.values()]
 
 
@@ -58,7 +58,7 @@ def ids_seen(engine, made, prompt):
 def pair():
     """A policy and an engine with one server; tests give both their weights back."""
     made = policy()
-    engine = served(made, max_clips=2)
+    engine = served(made, max_videos=2)
     yield made, engine
     engine.close()
 
@@ -66,7 +66,7 @@ def pair():
 def test_clips_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(pair):
     made, engine = pair
     start = [weight.clone() for weight in made.trainable]
-    prompts = [*clips_of(made), *mixed_batch(made).prompts]
+    prompts = [*videos_of(made), *mixed_batch(made).prompts]
     for prompt in prompts:
         assert ids_seen(engine, made, prompt) == prompt.encoded.ids
     assert parity(engine, made, prompts).max_abs < 1e-5
@@ -84,10 +84,10 @@ def test_clips_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(pair)
 
 def test_both_vllm_engines_and_hf_agree_on_clips(pair):
     made, server = pair
-    inside = engine_for(made, max_clips=2)
+    inside = engine_for(made, max_videos=2)
     hf = Hf()
     hf.start(made)
-    batch = PromptBatch(tuple(clips_of(made)))
+    batch = PromptBatch(tuple(videos_of(made)))
     reference = hf.generate(batch, GREEDY)
     for engine in (server, inside):
         found = engine.generate(batch, GREEDY)
@@ -98,7 +98,7 @@ def test_both_vllm_engines_and_hf_agree_on_clips(pair):
 
 def test_the_same_frames_at_other_times_are_another_clip(pair):
     made, engine = pair
-    fast, slow = clip(4, fps=2.0), clip(4, fps=0.25)
+    fast, slow = video(4, fps=2.0), video(4, fps=0.25)
     assert np.array_equal(fast.frames, slow.frames)
     prompts = [shown(made, one) for one in (fast, slow, fast)]
     positions = [prompt.encoded.position_ids for prompt in prompts]
@@ -125,15 +125,15 @@ def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(
 
 def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
     made, engine = pair
-    with pytest.raises(UserError, match=r"'s': 3 clips exceed the engine's max_clips \(2\)"):
-        engine.generate(PromptBatch((shown(made, clip(2), clip(2), clip(2)),)), GREEDY)
+    with pytest.raises(UserError, match=r"'s': 3 videos exceed the engine's max_clips \(2\)"):
+        engine.generate(PromptBatch((shown(made, video(2), video(2), video(2)),)), GREEDY)
 
 
 # -------------------------------------------------------------------------------------- the bytes
 
 
 def test_a_packed_clip_comes_out_to_the_bit():
-    for one in (clip(5, fps=29.97), clip(4, times=(0.0, 0.1, 1 / 3, 3.0), size=(168, 56))):
+    for one in (video(5, fps=29.97), video(4, times=(0.0, 0.1, 1 / 3, 3.0), size=(168, 56))):
         frames, metadata = as_seen(one)
         got, told = unpacked(packed((frames, metadata)))
         assert got.dtype == np.uint8 and np.array_equal(got, frames)
@@ -143,31 +143,31 @@ def test_a_packed_clip_comes_out_to_the_bit():
 def test_only_so_many_large_clips_are_on_their_way_at_a_time():
     made = policy()
     frames = np.broadcast_to(np.uint8(0), (64, 1024, 1024, 3))  # 192 MiB, without the memory
-    large = dataclasses.replace(shown(made), media=(dataclasses.replace(clip(2), frames=frames),))
+    large = dataclasses.replace(shown(made), media=(dataclasses.replace(video(2), frames=frames),))
     for prompts, width in (([shown(made)] * 8, 8), ([shown(made), large] * 4, 2), ([large], 1)):
         assert Job(prompts, GREEDY, 0).width(max_num_seqs=64) == width
 
 
-NO_CLIPS = {
+NO_VIDEOS = {
     "nothing": b"",
     "a pickle": pickle.dumps(np.zeros((2, 4, 4, 3), np.uint8)),
     "no shape": b'{"metadata": {}}\n',
     "too few bytes": b'{"shape": [2, 4, 4, 3], "metadata": {}}\n123',
-    "one picture": b'{"shape": [2, 2, 3], "metadata": {}}\n123456789012',
+    "one image": b'{"shape": [2, 2, 3], "metadata": {}}\n123456789012',
 }
 
 
-@pytest.mark.parametrize("data", NO_CLIPS.values(), ids=NO_CLIPS)
+@pytest.mark.parametrize("data", NO_VIDEOS.values(), ids=NO_VIDEOS)
 def test_what_is_no_packed_clip_is_refused(data):
-    with pytest.raises(ValueError, match=r"clip is wanted|frames \[T, H, W, 3\]|reshape"):
+    with pytest.raises(ValueError, match=r"video is wanted|frames \[T, H, W, 3\]|reshape"):
         unpacked(data)
 
 
 def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
     made, engine = pair
-    prompt = shown(made, clip(2))
+    prompt = shown(made, video(2))
     body = request(prompt, sampling_fields(made, GREEDY, 0))
-    for data in NO_CLIPS.values():
+    for data in NO_VIDEOS.values():
         url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
         wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}
         with pytest.raises(Refused, match="400"):

@@ -32,7 +32,7 @@ from vlmrl.system import distributed
 class Case:
     """How a small model is trained for two updates; `homes` are the ranks of the four prompts.
 
-    They show one picture, two, none and one.
+    They show one image, two, none and one.
     """
 
     homes: tuple[int, ...] = (0, 1, 0, 1)
@@ -42,7 +42,7 @@ class Case:
     shared: str = "off"
     updates: int = 1
     text_from: int = 99
-    """From this update on there are no pictures."""
+    """From this update on there are no images."""
 
 
 CASES = {
@@ -67,7 +67,7 @@ CASES = {
         homes=(0, 0, 1, 0),
         micro_tokens=1,
     ),
-    "then nobody sees a picture": Case(text_from=1),
+    "then nobody sees an image": Case(text_from=1),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
 }
 
@@ -87,7 +87,7 @@ def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
 
 
 def rollouts(policy: Policy, homes: tuple[int, ...], group: int = 3) -> Rollouts:
-    """Completions of random ids and lengths for prompts with and without pictures."""
+    """Completions of random ids and lengths for prompts with and without images."""
     rng = random.Random(0)
     prompts = mixed_batch(policy).prompts
     prompts = tuple(replace(p, home=home) for p, home in zip(prompts, homes, strict=True))

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
-from vlmrl.media_types import Decoded, Recording
+from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
@@ -52,8 +52,8 @@ def policy(family: str = "qwen2_5_vl", lora: LoraConfig | None = None, **fields:
 
 
 def prompt(model: Loaded | Policy, number: int = 0, images: int = 1, text: str = "") -> Prompt:
-    """A prompt with noise pictures of sizes that depend on its number; of recordings, where the
-    family takes no pictures."""
+    """A prompt with noise images of sizes that depend on its number; of recordings, where the
+    family takes no images."""
     rng = np.random.default_rng(number)
     kind: MediaKind = "image" if "image" in model.family.kinds else "audio"
     media: list[Decoded] = []
@@ -62,17 +62,17 @@ def prompt(model: Loaded | Policy, number: int = 0, images: int = 1, text: str =
             shape = (56 + 28 * (number % 2), 56 + 28 * ((number + i) % 3), 3)
             media.append(Image.fromarray(rng.integers(0, 255, shape, np.uint8)))
         else:
-            media.append(recording(0.3 + 0.2 * ((number + i) % 3), number + i))
+            media.append(audio(0.3 + 0.2 * ((number + i) % 3), number + i))
     question = text or "Where is the red shape?" + " red" * (number % 3)
     parts = (*(Media(kind, data=b"-") for _ in media), question)
     sample = Sample(str(number), "noise", parts, Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),)))
     return make_prompt(sample, media, model.family, model.processor)
 
 
-def recording(seconds: float, seed: int = 0) -> Recording:
+def audio(seconds: float, seed: int = 0) -> Audio:
     """Noise."""
     samples = np.random.default_rng(seed).normal(0, 0.1, round(16000 * seconds))
-    return Recording(samples.astype(np.float32), 16000)
+    return Audio(samples.astype(np.float32), 16000)
 
 
 def mixed_batch(model: Loaded | Policy) -> PromptBatch:

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 from PIL import Image, ImageDraw
 
-from helpers.videos import write_clip
+from helpers.videos import write_video
 
 TEN_A_SECOND = [100 * n for n in range(20)]
 
@@ -18,7 +18,7 @@ TEN_A_SECOND = [100 * n for n in range(20)]
 def charades(home: Path) -> None:
     folder = home / "charades"
     (folder / "Charades_v1_480").mkdir(parents=True)
-    write_clip(folder / "Charades_v1_480" / "AO8RW.mp4", TEN_A_SECOND)
+    write_video(folder / "Charades_v1_480" / "AO8RW.mp4", TEN_A_SECOND)
     for split in ("train", "test"):
         line = "AO8RW 0.0 1.5##a person is putting a book on a shelf.\n"
         (folder / f"charades_sta_{split}.txt").write_text(line)
@@ -27,9 +27,9 @@ def charades(home: Path) -> None:
 def activitynet(home: Path) -> None:
     folder = home / "activitynet"
     (folder / "videos").mkdir(parents=True)
-    write_clip(folder / "videos" / "v_one.mp4", TEN_A_SECOND)
-    clip = {"duration": 2.0, "timestamps": [[0.5, 1.0]], "sentences": ["A woman speaks."]}
-    (folder / "train.json").write_text(json.dumps({"v_one": clip}))
+    write_video(folder / "videos" / "v_one.mp4", TEN_A_SECOND)
+    video = {"duration": 2.0, "timestamps": [[0.5, 1.0]], "sentences": ["A woman speaks."]}
+    (folder / "train.json").write_text(json.dumps({"v_one": video}))
 
 
 def got10k(home: Path) -> None:
@@ -52,7 +52,7 @@ def got10k(home: Path) -> None:
 
 def _next_qa(folder: Path, splits: tuple[str, ...]) -> None:
     (folder / "NExTVideo" / "1015").mkdir(parents=True)
-    write_clip(folder / "NExTVideo" / "1015" / "4010.mp4", TEN_A_SECOND)
+    write_video(folder / "NExTVideo" / "1015" / "4010.mp4", TEN_A_SECOND)
     (folder / "map_vid_vidorID.json").write_text(json.dumps({"77": "1015/4010"}))
     options = ["water", "play", "sleep", "run", "sing"]
     for split in splits:

@@ -1,4 +1,4 @@
-"""Small clips that tests write themselves, each frame of which tells its number."""
+"""Small videos that tests write themselves, each frame of which tells its number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import av
 import numpy as np
 from PIL import Image
 
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 
 
 def frame(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:
@@ -20,7 +20,7 @@ def frame(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:
     return pixels
 
 
-def write_clip(
+def write_video(
     path: Path,
     stamps_ms: list[int],
     *,
@@ -46,12 +46,12 @@ def write_clip(
 
 
 def animation(durations_ms: list[int], kind: str = "WEBP") -> bytes:
-    """An animated picture, losslessly."""
-    pictures = [Image.fromarray(frame(n)) for n in range(len(durations_ms))]
+    """An animated image, losslessly."""
+    images = [Image.fromarray(frame(n)) for n in range(len(durations_ms))]
     buffer = io.BytesIO()
     extra = {"lossless": True} if kind == "WEBP" else {}
-    pictures[0].save(
-        buffer, kind, save_all=True, append_images=pictures[1:], duration=durations_ms, **extra
+    images[0].save(
+        buffer, kind, save_all=True, append_images=images[1:], duration=durations_ms, **extra
     )
     return buffer.getvalue()
 
@@ -61,16 +61,16 @@ def numbers(frames: np.ndarray) -> list[int]:
     return [round((float(f[f.shape[0] * 3 // 4 :].mean()) - 10) / 8) for f in frames]
 
 
-def clip(
+def video(
     count: int,
     *,
     size: tuple[int, int] = (56, 56),
     fps: float = 2.0,
     times: tuple[float, ...] | None = None,
-) -> Clip:
+) -> Video:
     """Noise at `fps`, or at these times, as the loader would give it."""
     width, height = size
     frames = np.random.default_rng(count).integers(0, 255, (count, height, width, 3), np.uint8)
     shown = times or tuple(n / fps for n in range(count))
     end = times[-1] + 0.5 if times else count / fps
-    return Clip(frames, shown, end, tuple(range(count)), count, count / end, size)
+    return Video(frames, shown, end, tuple(range(count)), count, count / end, size)

@@ -276,7 +276,7 @@ def test_verls_reward_manager_calls_our_function() -> None:
 def test_no_verifier_and_no_adaptor_imports_torch() -> None:
     modules = [f"vlmrl.rewards.{name}" for name in plugins.names("verifier")]
     modules += [
-        f"vlmrl.integrations.{name}" for name in ("foreign", "from_trl", "trl", "ms_swift", "verl")
+        f"vlmrl.integrations.{name}" for name in ("other_trainers", "trl", "ms_swift", "verl")
     ]
     script = f"import sys, {', '.join([*modules, 'vlmrl.scoring.scorer'])}; print('torch' in sys.modules)"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Recordings: the hostile files of the shared set, odd encodings, parts, the sound of clips."""
+"""Recordings: the hostile files of the shared set, odd encodings, parts, the sound of videos."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.audio import MIN_SECONDS, load_audio, load_sound
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Clip, Recording
+from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Media, Sample, Truth
 
 HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
 RATE = AudioConfig().rate
 
 
-def hard_recordings() -> list[dict[str, Any]]:
+def hard_audios() -> list[dict[str, Any]]:
     manifest = HARD / "manifest.jsonl"
     if not manifest.exists():
         return []
@@ -38,7 +38,7 @@ def hard_recordings() -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("row", hard_recordings(), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", hard_audios(), ids=lambda row: row["file"])
 def test_hard_recording_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
     medium = Media("audio", path=str(HARD / row["file"]))
     try:
@@ -77,17 +77,17 @@ def heard(data: bytes, start: float | None = None, end: float | None = None, **c
 def muxed(
     container: str, codec: str, samples: np.ndarray, rate: int, video_from: float | None = None
 ) -> bytes:
-    """A file that FFmpeg writes; with a picture track that begins at `video_from` seconds."""
+    """A file that FFmpeg writes; with an image track that begins at `video_from` seconds."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as out:
         sound = out.add_stream(codec, rate=rate, layout="mono")
         if video_from is not None:
-            pictures = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
+            images = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
             for i in range(10):
-                picture = av.VideoFrame(32, 32, "yuv420p")
-                picture.pts, picture.time_base = i + round(10 * video_from), Fraction(1, 10)
-                out.mux(pictures.encode(picture))
-            out.mux(pictures.encode())
+                image = av.VideoFrame(32, 32, "yuv420p")
+                image.pts, image.time_base = i + round(10 * video_from), Fraction(1, 10)
+                out.mux(images.encode(image))
+            out.mux(images.encode())
         for at in range(0, len(samples), 1000):
             block = np.ascontiguousarray(samples[None, at : at + 1000])
             frame = av.AudioFrame.from_ndarray(block, format="fltp", layout="mono")
@@ -254,7 +254,7 @@ def test_damaged_bytes_give_a_recording_or_a_media_error(
         pass
 
 
-# ------------------------------------------------------------------------------------ clips, samples
+# ------------------------------------------------------------------------------------ videos, samples
 
 
 @pytest.mark.parametrize("video_from", [0.0, 0.5])
@@ -271,23 +271,23 @@ def test_the_sound_of_a_clip_counts_from_its_first_picture(video_from: float) ->
 def test_a_clip_without_sound_has_none() -> None:
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as out:
-        pictures = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
-        out.mux(pictures.encode(av.VideoFrame(32, 32, "yuv420p")))
-        out.mux(pictures.encode())
+        images = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
+        out.mux(images.encode(av.VideoFrame(32, 32, "yuv420p")))
+        out.mux(images.encode())
     assert load_sound(Media("video", data=buffer.getvalue())) is None
     with pytest.raises(MediaError, match="no audio track"):
         heard(buffer.getvalue())
 
 
-def shown_with_sound(data: bytes, **part: float) -> Clip:
-    """A clip of ten frames a second, decoded as a run that hears clips does."""
+def shown_with_sound(data: bytes, **part: float) -> Video:
+    """A video of ten frames a second, decoded as a run that hears videos does."""
     sample = Sample("s", "t", (Media("video", data=data, **part),), Truth())
     (made,) = decode(sample, Access(), Reading(VideoConfig(fps=10), sound=True))
-    assert isinstance(made, Clip)
+    assert isinstance(made, Video)
     return made
 
 
-def pitch(sound: Recording, start: float, end: float) -> float:
+def pitch(sound: Audio, start: float, end: float) -> float:
     part = sound.samples[round(start * sound.rate) : round(end * sound.rate)]
     return float(np.abs(np.fft.rfft(part)).argmax() / (end - start))
 
@@ -307,7 +307,7 @@ def test_picture_and_sound_of_a_clip_count_from_the_same_moment(
     for made in (whole, part, late):
         assert made.sound is not None
         assert made.sound.duration == pytest.approx(made.duration, abs=0.002)
-    # as the file has it: 300 Hz until half a second, whenever the pictures begin
+    # as the file has it: 300 Hz until half a second, whenever the images begin
     for made, since in ((whole, 0.0), (part, 0.3)):
         assert made.sound is not None
         turn = max(0.0, 0.5 - video_from - since)
@@ -331,7 +331,7 @@ def test_clips_without_a_track_and_animations_have_no_sound() -> None:
     assert shown_with_sound(animation([100] * 6)).sound is None
     silent = Media("video", data=muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0))
     (made,) = decode(Sample("s", "t", (silent,), Truth()), Access(), Reading())
-    assert isinstance(made, Clip) and made.sound is None  # nobody listens
+    assert isinstance(made, Video) and made.sound is None  # nobody listens
 
 
 def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
@@ -358,5 +358,5 @@ def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:
     parts = ("Listen:", Media("audio", data=data), Media("audio", data=data, start=0.5))
     reading = Reading(audio=AudioConfig(rate=8000))
     first, second = decode(Sample("s", "t", parts, Truth()), Access(), reading)
-    assert isinstance(first, Recording) and isinstance(second, Recording)
+    assert isinstance(first, Audio) and isinstance(second, Audio)
     assert (first.duration, second.duration, first.rate) == (1.0, 0.5, 8000)

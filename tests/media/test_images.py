@@ -1,4 +1,4 @@
-"""Pictures: the hostile files of the shared set, odd modes, damage, and where media may lie."""
+"""Images: the hostile files of the shared set, odd modes, damage, and where media may lie."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def encoded(picture: Image.Image, file_format: str, **options: Any) -> Media:
     return Media("image", data=buffer.getvalue())
 
 
-# The stored picture that each EXIF orientation turns back into the upright one.
+# The stored image that each EXIF orientation turns back into the upright one.
 STORED = {
     1: lambda p: p,
     2: lambda p: p.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -174,7 +174,7 @@ def test_too_many_pixels_are_refused_from_the_header() -> None:
 
 
 def test_postscript_is_not_handed_to_a_program() -> None:
-    with pytest.raises(MediaError, match="not a picture we read"):
+    with pytest.raises(MediaError, match="not an image we read"):
         load_image(Media("image", data=b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"))
 
 
@@ -275,7 +275,7 @@ def test_special_files_are_refused_without_waiting(folder: Path) -> None:
             load_image(reference(name, folder), Access(root=str(folder)))
 
 
-class OnePicture(http.server.BaseHTTPRequestHandler):
+class OneImage(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         found = self.path == "/a.png"
         self.send_response(200 if found else 404)
@@ -289,7 +289,7 @@ class OnePicture(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    with http.server.HTTPServer(("127.0.0.1", 0), OnePicture) as httpd:
+    with http.server.HTTPServer(("127.0.0.1", 0), OneImage) as httpd:
         thread = threading.Thread(target=httpd.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{httpd.server_port}"

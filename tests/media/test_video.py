@@ -1,4 +1,4 @@
-"""Clips: the hostile files, real clips against an independent decoder, sampling against its source."""
+"""Videos: the hostile files, real videos against an independent decoder, sampling against its source."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.videos import animation, numbers, write_clip
+from helpers.videos import animation, numbers, write_video
 from vlmrl.config import VideoConfig
 from vlmrl.errors import MediaError
 from vlmrl.media import decode as decode_module
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
 from vlmrl.media.frame_sampling import Timeline, choose, fitted
-from vlmrl.media.video import load_clip
-from vlmrl.media_types import Clip
+from vlmrl.media.video import load_video
+from vlmrl.media_types import Video
 from vlmrl.schema import Media, Sample, Truth
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -77,7 +77,7 @@ def test_hard_clip_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> N
         assert "\n" not in str(error)
         return
     assert row["expect"] == "decode"
-    assert isinstance(clip, Clip)
+    assert isinstance(clip, Video)
     assert clip.size == tuple(row.get("display") or (row["width"], row["height"]))
     if "frames" in row:
         assert clip.total == row["frames"]
@@ -99,7 +99,7 @@ def test_real_clips_equal_an_independent_decode() -> None:
     stated = {path: row for row in rows for path in row["videos"]}
     for name, row in sorted(stated.items()):
         path = REAL / name
-        clip = load_clip(Media("video", path=str(path)), Access(str(REAL)), VideoConfig(fps=3.0))
+        clip = load_video(Media("video", path=str(path)), Access(str(REAL)), VideoConfig(fps=3.0))
         frames, stamps = by_pyav(path, clip.indices)
         assert clip.total == len(stamps) == row["num_frames"], name
         assert clip.times == pytest.approx(stamps[list(clip.indices)], abs=1e-3), name
@@ -127,7 +127,7 @@ def test_frames_and_sizes_are_those_of_qwen_vl_utils(name: str, monkeypatch: Any
         (theirs, meta), rate = vision_process.fetch_video(
             asked, return_video_sample_fps=True, return_video_metadata=True
         )
-        ours = load_clip(Media("video", path=path), Access(str(REAL)), config)
+        ours = load_video(Media("video", path=path), Access(str(REAL)), config)
         assert list(ours.indices) == list(meta["frames_indices"])
         assert rate == pytest.approx(len(ours.frames) / ours.total * ours.fps, rel=1e-6)
         if ours.original != ours.size:
@@ -184,11 +184,11 @@ def test_uneven_clips_are_sampled_by_time() -> None:
 
 
 def test_start_and_end_cut_the_clip_and_times_begin_anew(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "a.mp4", [100 * n for n in range(30)])
+    path = write_video(tmp_path / "a.mp4", [100 * n for n in range(30)])
     read = Access(str(tmp_path))
 
-    cut = load_clip(Media("video", path=str(path), start=0.95, end=2.0), read, ALL)
-    between = load_clip(Media("video", path=str(path), start=0.92, end=0.95), read, ALL)
+    cut = load_video(Media("video", path=str(path), start=0.95, end=2.0), read, ALL)
+    between = load_video(Media("video", path=str(path), start=0.92, end=0.95), read, ALL)
 
     assert numbers(cut.frames) == list(cut.indices)
     assert (cut.indices[0], cut.indices[-1], len(cut.indices)) == (10, 20, 10)
@@ -196,23 +196,23 @@ def test_start_and_end_cut_the_clip_and_times_begin_anew(tmp_path: Path) -> None
     assert cut.duration == pytest.approx(1.05)
     assert numbers(between.frames) == [9]  # the one on display
     with pytest.raises(MediaError, match=r"a\.mp4: nothing lies between 5 and 6"):
-        load_clip(Media("video", path=str(path), start=5, end=6), read, ALL)
+        load_video(Media("video", path=str(path), start=5, end=6), read, ALL)
 
 
 # ------------------------------------------------------------------------------- own hard files
 
 
 def test_a_late_start_counts_from_the_first_frame(tmp_path: Path) -> None:
-    path = write_clip(tmp_path / "late.mp4", [5000 + 100 * n for n in range(20)])
-    clip = load_clip(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
+    path = write_video(tmp_path / "late.mp4", [5000 + 100 * n for n in range(20)])
+    clip = load_video(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
     assert clip.times == pytest.approx([n / 10 for n in range(20)], abs=1e-3)
     assert numbers(clip.frames) == list(range(20))
 
 
 @pytest.mark.parametrize("pixels", ["yuv420p10le", "yuv444p"])
 def test_deep_and_odd_pixels_are_read(tmp_path: Path, pixels: str) -> None:
-    path = write_clip(tmp_path / "a.mp4", [100 * n for n in range(12)], pixels=pixels)
-    clip = load_clip(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
+    path = write_video(tmp_path / "a.mp4", [100 * n for n in range(12)], pixels=pixels)
+    clip = load_video(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
     assert numbers(clip.frames) == list(range(12))
     assert np.abs(clip.frames[3, 4, 4].astype(int) - (220, 20, 20)).max() < 12
 
@@ -223,10 +223,10 @@ def test_what_decord_refuses_is_read_by_pyav(tmp_path: Path, monkeypatch: Any) -
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("no")
 
-    path = write_clip(tmp_path / "a.mp4", [0, 100, 250, 300, 900, 1000])
-    by_decord = load_clip(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
+    path = write_video(tmp_path / "a.mp4", [0, 100, 250, 300, 900, 1000])
+    by_decord = load_video(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
     monkeypatch.setattr(decord, "VideoReader", refuse)
-    by_av = load_clip(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
+    by_av = load_video(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
 
     assert np.array_equal(by_decord.frames, by_av.frames)
     assert by_decord.times == pytest.approx(by_av.times, abs=1e-3)
@@ -240,42 +240,42 @@ def test_damage_that_decoders_conceal_is_refused(tmp_path: Path) -> None:
         stream = container.add_stream("libx264", rate=10)
         stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
         for _ in range(30):
-            picture = noise.integers(0, 255, (120, 160, 3), np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = noise.integers(0, 255, (120, 160, 3), np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode(None))
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 400] = noise.bytes(400)
     path.write_bytes(data)
     with pytest.raises(MediaError, match=r"a\.mp4: damaged"):
-        load_clip(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
+        load_video(Media("video", path=str(path)), Access(str(tmp_path)), ALL)
 
 
 def test_a_container_without_frames_is_refused(tmp_path: Path) -> None:
-    whole = write_clip(
+    whole = write_video(
         tmp_path / "a.mp4", [0, 100], options={"movflags": "frag_keyframe+empty_moov"}
     )
     data = whole.read_bytes()
     head = tmp_path / "head.mp4"
     head.write_bytes(data[: data.index(b"moof") - 4])
     with pytest.raises(MediaError, match=r"head\.mp4: .*(no frames|no video)"):
-        load_clip(Media("video", path=str(head)), Access(str(tmp_path)), ALL)
+        load_video(Media("video", path=str(head)), Access(str(tmp_path)), ALL)
 
 
 @pytest.mark.parametrize(
     "text", ["#EXTM3U\n#EXTINF:1,\n{}\n", "ffconcat version 1.0\nfile {}\n", "<MPD></MPD>"]
 )
 def test_a_playlist_opens_no_other_file(tmp_path: Path, text: str) -> None:
-    other = write_clip(tmp_path / "secret.mp4", [0, 100])
+    other = write_video(tmp_path / "secret.mp4", [0, 100])
     (tmp_path / "list.mp4").write_text(text.format(other))
     with pytest.raises(MediaError, match=r"list\.mp4: not a video we read"):
-        load_clip(Media("video", path=str(tmp_path / "list.mp4")), Access(str(tmp_path)), ALL)
+        load_video(Media("video", path=str(tmp_path / "list.mp4")), Access(str(tmp_path)), ALL)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP"])
 def test_animated_pictures_are_clips(kind: str) -> None:
     media = Media("video", data=animation([100] * 7 + [400], kind))
-    clip = load_clip(media, Access(), ALL)
+    clip = load_video(media, Access(), ALL)
     assert numbers(clip.frames) == list(range(8))
     assert clip.times == pytest.approx([n / 10 for n in range(8)])
     assert clip.duration == pytest.approx(1.1)
@@ -285,16 +285,16 @@ def test_a_list_of_frames_is_a_clip(tmp_path: Path) -> None:
     for n in range(6):
         Image.new("RGB", (40, 30), (10 + 8 * n,) * 3).save(tmp_path / f"{n}.png")
     files = tuple(str(tmp_path / f"{n}.png") for n in range(6))
-    clip = load_clip(Media("video", frames=files, fps=2.0), Access(str(tmp_path)), ALL)
+    clip = load_video(Media("video", frames=files, fps=2.0), Access(str(tmp_path)), ALL)
     assert (numbers(clip.frames), clip.duration) == (list(range(6)), 3.0)
 
     with pytest.raises(MediaError, match="at None a second"):
-        load_clip(Media("video", frames=files), Access(str(tmp_path)), ALL)
+        load_video(Media("video", frames=files), Access(str(tmp_path)), ALL)
     with pytest.raises(MediaError, match=r"0\.png.*outside"):
-        load_clip(Media("video", frames=files, fps=2.0), Access(str(tmp_path / "x")), ALL)
+        load_video(Media("video", frames=files, fps=2.0), Access(str(tmp_path / "x")), ALL)
     Image.new("RGB", (41, 30)).save(tmp_path / "5.png")
     with pytest.raises(MediaError, match=r"5\.png"):
-        load_clip(Media("video", frames=files, fps=2.0), Access(str(tmp_path)), ALL)
+        load_video(Media("video", frames=files, fps=2.0), Access(str(tmp_path)), ALL)
 
 
 # --------------------------------------------------------------------------- the process apart
@@ -309,7 +309,7 @@ def crash(*_: Any) -> None:
 
 
 def test_hangs_crashes_and_memory_cost_one_row(tmp_path: Path, monkeypatch: Any) -> None:
-    path = write_clip(tmp_path / "a.mp4", [100 * n for n in range(80)], size=(640, 480))
+    path = write_video(tmp_path / "a.mp4", [100 * n for n in range(80)], size=(640, 480))
     row, read = sample(Media("video", path=str(path))), Access(str(tmp_path))
     with pytest.raises(MediaError, match=r"a\.mp4: .*need.* more than 64 MiB"):
         decode(row, read, Reading(video=ALL, memory_mb=64))
@@ -319,11 +319,11 @@ def test_hangs_crashes_and_memory_cost_one_row(tmp_path: Path, monkeypatch: Any)
             with pytest.raises(MediaError, match=rf"a\.mp4: .*{told}"):
                 decode(row, read, Reading(seconds=1.0))
     (clip,) = decode(row, read, Reading())
-    assert isinstance(clip, Clip)
+    assert isinstance(clip, Video)
 
 
 def test_the_stated_size_must_be_the_real_one(tmp_path: Path) -> None:
-    media = Media("video", path=str(write_clip(tmp_path / "a.mp4", [0, 100])))
+    media = Media("video", path=str(write_video(tmp_path / "a.mp4", [0, 100])))
     small = Reading(video=VideoConfig(max_pixels=28 * 28))
     (clip,) = decode(sample(media, size=(64, 48)), Access(str(tmp_path)), small)
     assert (clip.size, clip.original) == ((28, 28), (64, 48))
@@ -341,7 +341,7 @@ def test_an_even_clip_keeps_the_rate_of_its_container() -> None:
 
 @pytest.mark.nightly
 def test_memory_stays_flat_over_ten_thousand_loads(tmp_path: Path) -> None:
-    write_clip(tmp_path / "clip.mp4", list(range(0, 1000, 100)))
+    write_video(tmp_path / "clip.mp4", list(range(0, 1000, 100)))
     soundfile.write(tmp_path / "tone.wav", np.full(8000, 0.1, np.float32), 16000)
     Image.new("RGB", (300, 200)).save(tmp_path / "picture.png")
     names = (("video", "clip.mp4"), ("audio", "tone.wav"), ("image", "picture.png"))

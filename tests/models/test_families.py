@@ -34,7 +34,7 @@ from vlmrl.schema import Media, PromptBatch, Sample, Truth
 FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 SIZES = [(100, 100), (64, 48), (300, 90), (90, 300), (250, 230), (500, 120), (113, 111), (31, 40)]
 SIZES += [(1, 1), (700, 4), (3, 500), (168, 85), (85, 168), (337, 169)]
-"""Of pictures: small and large, wide and tall; families that tile make one or several tiles."""
+"""Of images: small and large, wide and tall; families that tile make one or several tiles."""
 CLOSE = {"atol": 1e-5, "rtol": 0}
 
 each_family = pytest.mark.parametrize("name", FAMILIES)
@@ -42,22 +42,22 @@ shared_policy = functools.cache(policy)
 """For tests that leave the policy as it is."""
 
 
-def picture(size, seed=0):
+def image(size, seed=0):
     width, height = size
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
 
 
 def shown(model, *sizes, text="Where is the red shape?"):
-    """A prompt with pictures of these sizes before its text."""
-    pictures = [picture(size, seed) for seed, size in enumerate(sizes)]
+    """A prompt with images of these sizes before its text."""
+    pictures = [image(size, seed) for seed, size in enumerate(sizes)]
     parts = (*(Media("image", data=b"-") for _ in pictures), text)
     sample = Sample("s", "noise", parts, Truth())
     return make_prompt(sample, pictures, model.family, model.processor)
 
 
 def mixed(model):
-    """Prompts of one picture, of three, of none, of one that may become several tiles."""
+    """Prompts of one image, of three, of none, of one that may become several tiles."""
     sizes = [[(64, 48)], [(100, 100), (300, 90), (64, 48)], [], [(90, 300)]]
     return [shown(model, *s, text="Where?" + " red" * i) for i, s in enumerate(sizes)]
 
@@ -248,8 +248,8 @@ def test_placeholders_are_banned_and_the_end_of_a_turn_stops(name):
     model = loaded(name)
     banned = model.family.media_token_ids(model.processor)
     assert model.model.config.image_token_id in banned
-    with_picture, without = (shown(model, *sizes).encoded.ids for sizes in ([(300, 90)], []))
-    around = set(with_picture) - set(without) - set(banned)
+    with_image, without = (shown(model, *sizes).encoded.ids for sizes in ([(300, 90)], []))
+    around = set(with_image) - set(without) - set(banned)
     assert not model.processor.tokenizer.decode(sorted(around)).strip()  # line breaks
     ends = model.family.stop_token_ids(model.processor)
     assert len(ends) == len(set(ends)) >= 2 and not set(ends) & set(banned)

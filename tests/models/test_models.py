@@ -134,16 +134,16 @@ def test_parts_are_shown_in_order_and_the_instruction_ends_the_last_text(name):
 
 def test_what_a_family_cannot_show_is_a_clear_error():
     model = loaded("qwen2_5_vl")
-    clip = Sample("row-7", "t", (Media("audio", path="a.wav"), "What is said?"), Truth())
+    video = Sample("row-7", "t", (Media("audio", path="a.wav"), "What is said?"), Truth())
     forged = Sample("row-8", "t", ("Look: <|image_pad|>",), Truth())
     thin = Sample("row-9", "t", (Media("image", data=b"-"), "What?"), Truth())
 
     with pytest.raises(UserError, match=r"row-7.*a\.wav is a audio"):
-        make_prompt(clip, [Image.new("RGB", (28, 28))], model.family, model.processor)
+        make_prompt(video, [Image.new("RGB", (28, 28))], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-8.*<\|image_pad\|>"):
         make_prompt(forged, [], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-7.*0 decoded for 1 media"):
-        make_prompt(clip, [], model.family, model.processor)
+        make_prompt(video, [], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-9.*900x3 pixels is refused.*200"):
         make_prompt(thin, [Image.new("RGB", (900, 3))], model.family, model.processor)
 

@@ -1,4 +1,4 @@
-"""Clips in the Qwen families: ids, pixels, positions and logits against Hugging Face."""
+"""Videos in the Qwen families: ids, pixels, positions and logits against Hugging Face."""
 
 import functools
 
@@ -9,13 +9,13 @@ from PIL import Image
 from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
 from helpers.small import FAMILIES, advantages, loaded, policy
-from helpers.videos import clip
+from helpers.videos import video as clip
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
@@ -23,21 +23,21 @@ each_family = pytest.mark.parametrize("name", FAMILIES)
 shared_policy = functools.cache(policy)
 
 
-def picture(seed=0):
+def image(seed=0):
     pixels = np.random.default_rng(seed).integers(0, 255, (56, 84, 3), np.uint8)
     return Image.fromarray(pixels)
 
 
 def shown(model, *media, text="When does it turn red?"):
     """A prompt with these media before its text."""
-    kinds = ["video" if isinstance(m, Clip) else "image" for m in media]
+    kinds = ["video" if isinstance(m, Video) else "image" for m in media]
     parts = (*(Media(kind, data=b"-") for kind in kinds), text)
     return make_prompt(Sample("s", "t", parts, Truth()), media, model.family, model.processor)
 
 
 def hf_inputs(model, prompt):
     """What the HF processor makes of the same prompt."""
-    clips = [m.paired() for m in prompt.media if isinstance(m, Clip)]
+    clips = [m.paired() for m in prompt.media if isinstance(m, Video)]
     video = {"videos": [c.frames for c in clips], "do_sample_frames": False}
     video |= {"video_metadata": [c.metadata for c in clips]}
     return model.processor(
@@ -79,7 +79,7 @@ CASES = {
     "odd": lambda: [clip(5, fps=2.0, size=(84, 56))],
     "a single frame": lambda: [clip(1, fps=2.0, size=(84, 56))],
     "two": lambda: [clip(4, fps=2.0, size=(84, 84)), clip(6, fps=5.0, size=(112, 140))],
-    "mixed": lambda: [picture(1), clip(4, fps=2.0, size=(84, 84)), picture(2)],
+    "mixed": lambda: [image(1), clip(4, fps=2.0, size=(84, 84)), image(2)],
     "uneven": lambda: [clip(4, times=(0.0, 0.1, 0.2, 3.0), size=(168, 168))],
 }
 
@@ -157,7 +157,7 @@ def test_the_frame_of_a_clip_holds_sizes_and_duration(name, size):
 
 @each_family
 def test_a_clip_that_the_model_refuses_is_a_clear_error(name):
-    with pytest.raises(UserError, match="clip of 3x900 pixels is refused"):
+    with pytest.raises(UserError, match="video of 3x900 pixels is refused"):
         shown(loaded(name), clip(4, fps=2.0, size=(3, 900)))
 
 

@@ -1,4 +1,4 @@
-"""Clips that Qwen2.5-Omni hears, against Hugging Face's own code (`use_audio_in_video`)."""
+"""Videos that Qwen2.5-Omni hears, against Hugging Face's own code (`use_audio_in_video`)."""
 
 import dataclasses
 import functools
@@ -8,24 +8,25 @@ import pytest
 import torch
 from test_audio import muxed, tone
 from test_families import logits
-from test_qwen2_5_omni import NAME, asked, clip, picture
+from test_qwen2_5_omni import NAME, asked, image, video
 from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
-from helpers.small import loaded, policy, recording
+from helpers.small import audio as recording
+from helpers.small import loaded, policy
 from vlmrl.assemble import build
 from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import RolloutConfig, load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip, Picture
+from vlmrl.media_types import PilImage, Video
 from vlmrl.monitoring.engine_parity import parity
 from vlmrl.schema import PromptBatch
 from vlmrl.training import shuffled_frames
 
 
 def heard(count, seconds, fps=2.0):
-    return dataclasses.replace(clip(count, fps), sound=recording(seconds, seed=count))
+    return dataclasses.replace(video(count, fps), sound=recording(seconds, seed=count))
 
 
 CASES = {
@@ -40,9 +41,9 @@ CASES = {
     "25 frames a second": (heard(56, 2.3, fps=25.0),),
     "uneven to a turn": (heard(14, 4.7, fps=2.99),),
     "frames leap over turns": (heard(6, 20.0, fps=0.25),),
-    "with a picture and a recording": (picture(84, 56), heard(6, 2.9), recording(1.3)),
-    "after a recording": (recording(0.7), heard(6, 4.4), picture(56, 84), recording(0.3)),
-    "two": (heard(6, 2.9), picture(84, 56), heard(8, 4.2)),
+    "with an image and a recording": (image(84, 56), heard(6, 2.9), recording(1.3)),
+    "after a recording": (recording(0.7), heard(6, 4.4), image(56, 84), recording(0.3)),
+    "two": (heard(6, 2.9), image(84, 56), heard(8, 4.2)),
 }
 
 
@@ -52,14 +53,14 @@ def made(case):
 
 
 def hf_inputs(model, prompt):
-    """What the HF processor makes of it when it is told to hear clips."""
-    clips = [m for m in prompt.media if isinstance(m, Clip)]
-    sounding = [m for m in prompt.media if not isinstance(m, Picture)]
-    sounds = [m.sound if isinstance(m, Clip) else m for m in sounding]
+    """What the HF processor makes of it when it is told to hear videos."""
+    clips = [m for m in prompt.media if isinstance(m, Video)]
+    sounding = [m for m in prompt.media if not isinstance(m, PilImage)]
+    sounds = [m.sound if isinstance(m, Video) else m for m in sounding]
     told = {"use_audio_in_video": True}
     if hasattr(model.processor, "load_audio_from_video"):  # transformers 5.23
-        of_clip = [clips.index(m) if isinstance(m, Clip) else None for m in sounding]
-        told = {"load_audio_from_video": True, "audio_from_video_indices": of_clip}
+        of_video = [clips.index(m) if isinstance(m, Video) else None for m in sounding]
+        told = {"load_audio_from_video": True, "audio_from_video_indices": of_video}
     return model.processor(
         text=[prompt.text],
         images=list(prompt.images) or None,
@@ -105,14 +106,14 @@ def test_ids_tensors_and_positions_equal_those_of_transformers(case):
     assert ours.next_position == following
     text = model.processor.tokenizer.decode(ours.compact_ids, skip_special_tokens=False)
     assert text == made(case).text
-    sounds = sum(not isinstance(medium, Picture) for medium in CASES[case])
+    sounds = sum(not isinstance(medium, PilImage) for medium in CASES[case])
     assert len(ours.tensors["input_features"]) == sounds
 
 
 def test_a_clip_is_heard_or_not_whatever_the_other_clips_are():
-    """transformers has one switch for all clips; ours are each as transformers lays it alone."""
+    """transformers has one switch for all videos; ours are each as transformers lays it alone."""
     model = loaded(NAME)
-    pair = (heard(6, 2.9), clip(8))
+    pair = (heard(6, 2.9), video(8))
     both = asked(model, *pair).encoded
     start, end = (
         getattr(model.model.config, f"vision_{mark}_token_id") for mark in ("start", "end")
@@ -131,8 +132,8 @@ def test_a_clip_is_heard_or_not_whatever_the_other_clips_are():
 @functools.cache
 def mixed():
     model = loaded(NAME)
-    silent = (heard(6, 2.9), picture(84, 56), clip(4), recording(0.4))
-    return [*map(made, CASES), asked(model, *silent), asked(model, clip(4)), asked(model)]
+    silent = (heard(6, 2.9), image(84, 56), video(4), recording(0.4))
+    return [*map(made, CASES), asked(model, *silent), asked(model, video(4)), asked(model)]
 
 
 def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
@@ -162,7 +163,7 @@ def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_
 def test_greedy_tokens_are_those_of_hfs_generate():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
-    for case in ("heard for a moment only", "with a picture and a recording"):
+    for case in ("heard for a moment only", "with an image and a recording"):
         theirs = trained.base.generate(
             **hf_inputs(loaded(NAME), made(case)),
             use_audio_in_video=True,
@@ -179,8 +180,8 @@ def test_greedy_tokens_are_those_of_hfs_generate():
 @pytest.mark.parametrize("training", [{}, {"gradient_checkpointing": True}], ids=str)
 def test_the_shared_forward_equals_the_plain_one(training):
     trained = policy(NAME, **training)
-    names = ("heard for a moment only", "with a picture and a recording", "two")
-    shown = (*map(made, names), asked(loaded(NAME), clip(4)))
+    names = ("heard for a moment only", "with an image and a recording", "two")
+    shown = (*map(made, names), asked(loaded(NAME), video(4)))
     logprobs, gradient = gaps(trained, dataclasses.replace(micro_batch(trained), prompts=shown))
     assert logprobs < LOGPROBS
     assert gradient < GRADIENT
@@ -189,7 +190,7 @@ def test_the_shared_forward_equals_the_plain_one(training):
 def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
-    prompt = asked(loaded(NAME), heard(6, 2.9), picture(84, 56))
+    prompt = asked(loaded(NAME), heard(6, 2.9), image(84, 56))
     draw = RolloutConfig(contrast=2, max_tokens=3)
     control = shuffled_frames.control_group(PromptBatch((prompt,)), trained, engine, draw, seed=1)
     assert control is not None and control.shape == (1, 2)
@@ -203,7 +204,7 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
 
 
 def ran(folder, *overrides):
-    """The media of the rollouts of one step on a clip with sound; the report is built too."""
+    """The media of the rollouts of one step on a video with sound; the report is built too."""
     rows = folder / "rows"
     rows.mkdir(exist_ok=True)
     (rows / "0.mp4").write_bytes(muxed("mp4", "aac", tone(300, 1.2, 48000), 48000, 0.0))

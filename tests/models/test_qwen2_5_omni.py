@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni's thinker: pictures, clips and recordings against Hugging Face's own code."""
+"""Qwen2.5-Omni's thinker: images, videos and recordings against Hugging Face's own code."""
 
 import dataclasses
 import functools
@@ -10,13 +10,13 @@ from PIL import Image
 from test_families import logits
 from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
-from helpers.small import CORPUS, loaded, model_config, policy, recording
+from helpers.small import CORPUS, audio, loaded, model_config, policy
 from vlmrl.config import ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip, Recording, kind_of
+from vlmrl.media_types import Audio, Video, kind_of
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring.engine_parity import parity
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
@@ -24,15 +24,15 @@ from vlmrl.schema import Media, PromptBatch, Sample, Truth
 NAME = "qwen2_5_omni"
 
 
-def picture(width, height):
+def image(width, height):
     pixels = np.random.default_rng(width).integers(0, 255, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
 
 
-def clip(count, fps=2.0):
+def video(count, fps=2.0):
     frames = np.random.default_rng(count).integers(0, 255, (count, 56, 84, 3), np.uint8)
     times = tuple(i / fps for i in range(count))
-    return Clip(frames, times, count / fps, tuple(range(count)), count, fps, (84, 56))
+    return Video(frames, times, count / fps, tuple(range(count)), count, fps, (84, 56))
 
 
 def asked(model, *media, text="Where is the red shape?"):
@@ -46,30 +46,30 @@ def mixed():
     """All kinds, alone and together; none."""
     model = loaded(NAME)
     return [
-        asked(model, picture(84, 56)),
-        asked(model, recording(0.5)),
+        asked(model, image(84, 56)),
+        asked(model, audio(0.5)),
         asked(model, text="red red"),
-        asked(model, clip(6)),
-        asked(model, recording(1.3), picture(56, 84), recording(0.4), text="Same?"),
-        asked(model, clip(4), picture(84, 84), recording(2.1)),
+        asked(model, video(6)),
+        asked(model, audio(1.3), image(56, 84), audio(0.4), text="Same?"),
+        asked(model, video(4), image(84, 84), audio(2.1)),
     ]
 
 
 def hf_inputs(model, prompt):
-    clips = [m for m in prompt.media if isinstance(m, Clip)]
-    heard = [m.samples for m in prompt.media if isinstance(m, Recording)]
+    videos = [m for m in prompt.media if isinstance(m, Video)]
+    heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
     given = {"images": list(prompt.images)} if prompt.images else {}
     given |= {"audio": heard} if heard else {}
-    if clips:
+    if videos:
         size = dict(model.processor.video_processor.size)  # else the class's own default
-        given["videos"] = [c.frames for c in clips]
-        given["videos_kwargs"] = {"fps": clips[0].fps, "do_sample_frames": False, "size": size}
+        given["videos"] = [c.frames for c in videos]
+        given["videos_kwargs"] = {"fps": videos[0].fps, "do_sample_frames": False, "size": size}
     return model.processor(text=[prompt.text], return_tensors="pt", **given)
 
 
 def test_ids_tensors_and_positions_equal_those_of_transformers():
     model = loaded(NAME)
-    for made in [*mixed(), asked(model, clip(8, fps=4.0))]:
+    for made in [*mixed(), asked(model, video(8, fps=4.0))]:
         theirs = hf_inputs(model, made)
         assert list(made.encoded.ids) == theirs["input_ids"][0].tolist()
         for key, tensor in made.encoded.tensors.items():
@@ -100,10 +100,10 @@ def with_media(made):
     """A micro-batch whose groups show, hear, and watch."""
     micro = micro_batch(made)
     shown = (
-        asked(made, picture(84, 56)),
-        asked(made, recording(0.5), clip(4)),
+        asked(made, image(84, 56)),
+        asked(made, audio(0.5), video(4)),
         asked(made, text="red"),
-        asked(made, recording(1.3), picture(56, 84), recording(0.4)),
+        asked(made, audio(1.3), image(56, 84), audio(0.4)),
     )
     return dataclasses.replace(micro, prompts=shown)
 
@@ -151,7 +151,7 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
     read = load_model(ModelConfig(path=str(tmp_path)))
     head, words = read.model.get_output_embeddings(), read.model.get_input_embeddings()
     assert (head.weight is words.weight) == tied
-    shown = (clip(4), recording(0.4), picture(56, 84))
+    shown = (video(4), audio(0.4), image(56, 84))
     ours, theirs = (asked(model, *shown) for model in (built, read))
     assert ours.encoded.ids == theirs.encoded.ids
     assert torch.equal(logits(built, [ours]), logits(read, [theirs]))
@@ -160,10 +160,10 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
 def test_too_long_and_forged_media_are_clear_errors():
     model = loaded(NAME)
     with pytest.raises(UserError, match=r"row-1.*31\.00 s: this model hears at most 30 s"):
-        asked(model, recording(31))
+        asked(model, audio(31))
     with pytest.raises(UserError, match=r"row-1.*media token <\|AUDIO\|>"):
         asked(model, text="Hear <|AUDIO|>")
-    made = asked(model, recording(1))
+    made = asked(model, audio(1))
     with pytest.raises(UserError, match="1 audio placeholders for 0 audios"):
         model.family.encode(model.processor, made.text, [])
 

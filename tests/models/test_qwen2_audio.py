@@ -12,14 +12,15 @@ from safetensors import safe_open
 from test_families import logits
 from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
 
-from helpers.small import CORPUS, advantages, loaded, mixed_batch, policy, prompt, recording
+from helpers.small import CORPUS, advantages, loaded, mixed_batch, policy, prompt
+from helpers.small import audio as recording
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.schema import Media, Sample, Truth
 
@@ -39,9 +40,9 @@ def hf_inputs(model, prompts):
     )
 
 
-def asked(model, *recordings, text="Which digit?"):
-    sample = Sample("row-1", "t", (*(Media("audio", data=b"-") for _ in recordings), text), Truth())
-    return make_prompt(sample, list(recordings), model.family, model.processor)
+def asked(model, *audios, text="Which digit?"):
+    sample = Sample("row-1", "t", (*(Media("audio", data=b"-") for _ in audios), text), Truth())
+    return make_prompt(sample, list(audios), model.family, model.processor)
 
 
 @settings(max_examples=25)
@@ -71,7 +72,7 @@ def test_what_it_cannot_hear_is_a_clear_error():
     with pytest.raises(UserError, match=r"row-1.*2\.50 s: this model hears at most 2 s"):
         asked(model, recording(2.5))
     with pytest.raises(UserError, match=r"row-1.*8000 Hz.*data\.audio\.rate to 16000"):
-        asked(model, Recording(np.zeros(8000, np.float32), 8000))
+        asked(model, Audio(np.zeros(8000, np.float32), 8000))
     with pytest.raises(UserError, match=r"row-1.*media token"):
         asked(model, text="Hear <|AUDIO|>")
     shown = Sample("row-2", "t", (Media("image", path="a.png"), "What?"), Truth())

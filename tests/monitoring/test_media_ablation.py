@@ -1,4 +1,4 @@
-"""The blind canary with clips and recordings: what other media are, and that they leave ids alone."""
+"""The blind canary with videos and recordings: what other media are, and that they leave ids alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_models_video import hf_inputs, picture, shown
+from test_models_video import hf_inputs, image, shown
 from test_run_checks import blinded
 
 from helpers import small
-from helpers.videos import clip
+from helpers.videos import video
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.data.prompt import make_prompt, with_media
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.media_types import Clip, Recording
+from vlmrl.media_types import Audio, Video
 from vlmrl.monitoring.media_ablation import Reliance, blanks, donors, reliance
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
 from vlmrl.scoring.scorer import Scorer
@@ -35,15 +35,15 @@ def asked(policy, case):
     """Three prompts of one kind."""
     if case == "recordings":
         return [small.prompt(policy, number, images=1 + number % 2) for number in range(3)]
-    clips = [clip(count, size=(84, 56)) for count in (4, 5, 6)]
+    clips = [video(count, size=(84, 56)) for count in (4, 5, 6)]
     if case == "clips":
         return [shown(policy, one) for one in clips]
-    return [shown(policy, picture(number), one) for number, one in enumerate(clips)]
+    return [shown(policy, image(number), one) for number, one in enumerate(clips)]
 
 
 CASES = [
     ("qwen2_5_vl", "clips"),
-    ("qwen2_5_vl", "pictures and clips"),
+    ("qwen2_5_vl", "images and videos"),
     ("qwen3_vl", "clips"),
     ("qwen2_audio", "recordings"),
 ]
@@ -76,10 +76,10 @@ def test_a_prompt_keeps_its_ids_and_positions(family, case):
 
 def test_a_blank_has_the_size_the_times_and_the_length_but_no_content():
     policy = small.policy()
-    own = replace(clip(4, times=(0.0, 0.1, 0.2, 3.0)), sound=small.recording(0.5))
-    heard = small.recording(0.3)
-    gray, still, silence = blanks(replace(shown(policy), media=(picture(), own, heard)))
-    assert gray.size == picture().size and gray.getextrema() == ((128, 128),) * 3
+    own = replace(video(4, times=(0.0, 0.1, 0.2, 3.0)), sound=small.audio(0.5))
+    heard = small.audio(0.3)
+    gray, still, silence = blanks(replace(shown(policy), media=(image(), own, heard)))
+    assert gray.size == image().size and gray.getextrema() == ((128, 128),) * 3
     assert still.frames.shape == own.frames.shape and (still.frames == 128).all()
     assert (still.times, still.metadata) == (own.times, own.metadata)
     assert still.sound.duration == 0.5 and not still.sound.samples.any()
@@ -90,7 +90,7 @@ def test_a_blank_has_the_size_the_times_and_the_length_but_no_content():
 def heard_by(policy, prompt, media):
     """What the HF processor makes of a prompt with other media."""
     seen = replace(prompt, media=tuple(media))
-    if isinstance(media[0], Clip):
+    if isinstance(media[0], Video):
         return hf_inputs(policy, seen)
     samples = [medium.samples for medium in media]
     return policy.processor(text=[prompt.text], audio=samples, return_tensors="pt")
@@ -120,7 +120,7 @@ def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, c
 
 def test_a_kind_that_does_not_arrive_is_told_apart_from_those_that_do():
     policy = small.policy("qwen2_5_omni")
-    prompts = [listened(policy, picture(number), number) for number in range(2)]
+    prompts = [listened(policy, image(number), number) for number in range(2)]
     both = found(policy, prompts)
     assert set(both.kinds) == {"image", "audio"}
     assert all(abs(drop) > 1e-4 for drop in both.kinds.values())
@@ -133,10 +133,10 @@ def test_a_kind_that_does_not_arrive_is_told_apart_from_those_that_do():
     assert deaf.metrics()["canary/blank_audio_logprob_drop"] == deaf.kinds["audio"]
 
 
-def listened(policy, shown_picture, number):
-    """A prompt with a picture and a recording."""
+def listened(policy, shown_image, number):
+    """A prompt with an image and a recording."""
     parts = (Media("image", data=b"-"), Media("audio", data=b"-"), "What is heard?")
-    media = [shown_picture, small.recording(0.4, number)]
+    media = [shown_image, small.audio(0.4, number)]
     sample = Sample(str(number), "t", parts, Truth())
     return make_prompt(sample, media, policy.family, policy.processor)
 
@@ -144,7 +144,7 @@ def listened(policy, shown_picture, number):
 def test_a_complaint_names_the_kind():
     drops = {"image": 1.0, "video": 0.001, "audio": 0.5}
     said = Reliance(1.0, 1.0, 0.0, drops).complaint(0.01) or ""
-    assert "hardly looks at its clips" in said
+    assert "hardly looks at its videos" in said
     assert Reliance(1.0, 1.0, 0.0, drops).complaint(0.0001) is None
 
 
@@ -156,8 +156,8 @@ def with_own(*media):
 
 
 def test_a_clip_is_lent_evenly_spread_frames_of_another_at_its_own_times():
-    long = clip(8, size=(56, 56))
-    short = clip(4, size=(112, 84), times=(0.0, 0.1, 0.2, 3.0))
+    long = video(8, size=(56, 56))
+    short = video(4, size=(112, 84), times=(0.0, 0.1, 0.2, 3.0))
     (lent,) = donors([with_own(short), with_own(long)])[0]
     assert lent.frames.shape == short.frames.shape and lent.frames.dtype == np.uint8
     assert (lent.times, lent.metadata) == (short.times, short.metadata)
@@ -167,30 +167,30 @@ def test_a_clip_is_lent_evenly_spread_frames_of_another_at_its_own_times():
 
 
 def test_a_recording_is_lent_another_cut_or_repeated_to_its_length():
-    one, other = small.recording(0.25, 1), small.recording(0.1, 2)
+    one, other = small.audio(0.25, 1), small.audio(0.1, 2)
     (longer,), (shorter,) = donors([with_own(one), with_own(other)])
     assert longer.samples.shape == one.samples.shape
     assert np.array_equal(longer.samples[:1600], other.samples)
     assert np.array_equal(longer.samples[1600:3200], other.samples)
     assert np.array_equal(shorter.samples, one.samples[:1600])
-    assert isinstance(longer, Recording) and longer.rate == one.rate
+    assert isinstance(longer, Audio) and longer.rate == one.rate
 
 
 def test_each_kind_comes_from_the_next_prompt_that_shows_another_of_it():
-    film, music = clip(4), small.recording(0.2, 1)
-    mixed = with_own(picture(0), film)
-    prompts = [mixed, with_own(music), with_own(picture(1)), with_own(clip(6))]
+    film, music = video(4), small.audio(0.2, 1)
+    mixed = with_own(image(0), film)
+    prompts = [mixed, with_own(music), with_own(image(1)), with_own(video(6))]
     first, second, third, fourth = donors(prompts)
     assert second is None  # no other recording
-    assert np.array_equal(np.asarray(first[0]), np.asarray(picture(1)))
-    assert np.array_equal(first[1].frames, clip(6).frames[[0, 2, 3, 5]])
-    assert np.array_equal(np.asarray(third[0]), np.asarray(picture(0)))
+    assert np.array_equal(np.asarray(first[0]), np.asarray(image(1)))
+    assert np.array_equal(first[1].frames, video(6).frames[[0, 2, 3, 5]])
+    assert np.array_equal(np.asarray(third[0]), np.asarray(image(0)))
     assert len(fourth[0].frames) == 6
 
 
 def test_prompts_without_a_donor_do_not_keep_others_from_being_measured():
     policy = small.policy()
-    prompts = [shown(policy, picture(0)), shown(policy, picture(1)), shown(policy, clip(4))]
+    prompts = [shown(policy, image(0)), shown(policy, image(1)), shown(policy, video(4))]
     together = found(policy, prompts)
     assert together.swap_logprob_drop == pytest.approx(
         found(policy, prompts[:2]).swap_logprob_drop, abs=1e-6

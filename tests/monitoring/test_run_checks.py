@@ -33,7 +33,7 @@ class Remote(Hf):
 
 
 def blinded(policy):
-    """The policy with a projector that makes the same of every picture."""
+    """The policy with a projector that makes the same of every image."""
     with torch.no_grad():
         for name, weight in policy.base.named_parameters():
             if name.startswith(policy.family.towers["projector"]):

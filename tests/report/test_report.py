@@ -20,7 +20,7 @@ from PIL import Image
 
 from vlmrl.config import parse
 from vlmrl.errors import UserError
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 from vlmrl.report import build_report
 from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, said
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
@@ -454,7 +454,7 @@ def test_stacked_phases_end_at_their_sum() -> None:
 
 
 def test_a_recording_has_a_player_and_spans_below_its_waveform(run: Path) -> None:
-    recording = Recording(np.sin(np.arange(16000) / 9).astype(np.float32), 16000)
+    recording = Audio(np.sin(np.arange(16000) / 9).astype(np.float32), 16000)
     name = _stored(run_folder.media_folder(run), recording)
     assert name is not None and name == _stored(run_folder.media_folder(run), recording)
     media = {"kind": "audio", "name": "a.wav", "start": None, "end": None, "thumbnail": name}

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from test_report import Page, completion, config, row, verdict
 
-from helpers.videos import clip
+from helpers.videos import video
 from vlmrl.report.media import Album, shapes, view
 from vlmrl.report.page import build_report
 from vlmrl.runs import run_folder, video_thumbnails
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def medium(folder: Path, **more: Any) -> dict[str, Any]:
-    made = clip(16, fps=1.0, size=(56, 56))
+    made = video(16, fps=1.0, size=(56, 56))
     return {"kind": "video", "name": "a.mp4", **video_thumbnails.stored(folder, made), **more}
 
 
@@ -37,7 +37,7 @@ def test_a_clip_is_stored_once_as_a_strip_and_in_motion(folder: Path) -> None:
 
 
 def test_the_strip_of_a_tracked_clip_shows_the_frames_of_its_boxes(folder: Path) -> None:
-    made = clip(32, fps=2.0, size=(56, 56))
+    made = video(32, fps=2.0, size=(56, 56))
     seen = video_thumbnails.stored(folder, made, (0.0, 1.0, 2.1, 5.0))
     assert seen["times"] == [0.0, 1.0, 2.0, 5.0]
     assert seen["thumbnail"] != video_thumbnails.stored(folder, made)["thumbnail"]

@@ -90,7 +90,7 @@ def test_thurstone_golden_values():
     truths = [Truth(number=4.5), Truth(number=2.5)]
     good, bad = judge_batch(verifier, [["4", "5"], ["2", "3"]], truths)
     assert [v.score for v in good] == pytest.approx([0.9670, 0.9979], abs=1e-4)
-    # The mirror image: the lower the score of the worse picture, the better.
+    # The mirror image: the lower the score of the worse image, the better.
     assert [v.score for v in bad] == pytest.approx([0.9979, 0.9670], abs=1e-4)
 
 

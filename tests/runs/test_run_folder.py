@@ -1,4 +1,4 @@
-"""What a run writes: whole lines, whole files, each picture once, nothing after a resumed step."""
+"""What a run writes: whole lines, whole files, each image once, nothing after a resumed step."""
 
 import json
 import math

@@ -15,7 +15,7 @@ from vlmrl.scoring.score_rows import read_row, read_rows, result_line, score, sc
 VERIFIERS = """
 from dataclasses import dataclass
 from typing import ClassVar
-from vlmrl import extract, geometry
+from vlmrl.answers import geometry, parsing
 from vlmrl.schema import Verdict
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 
@@ -24,7 +24,7 @@ class Overlap(Verifier):
     needs: ClassVar = ("boxes",)
 
     def __call__(self, completion, sample):
-        found, note = extract.boxes(completion.answer or "", completion.frame)
+        found, note = parsing.boxes(completion.answer or "", completion.frame)
         iou = geometry.iou(found[0], sample.truth.boxes[0]) if found else 0.0
         return Verdict(iou, {"iou": iou}, tuple(found), note)
 

@@ -16,7 +16,7 @@ from test_models_video import shown
 from test_resume import final_state, metric_lines
 
 from helpers import small
-from helpers.videos import clip, write_clip
+from helpers.videos import video, write_video
 from vlmrl import plugins
 from vlmrl.assemble import build
 from vlmrl.config import Config, RolloutConfig, load
@@ -67,20 +67,20 @@ def test_the_bonus_is_that_of_the_paper() -> None:
 
 def test_frames_change_places_and_nothing_else_does() -> None:
     for count in (2, 3, 8):
-        made = clip(count)
+        made = video(count)
         other = shuffled_frames.shuffled(made, seed=5)
         order = [next(i for i in range(count) if (made.frames[i] == f).all()) for f in other.frames]
         assert sorted(order) == list(range(count)) != order
         assert (other.times, other.indices, other.size) == (made.times, made.indices, made.size)
         assert (shuffled_frames.shuffled(made, seed=5).frames == other.frames).all()
-    assert (shuffled_frames.shuffled(clip(1), seed=5).frames == clip(1).frames).all()
+    assert (shuffled_frames.shuffled(video(1), seed=5).frames == video(1).frames).all()
 
 
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     policy = small.policy(family)
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (56, 56, 3), np.uint8))
-    prompts = (shown(policy, picture), shown(policy, picture, clip(4)), shown(policy))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (56, 56, 3), np.uint8))
+    prompts = (shown(policy, image), shown(policy, image, video(4)), shown(policy))
     engine = Hf()
     engine.start(policy)
 
@@ -107,11 +107,11 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four clips and two pictures with a question each."""
+    """Four videos and two images with a question each."""
     folder = tmp_path_factory.mktemp("rows")
     lines: list[dict[str, Any]] = []
     for n in range(4):
-        write_clip(folder / f"{n}.mp4", [500 * k for k in range(3 + n)])
+        write_video(folder / f"{n}.mp4", [500 * k for k in range(3 + n)])
         lines.append({"videos": [f"{n}.mp4"]})
     for n in range(2):
         Image.new("RGB", (56, 56), (90 * n, 40, 40)).save(folder / f"{n}.png")
@@ -145,16 +145,16 @@ def ran(rows: Path, folder: Path, weight: float, size: int) -> Path:
 
 
 def check_bonus(folder: Path) -> None:
-    """Every reward is the item's own and the bonus; only questions about clips have one."""
+    """Every reward is the item's own and the bonus; only questions about videos have one."""
     seen = set()
     for n in (1, 2):
         text = (folder / f"rollouts/step-{n}.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):
-            about_clip = row["media"][0]["kind"] == "video"
+            about_video = row["media"][0]["kind"] == "video"
             own = [one["verdicts"]["varied"]["score"] for one in row["completions"]]
             found = [one["verdicts"]["temporal_contrast"] for one in row["completions"]]
-            assert {verdict["applies"] for verdict in found} == {about_clip}
-            if about_clip:
+            assert {verdict["applies"] for verdict in found} == {about_video}
+            if about_video:
                 ordered, shuffled = found[0]["parts"]["ordered"], found[0]["parts"]["shuffled"]
                 assert ordered == sum(score > 0.5 for score in own) / 3
                 assert shuffled in (0, 0.5, 1)

@@ -1,4 +1,4 @@
-"""Average precision of one picture's boxes by the COCO rules.
+"""Average precision of one image's boxes by the COCO rules.
 
 Equal to pycocotools' COCOeval on one image (tested to 1e-9), without building its data set.
 

@@ -100,7 +100,7 @@ def charades_span(answer: str) -> Span | None:
     runs backwards.
 
     Differs from strict: it takes any two numbers with a dash between them, such as those of "2 to 3
-    people"; it does not clip to the clip's duration. Differs from the harness: clock times, and the
+    people"; it does not video to the video's duration. Differs from the harness: clock times, and the
     sentences "starts at ... ends at ...", are not read.
     """
     match = _DASHED.search(answer.lower().replace("to", "-"))

@@ -261,9 +261,9 @@ def load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loade
     if model.build is not None:
         corpus = [text for card in _cards(config, sources) for text in card.corpus()]
     loaded = load_model(model, corpus, config.run.seed)
-    if config.data.video.sound and not loaded.family.hears_clips:
+    if config.data.video.sound and not loaded.family.hears_videos:
         kind = loaded.family.model_types[0]
-        raise UserError(f"data.video.sound is true, but {kind} does not hear clips")
+        raise UserError(f"data.video.sound is true, but {kind} does not hear videos")
     return loaded
 
 
@@ -279,9 +279,9 @@ def opened(config: Config, source: SourceConfig) -> Source:
 
 
 def with_sound(sources: Sequence[Source], family: Family) -> list[Source]:
-    """The sources, their clips with sound if the family hears it and `data.video.sound` allows it."""
+    """The sources, their videos with sound if the family hears it and `data.video.sound` allows it."""
     readings = [source.reading for source in sources]
-    heard = [family.hears_clips and reading.video.sound is not False for reading in readings]
+    heard = [family.hears_videos and reading.video.sound is not False for reading in readings]
     made = zip(sources, readings, heard, strict=True)
     return [replace(source, reading=replace(reading, sound=h)) for source, reading, h in made]
 

@@ -152,7 +152,7 @@ def _giant(case: Honest) -> list[str]:
 
 
 def _share(case: Honest) -> float:
-    """The largest truth's share of the media: a large one honestly overlaps the whole picture."""
+    """The largest truth's share of the media: a large one honestly overlaps the whole image."""
     truth = case.sample.truth
     boxes = [*(truth.boxes or ()), *(truth.track.boxes if truth.track else ())]
     for mask in truth.masks or ():

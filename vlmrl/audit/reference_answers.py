@@ -87,7 +87,7 @@ def examples() -> list[tuple[Sample, Frame]]:
         ("Is the door open?", Truth(text=("yes",))),
         ("Is it day or night?", Truth(choice="night", options=("day", "night"))),
         ("How many cells?", Truth(number=7.0, text=("7",))),
-        ("How good is the picture, from 1 to 5?", Truth(number=3.4)),
+        ("How good is the image, from 1 to 5?", Truth(number=3.4)),
         ("How good is this one, from 1 to 5?", Truth(number=1.9)),
         ("And this one, from 1 to 5?", Truth(number=4.6)),
         ("Which one? (A) cat (B) dog (C) owl (D) ant", _dog_of_four()),

@@ -1,4 +1,4 @@
-"""How clips and recordings are read, before any model family sees them."""
+"""How videos and recordings are read, before any model family sees them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vlmrl.config.section import Section
 
 
 class VideoConfig(Section):
-    """Which frames are taken of a clip, how large they may be, and whether it is heard."""
+    """Which frames are taken of a video, how large they may be, and whether it is heard."""
 
     fps: float = Field(2.0, gt=0)
     """Frames a second to take."""
@@ -17,12 +17,12 @@ class VideoConfig(Section):
     max_pixels: int = Field(768 * 28 * 28, ge=1)
     """Of one frame; a larger one is made smaller."""
     total_pixels: int = Field(24576 * 28 * 28, ge=1)
-    """Of all frames of a clip together, two frames counting as one (they share their tokens)."""
+    """Of all frames of a video together, two frames counting as one (they share their tokens)."""
     factor: int = Field(28, ge=1)
     """Sides of frames that are made smaller become multiples of it: patch size times merge size of
     the model (28; Qwen3-VL: 32)."""
     sound: bool | None = None
-    """Whether the model hears the clips' own sound; absent: if its family can (Qwen2.5-Omni)."""
+    """Whether the model hears the videos' own sound; absent: if its family can (Qwen2.5-Omni)."""
 
     @model_validator(mode="after")
     def _floor_below_ceiling(self) -> VideoConfig:

@@ -15,7 +15,7 @@ class RolloutConfig(Section):
     group_size: int = Field(8, ge=2)
     """G: completions per prompt; an advantage is relative to the others of its group."""
     contrast: int = Field(0, ge=0)
-    """Completions of a control group for each prompt with a clip, which is shown with its frames in
+    """Completions of a control group for each prompt with a video, which is shown with its frames in
     shuffled order (T-GRPO). They are not trained on; the reward `temporal_contrast` compares. 0: none."""
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(1.0, gt=0)

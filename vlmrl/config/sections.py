@@ -175,13 +175,13 @@ class DataConfig(Section):
     root: str | None = None
     """Media paths must stay inside this folder; absent: the data file's folder."""
     video: VideoConfig = VideoConfig()
-    """Which frames are taken of clips."""
+    """Which frames are taken of videos."""
     audio: AudioConfig = AudioConfig()
     """How recordings are read."""
     decode_seconds: float = Field(120.0, gt=0)
     """A row whose media take longer to decode is bad."""
     decode_memory_mb: int = Field(1024, ge=64)
-    """A row whose clips and recordings take more memory to decode, MiB, is bad."""
+    """A row whose videos and recordings take more memory to decode, MiB, is bad."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> DataConfig:

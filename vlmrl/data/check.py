@@ -13,7 +13,7 @@ from vlmrl.data.loader import Make, row_id
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Clip, Decoded, Picture, Recording, described
+from vlmrl.media_types import Audio, Decoded, PilImage, Video, described
 from vlmrl.schema import Frame, Media, Sample, Space, Truth
 from vlmrl.system.atomic_files import write_lines
 
@@ -44,11 +44,11 @@ def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
 
 def _media(medium: Media, decoded: Decoded) -> dict[str, Any]:
     known: dict[str, Any] = {}
-    if isinstance(decoded, Picture | Clip):
+    if isinstance(decoded, PilImage | Video):
         known["width"], known["height"] = decoded.size
-    if isinstance(decoded, Clip):
+    if isinstance(decoded, Video):
         known |= {"frames": len(decoded.frames), "fps": decoded.fps, "duration": decoded.duration}
-    if isinstance(decoded, Recording):
+    if isinstance(decoded, Audio):
         known |= {"rate": decoded.rate, "duration": decoded.duration}
     unknown = dict.fromkeys(("width", "height", "frames", "fps", "duration", "rate"))
     return {"kind": medium.kind, **unknown, **known}
@@ -80,7 +80,7 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
     sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
         common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))
-        print(f"pictures: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}")
+        print(f"images: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}")
     for kind in ("video", "audio"):
         if seconds := [m["duration"] for m in media if m["kind"] == kind]:
             print(f"{kind}: {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s")
@@ -109,7 +109,7 @@ def explain(source: Source, index: int) -> str:
             lines.append(f"text      {part}")
     lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
     first = decoded[0] if decoded else None
-    width, height = first.size if isinstance(first, Picture | Clip) else (None, None)
+    width, height = first.size if isinstance(first, PilImage | Video) else (None, None)
     frames = [Frame(width, height, space) for space in get_args(Space) if space != "resized"]
     if sample.truth.boxes and width is not None:
         for box in sample.truth.boxes:

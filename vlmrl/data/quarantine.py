@@ -27,7 +27,7 @@ class Quarantine:
 
     Of several ranks the main one writes; `take_new` and `learn` carry to it what the others found.
 
-    `counts` has how many rows went in by kind: `row` (cannot become a sample), `media` (a picture
+    `counts` has how many rows went in by kind: `row` (cannot become a sample), `media` (an image
     that cannot be read), `length` (a prompt that is too long).
     """
 

@@ -1,8 +1,8 @@
 """A source: the rows of one card's split, ready to become samples.
 
 A split may be cut: `train[:100]` takes rows by position; `train[:80%]` and `train[80%:]` divide by
-a hash of the row's group (its picture, where the card knows one), so that the questions about one
-picture never stand on both sides, and the parts stay the same when rows are added.
+a hash of the row's group (its image, where the card knows one), so that the questions about one
+image never stand on both sides, and the parts stay the same when rows are added.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Source:
     access: Access = field(default_factory=Access)
     """What its media may be read from."""
     reading: Reading = field(default_factory=Reading)
-    """How its clips and recordings are read."""
+    """How its videos and recordings are read."""
 
     def sample(self, index: int) -> Sample:
         """Row `index` as a sample; no media is opened.
@@ -58,7 +58,7 @@ class Source:
 
 
 def reading_of(data: DataConfig) -> Reading:
-    """How a config wants clips and recordings read."""
+    """How a config wants videos and recordings read."""
     limits = (data.decode_seconds, data.decode_memory_mb)
     return Reading(data.video, data.audio, *limits, sound=bool(data.video.sound))
 

@@ -16,7 +16,7 @@ from vlmrl.data.source import Source
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Clip, Recording, described
+from vlmrl.media_types import Audio, Video, described
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Completion, Encoded, Prompt
 from vlmrl.scoring.reward_components import resolve
@@ -74,7 +74,7 @@ def lengths(bench: Bench) -> Iterator[Finding]:
 def processor(bench: Bench) -> Iterator[Finding]:
     """Ids and pixels are those of the HF processor, and every placeholder gets a feature.
 
-    Prompts with clips are not compared: each family's processor wants to be told of them otherwise.
+    Prompts with videos are not compared: each family's processor wants to be told of them otherwise.
     """
     looked = _one_of_each_source(bench)
     wrong = [f"sample {p.sample.id!r}: {problem}" for p in looked for problem in _unlike(bench, p)]
@@ -82,13 +82,13 @@ def processor(bench: Bench) -> Iterator[Finding]:
         yield Finding("FAIL", "processor", problem)
     if not wrong:
         media = sum(len(prompt.media) for prompt in looked)
-        clips = sum(map(_with_clips, looked))
+        videos = sum(map(_with_videos, looked))
         yield Finding(
             "ok",
             "processor",
             f"ids and media are the HF processor's, every placeholder has its feature (prompts: "
             f"{len(looked)}, media: {media}"
-            + (f"; {clips} with clips not compared)" if clips else ")"),
+            + (f"; {videos} with videos not compared)" if videos else ")"),
         )
 
 
@@ -118,27 +118,27 @@ def _one_of_each_source(bench: Bench) -> list[Prompt]:
 def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
     """Where our prompt is not what the HF processor makes of it, or not what the model takes."""
     policy, ours = bench.policy, prompt.encoded
-    if not _with_clips(prompt):
+    if not _with_videos(prompt):
         yield from _unlike_processor(policy, prompt)
     if prompt.images:
         wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
         places = ours.ids.count(policy.base.config.image_token_id)
         if wanted != places:
-            yield f"{places} placeholders for pictures of {wanted} tokens"
+            yield f"{places} placeholders for images of {wanted} tokens"
     try:
         _forward(policy, ours)
     except ValueError as error:  # the family counts features and placeholders
         yield str(error)
 
 
-def _with_clips(prompt: Prompt) -> bool:
-    return any(isinstance(medium, Clip) for medium in prompt.media)
+def _with_videos(prompt: Prompt) -> bool:
+    return any(isinstance(medium, Video) for medium in prompt.media)
 
 
 def _unlike_processor(policy: Policy, prompt: Prompt) -> Iterator[str]:
     ours = prompt.encoded
     shown: dict[str, Any] = {"images": list(prompt.images)} if prompt.images else {}
-    if heard := [medium for medium in prompt.media if isinstance(medium, Recording)]:
+    if heard := [medium for medium in prompt.media if isinstance(medium, Audio)]:
         shown |= {"audio": [m.samples for m in heard], "sampling_rate": heard[0].rate}
     start = policy.tokenizer.bos_token
     begun = start is not None and prompt.text.startswith(start)  # by the chat template

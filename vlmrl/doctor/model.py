@@ -31,7 +31,7 @@ CLEAR = 0.1
 
 
 def media(bench: Bench) -> Iterator[Finding]:
-    """The model's answers depend on the pictures, clips and recordings."""
+    """The model's answers depend on the images, videos and recordings."""
     if not bench.shown:
         yield Finding("ok", "media", "no prompt has media")
         return
@@ -50,7 +50,7 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
     """The space that the boxes of greedy answers seem to be in; scoring never uses this."""
     asked = [p for p in bench.prompts if p.sample.truth.boxes and p.images]
     if not asked:
-        yield Finding("ok", "coordinates", "no truth has boxes in a picture")
+        yield Finding("ok", "coordinates", "no truth has boxes in an image")
         return
     greedy = Sampling(n=1, max_tokens=bench.config.rollout.max_tokens, greedy=True)
     rollouts = bench.engine.generate(PromptBatch(tuple(asked)), greedy)

@@ -252,7 +252,7 @@ class VllmServer(VllmOptions):
                 own, environment = self._place(server)
                 server.launch(command_line({**given, **own}), environment, folder)
             return self._each(self._begin, down)
-        finally:  # the rest stays: vLLM reads it again when the first clip comes
+        finally:  # the rest stays: vLLM reads it again when the first video comes
             for file in model.glob("*.safetensors"):
                 file.unlink()
 

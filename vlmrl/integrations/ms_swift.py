@@ -25,7 +25,7 @@ def orm(
     `--num_generations`.
 
     Raises:
-        UserError: see `foreign.ForeignScorer`; a call: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; a call: see `ForeignScorer.judge`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 

@@ -134,11 +134,11 @@ def message_text(message: Any) -> str:
 
 
 def media_columns(columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[Any]:
-    """Sizes of each row's media: its `media`, else those of the picture in `image` or `images`."""
+    """Sizes of each row's media: its `media`, else those of the image in `image` or `images`."""
     if "media" in columns:
         return columns["media"]
-    pictures = columns.get("image") or columns.get("images") or [None] * count
-    return [_size(picture) for picture in pictures]
+    images = columns.get("image") or columns.get("images") or [None] * count
+    return [_size(image) for image in images]
 
 
 def progress_of(trainer_state: Any) -> float:
@@ -147,7 +147,7 @@ def progress_of(trainer_state: Any) -> float:
     return trainer_state.global_step / total if total else 0.0
 
 
-def _size(picture: Any) -> dict[str, int]:
-    picture = picture[0] if isinstance(picture, list | tuple) and picture else picture
-    size = getattr(picture, "size", None)
+def _size(image: Any) -> dict[str, int]:
+    image = image[0] if isinstance(image, list | tuple) and image else image
+    size = getattr(image, "size", None)
     return {"width": size[0], "height": size[1]} if isinstance(size, tuple) else {}

@@ -25,13 +25,13 @@ def reward_function(
     """A function for `reward_funcs` that pays what our scorer pays.
 
     The data set has a column `truth` and, where the truth has places, `media` (width, height) or a
-    column `image` or `images` of PIL pictures. A masked completion gets None, which TRL leaves out
+    column `image` or `images` of PIL images. A masked completion gets None, which TRL leaves out
     of its group; schedules follow the trainer's steps; each verifier has a curve of its own.
 
     Example: GRPOTrainer(model, reward_funcs=reward_function(["box_iou", "format"]), ...)
 
     Raises:
-        UserError: see `foreign.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 

@@ -30,7 +30,7 @@ def compute_score(
     It returns `score` and `fault` (1 where the verifier failed). Group verifiers cannot be used.
 
     Raises:
-        UserError: see `foreign.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space)
 
@@ -55,7 +55,7 @@ def easy_r1_compute_score(
     It returns `overall`, `fault`, and the score of each verifier that has one for every completion.
 
     Raises:
-        UserError: see `foreign.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space)
 

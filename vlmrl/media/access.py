@@ -40,16 +40,16 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How clips and recordings are read."""
+    """How videos and recordings are read."""
 
     video: VideoConfig = field(default_factory=VideoConfig)
     audio: AudioConfig = field(default_factory=AudioConfig)
     seconds: float = 120.0
     """In which a sample's media must be decoded."""
     memory_mb: int = 1024
-    """MiB that decoding a sample's clips and recordings may take."""
+    """MiB that decoding a sample's videos and recordings may take."""
     sound: bool = False
-    """Whether clips come with their sound."""
+    """Whether videos come with their sound."""
 
 
 def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:

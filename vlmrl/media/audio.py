@@ -3,7 +3,7 @@
 Channels are averaged, loudness is left as it is (a quiet recording stays quiet, silence stays
 silence). What a plain reader returns without a word is refused here: no samples, NaN, a file that
 holds less than its header promises, a recording longer than allowed. libsndfile reads WAV, FLAC, Ogg
-and MP3; FFmpeg the rest (MP4, WebM, AAC) and the sound of clips.
+and MP3; FFmpeg the rest (MP4, WebM, AAC) and the sound of videos.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import soxr
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import NOT_THE_FILES_FAULT, Access, open_media
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 from vlmrl.schema import Media
 
 MIN_SECONDS = 0.1
@@ -42,7 +42,7 @@ _UNKNOWN_SIZE = 0x7FFFF000
 
 def load_audio(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
-) -> Recording:
+) -> Audio:
     """The recording from `media.start` to `media.end` (seconds), which may lie beyond its end.
 
     Raises:
@@ -59,18 +59,18 @@ def load_audio(
             stream.seek(0)
             return _by_av(stream, media, config, sound=False)
         try:
-            return _recording(blocks, rate, media, config)
+            return _audio(blocks, rate, media, config)
         except soundfile.LibsndfileError as error:
             raise MediaError(f"{media.name}: damaged recording: {error}") from error
 
 
 def load_sound(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
-) -> Recording | None:
-    """The sound of a clip from `media.start` to `media.end`, seconds from its first picture.
+) -> Audio | None:
+    """The sound of a video from `media.start` to `media.end`, seconds from its first image.
 
     None if there is none: no audio track, or one that holds nothing in this part. Where the track
-    begins later than the pictures there is silence first.
+    begins later than the images there is silence first.
 
     Raises:
         MediaError: as `load_audio`.
@@ -169,8 +169,8 @@ def _soundfile_blocks(
 # --------------------------------------------------------------------------------------- FFmpeg
 
 
-def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> Recording:
-    """The recording by FFmpeg; as a clip's `sound`, time counts from the first picture."""
+def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> Audio:
+    """The recording by FFmpeg; as a video's `sound`, time counts from the first image."""
     try:
         with av.open(stream, options={"format_whitelist": CONTAINERS}) as container:
             if not container.streams.audio:
@@ -188,7 +188,7 @@ def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> 
                 last = total if last is None else min(last, total)
                 _check_length(media, first, last, total, track.rate, config)
             blocks = _av_blocks(container, origin, media, (first, last), total is not None)
-            return _recording(blocks, track.rate, media, config)
+            return _audio(blocks, track.rate, media, config)
     except (av.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
             raise
@@ -273,9 +273,7 @@ def _too_long(media: Media, length: str, config: AudioConfig) -> MediaError:
     )
 
 
-def _recording(
-    blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioConfig
-) -> Recording:
+def _audio(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioConfig) -> Audio:
     """The blocks as one recording at the wanted rate, at least MIN_SECONDS long."""
     parts: list[np.ndarray] = []
     count = 0
@@ -294,4 +292,4 @@ def _recording(
     missing = int(MIN_SECONDS * config.rate) - len(samples)
     if missing > 0:
         samples = np.pad(samples, (0, missing))
-    return Recording(np.ascontiguousarray(samples, np.float32), config.rate)
+    return Audio(np.ascontiguousarray(samples, np.float32), config.rate)

@@ -1,6 +1,6 @@
 """A sample's media, decoded: in line, or ahead of use in processes, in the samples' order.
 
-Clips and recordings are never decoded in the caller's process: a hostile file can hang a decoder,
+Videos and recordings are never decoded in the caller's process: a hostile file can hang a decoder,
 crash it, or make it take all memory. They go to a process with a deadline and a ceiling on memory.
 """
 
@@ -21,13 +21,13 @@ from vlmrl.errors import MediaError, UserError
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.audio import load_audio
 from vlmrl.media.image import image_size, load_image
-from vlmrl.media.video import load_clip
-from vlmrl.media_types import Clip, Decoded, Picture
+from vlmrl.media.video import load_video
+from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample
 from vlmrl.system.deadline_pool import DeadlinePool
 
 _APART = DeadlinePool(1)
-"""Decodes clips and recordings for callers without a pool of their own."""
+"""Decodes videos and recordings for callers without a pool of their own."""
 
 T = TypeVar("T")
 Outcome = list[Decoded] | UserError
@@ -35,10 +35,10 @@ Outcome = list[Decoded] | UserError
 
 
 def decode(sample: Sample, access: Access, reading: Reading | None = None) -> list[Decoded]:
-    """The sample's media in prompt order: RGB pictures, clips, recordings.
+    """The sample's media in prompt order: RGB images, videos, recordings.
 
     A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be the first
-    picture's or clip's, or every box would be silently wrong (a picture that was scaled, or turned
+    image's or video's, or every box would be silently wrong (an image that was scaled, or turned
     by EXIF).
 
     Raises:
@@ -53,16 +53,16 @@ def decode(sample: Sample, access: Access, reading: Reading | None = None) -> li
 
 
 def _moves(sample: Sample | UserError | None) -> bool:
-    """Whether a sample has clips or recordings."""
+    """Whether a sample has videos or recordings."""
     return isinstance(sample, Sample) and any(m.kind != "image" for m in sample.media)
 
 
 def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
     decoded = [_load(medium, access, reading) for medium in sample.media]
     stated, first = sample.meta.get("size"), decoded[0] if decoded else None
-    if stated is None or not isinstance(first, Picture | Clip):
+    if stated is None or not isinstance(first, PilImage | Video):
         return decoded
-    real = first.original if isinstance(first, Clip) else first.size
+    real = first.original if isinstance(first, Video) else first.size
     if real != tuple(stated):
         (width, height), name = stated, sample.media[0].name
         raise MediaError(
@@ -73,7 +73,7 @@ def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
 
 def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
     if medium.kind == "video":
-        return load_clip(medium, access, reading.video, reading.audio if reading.sound else None)
+        return load_video(medium, access, reading.video, reading.audio if reading.sound else None)
     if medium.kind == "audio":
         return load_audio(medium, access, reading.audio)
     return load_image(medium, access)
@@ -94,7 +94,7 @@ def decode_in_order(
 ) -> Iterator[tuple[Job[T], Outcome | None]]:
     """Each job with its media or its error (None for a known bad row), in the jobs' order.
 
-    With a pool, up to `ahead` jobs and about `max_bytes` of decoded pictures are under way or
+    With a pool, up to `ahead` jobs and about `max_bytes` of decoded images are under way or
     waiting; at least one always is. Without a pool each is decoded when it is asked for.
     """
     if pool is None:
@@ -144,7 +144,7 @@ def _outcome(job: Job[Any], future: Any) -> Outcome | None:
 
 
 def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome | None:
-    """In a worker: with clips or recordings, allocations beyond the ceiling fail."""
+    """In a worker: with videos or recordings, allocations beyond the ceiling fail."""
     if not _moves(sample):
         return _decode_or_error(sample, access, reading)
     try:
@@ -185,7 +185,7 @@ def _decode_or_error(
 
 
 def _decoded_bytes(job: Job[Any]) -> int:
-    """Bytes of the decoded media: pictures by their headers, others at their largest.
+    """Bytes of the decoded media: images by their headers, others at their largest.
 
     What has no header at hand counts as nothing.
     """

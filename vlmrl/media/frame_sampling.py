@@ -1,6 +1,6 @@
-"""Which frames of a clip are taken and how large they become: the rules of qwen-vl-utils, in seconds.
+"""Which frames of a video are taken and how large they become: the rules of qwen-vl-utils, in seconds.
 
-Of a clip with an even frame rate exactly the frames are taken that `qwen_vl_utils.fetch_video` takes;
+Of a video with an even frame rate exactly the frames are taken that `qwen_vl_utils.fetch_video` takes;
 of one with an uneven rate those that lie nearest to even steps in time, where an index would be wrong.
 """
 
@@ -24,7 +24,7 @@ SLACK = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When the frames of a clip are shown: `stamps` float64 [N] s from the first on, increasing.
+    """When the frames of a video are shown: `stamps` float64 [N] s from the first on, increasing.
 
     The last frame is shown until `end`. `rate` is what the container says, 0 if it does not.
     """
@@ -52,7 +52,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """Frames to take: `indices` int64 [T] into the clip, their `times` in s from the cut's start."""
+    """Frames to take: `indices` int64 [T] into the video, their `times` in s from the cut's start."""
 
     indices: np.ndarray
     times: tuple[float, ...]
@@ -66,7 +66,7 @@ def choose(
     """The frames to take between `start` and `end` (seconds; None: from the first, to the last).
 
     Raises:
-        MediaError: no time between the two, or none of it in the clip.
+        MediaError: no time between the two, or none of it in the video.
     """
     since = max(0.0, start or 0.0)
     until = line.end if end is None else min(end, line.end)
@@ -92,7 +92,7 @@ def _spread(
     least = math.ceil(config.min_frames / FACTOR) * FACTOR
     most = config.max_frames // FACTOR * FACTOR
     count = math.floor(min(max(wanted, least), most, total) / FACTOR) * FACTOR
-    count = max(1, count)  # a clip of one frame, or a ceiling of one
+    count = max(1, count)  # a video of one frame, or a ceiling of one
     if even:  # torch.linspace(...).round() is what qwen-vl-utils does, in float32
         return np.linspace(first, last, count, dtype=np.float32).round().astype(np.int64)
     if count >= total - 1:

@@ -1,9 +1,9 @@
-"""Pictures: any common file to upright 8-bit RGB, or a MediaError that names it and says why.
+"""Images: any common file to upright 8-bit RGB, or a MediaError that names it and says why.
 
 What a plain `Image.open(path).convert("RGB")` gets wrong without a word is done right here: EXIF
 orientation, 16-bit and float values, transparency (composited on white, so that no hidden pixel
-shows), truncated files (never a half-grey picture), decompression bombs (refused from the header).
-An animated picture gives its first frame. ICC profiles are not applied.
+shows), truncated files (never a half-grey image), decompression bombs (refused from the header).
+An animated image gives its first frame. ICC profiles are not applied.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from vlmrl.media.access import Access, open_media
 from vlmrl.schema import Media
 
 MAX_PIXELS = 64 * 2**20
-"""A larger picture is refused from its header (a 64-megapixel photo is 192 MiB as RGB)."""
+"""A larger image is refused from its header (a 64-megapixel photo is 192 MiB as RGB)."""
 
-# Only plain decoders: others of Pillow's formats start programs (EPS) or are hardly ever pictures.
+# Only plain decoders: others of Pillow's formats start programs (EPS) or are hardly ever images.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM", "MPO")
 
 # Everything that Pillow's parsers raise on damaged files (found by damaging files).
@@ -55,17 +55,17 @@ _WHITE = (255, 255, 255, 255)
 
 
 def load_image(media: Media, access: Access | None = None) -> Image.Image:
-    """The picture as upright 8-bit RGB, fully decoded, without metadata.
+    """The image as upright 8-bit RGB, fully decoded, without metadata.
 
     Raises:
-        MediaError: it cannot be opened (`open_media`), is damaged, too large, or no picture; the
+        MediaError: it cannot be opened (`open_media`), is damaged, too large, or no image; the
             message names the file and the reason.
     """
     with open_media(media, access or Access()) as stream:
-        picture = opened_picture(stream, media.name)
+        image = opened_image(stream, media.name)
         try:
-            picture.load()
-            upright = _turned(picture)
+            image.load()
+            upright = _turned(image)
             rgb = to_rgb(upright)
         except DAMAGE as error:
             raise refusal(media.name, error) from error
@@ -74,22 +74,22 @@ def load_image(media: Media, access: Access | None = None) -> Image.Image:
 
 
 def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
-    """(width, height) in pixels of the upright picture, from the header alone.
+    """(width, height) in pixels of the upright image, from the header alone.
 
     Raises:
         MediaError: as `load_image`, as far as the header shows it.
     """
     with open_media(media, access or Access()) as stream:
-        picture = opened_picture(stream, media.name)
-        width, height = picture.size
+        image = opened_image(stream, media.name)
+        width, height = image.size
         # Pillow's TIFF reader already gives the upright size.
-        if picture.format != "TIFF" and _orientation(picture) >= 5:
+        if image.format != "TIFF" and _orientation(image) >= 5:
             return height, width
         return width, height
 
 
-def opened_picture(stream: BinaryIO, name: str) -> Image.Image:
-    """The picture of a stream, header read, nothing decoded; MediaError if it is none or too large."""
+def opened_image(stream: BinaryIO, name: str) -> Image.Image:
+    """The image of a stream, header read, nothing decoded; MediaError if it is none or too large."""
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:
@@ -97,59 +97,59 @@ def opened_picture(stream: BinaryIO, name: str) -> Image.Image:
             warnings.simplefilter(
                 "ignore", Image.DecompressionBombWarning
             )  # our own limit is lower
-            picture = Image.open(stream, formats=readable)
+            image = Image.open(stream, formats=readable)
     except DAMAGE as error:
         raise refusal(name, error) from error
-    width, height = picture.size
+    width, height = image.size
     if width * height > MAX_PIXELS:
         raise MediaError(
             f"{name}: {width}x{height} pixels exceed the limit of {MAX_PIXELS / 1e6:.0f} million"
         )
     if width < 1 or height < 1:
         raise MediaError(f"{name}: has no pixels ({width}x{height})")
-    return picture
+    return image
 
 
-def _turned(picture: Image.Image) -> Image.Image:
-    """The picture as it is meant to be seen."""
-    turn = _TURNS.get(_orientation(picture))
-    return picture if turn is None else picture.transpose(turn)
+def _turned(image: Image.Image) -> Image.Image:
+    """The image as it is meant to be seen."""
+    turn = _TURNS.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
 
 
-def _orientation(picture: Image.Image) -> int:
+def _orientation(image: Image.Image) -> int:
     """EXIF orientation, 1 (upright) if there is none or it cannot be read: viewers do the same."""
     try:
-        value = picture.getexif().get(_ORIENTATION_TAG, 1)
+        value = image.getexif().get(_ORIENTATION_TAG, 1)
     except DAMAGE:
         return 1
     return value if isinstance(value, int) else 1
 
 
-def to_rgb(picture: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """8-bit RGB, transparency on white; ValueError for values without a defined white."""
-    if picture.mode in _SIXTEEN_BIT:
-        return _from_sixteen_bit(picture)
-    if picture.mode == "I" and picture.format == "PPM":  # Pillow scales its values to 16 bit
-        return _gray(np.asarray(picture) / 257)
-    if picture.mode == "F":
-        values = np.asarray(picture)
+    if image.mode in _SIXTEEN_BIT:
+        return _from_sixteen_bit(image)
+    if image.mode == "I" and image.format == "PPM":  # Pillow scales its values to 16 bit
+        return _gray(np.asarray(image) / 257)
+    if image.mode == "F":
+        values = np.asarray(image)
         if not (values.min() >= 0 and values.max() <= 1):  # also true of NaN
             raise ValueError(
                 f"float values {values.min():g}..{values.max():g}; only 0..1 is defined"
             )
         return _gray(values * 255)
-    if picture.mode == "I":
+    if image.mode == "I":
         raise ValueError("32-bit integer values have no defined white")
-    if picture.has_transparency_data:
-        layer = picture.convert("RGBA")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")
-    return picture.convert("RGB")
+    return image.convert("RGB")
 
 
-def _from_sixteen_bit(picture: Image.Image) -> Image.Image:
-    values = np.asarray(picture).astype(np.uint16)  # native byte order
+def _from_sixteen_bit(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.uint16)  # native byte order
     gray = values / 257
-    hidden = picture.info.get("transparency")
+    hidden = image.info.get("transparency")
     return _gray(gray if hidden is None else np.where(values == hidden, 255.0, gray))
 
 
@@ -160,7 +160,7 @@ def _gray(values: np.ndarray) -> Image.Image:
 def refusal(name: str, error: BaseException) -> MediaError:
     """What a parser's complaint about a file means to the user; the system's faults go on."""
     if isinstance(error, Image.UnidentifiedImageError):
-        return MediaError(f"{name}: not a picture we read ({', '.join(FORMATS)})")
+        return MediaError(f"{name}: not an image we read ({', '.join(FORMATS)})")
     if isinstance(error, OSError) and error.errno is not None:
         raise error  # the disk or the system, not the file
-    return MediaError(f"{name}: damaged or unsupported picture: {error or type(error).__name__}")
+    return MediaError(f"{name}: damaged or unsupported image: {error or type(error).__name__}")

@@ -1,6 +1,6 @@
-"""Clips: upright RGB frames with their times in seconds, or a MediaError that names the file.
+"""Videos: upright RGB frames with their times in seconds, or a MediaError that names the file.
 
-decord reads what it can, PyAV what decord refuses, Pillow animated pictures and lists of frames.
+decord reads what it can, PyAV what decord refuses, Pillow animated images and lists of frames.
 Time zero is the first frame, whatever stamp the container gives it. Done right here and easily got
 wrong: rotation, uneven frame rates, damage that decoders paper over without an error, playlists that
 would make a decoder open other files. To be called in a process that may be killed (`decode.py`).
@@ -24,8 +24,8 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, located, open_media
 from vlmrl.media.audio import CONTAINERS, load_sound
 from vlmrl.media.frame_sampling import Timeline, choose, fitted
-from vlmrl.media.image import DAMAGE, MAX_PIXELS, load_image, opened_picture, refusal, to_rgb
-from vlmrl.media_types import Clip
+from vlmrl.media.image import DAMAGE, MAX_PIXELS, load_image, opened_image, refusal, to_rgb
+from vlmrl.media_types import Video
 from vlmrl.schema import Media
 
 CHUNK_BYTES = 32 * 2**20
@@ -52,7 +52,7 @@ _CONCEALED = (b"error while decoding", b"oncealing", b"orrupt", b"Invalid NAL", 
 
 
 class Reader(Protocol):
-    """An open clip: when its frames are shown, their upright size, and the frames themselves."""
+    """An open video: when its frames are shown, their upright size, and the frames themselves."""
 
     line: Timeline
     size: tuple[int, int]
@@ -64,9 +64,9 @@ class Reader(Protocol):
         ...
 
 
-def load_clip(
+def load_video(
     media: Media, access: Access, config: VideoConfig, audio: AudioConfig | None = None
-) -> Clip:
+) -> Video:
     """The frames that `config` asks for, between `media.start` and `media.end`.
 
     With `audio` also the sound of that time, if there is any.
@@ -94,7 +94,7 @@ def load_clip(
         since = max(0.0, media.start or 0.0)
         part = replace(media, start=since, end=since + chosen.duration)
         sound = load_sound(part, access, audio)
-    return Clip(
+    return Video(
         frames,
         chosen.times,
         chosen.duration,
@@ -310,18 +310,18 @@ def _tells(line: bytes) -> bool:
     return any(mark in line for mark in _CONCEALED)
 
 
-# -------------------------------------------------------------------------------------- pictures
+# -------------------------------------------------------------------------------------- images
 
 
 class _Animation:
-    """An animated GIF, WebP or PNG; transparent parts show white, as in a picture."""
+    """An animated GIF, WebP or PNG; transparent parts show white, as in an image."""
 
     silent = True
 
     def __init__(self, media: Media, access: Access) -> None:
         self._media, self._access = media, access
         starts, now = [], 0.0
-        for picture in self._pictures():
+        for picture in self._images():
             starts.append(now)
             now += max(picture.info.get("duration", 0) / 1000, MIN_SECONDS)
             self.size = picture.size
@@ -329,14 +329,14 @@ class _Animation:
 
     def frames(self, indices: np.ndarray) -> Iterator[np.ndarray]:
         wanted = set(indices.tolist())
-        for number, picture in enumerate(self._pictures()):
+        for number, picture in enumerate(self._images()):
             if number in wanted:
                 yield np.asarray(to_rgb(picture))
 
-    def _pictures(self) -> Iterator[Image.Image]:
+    def _images(self) -> Iterator[Image.Image]:
         with open_media(self._media, self._access) as stream:
             try:
-                picture = opened_picture(stream, self._media.name)
+                picture = opened_image(stream, self._media.name)
                 for frame in ImageSequence.Iterator(picture):
                     frame.load()
                     yield frame
@@ -345,14 +345,14 @@ class _Animation:
 
 
 class _FrameList:
-    """Pictures in files, one after another, `media.fps` a second."""
+    """Images in files, one after another, `media.fps` a second."""
 
     silent = True
 
     def __init__(self, media: Media, access: Access) -> None:
         assert media.frames is not None
         if not media.frames or not media.fps or media.fps <= 0:
-            raise MediaError(f"{len(media.frames)} frames at {media.fps} a second are no clip")
+            raise MediaError(f"{len(media.frames)} frames at {media.fps} a second are no video")
         self._frames, self._access = media.frames, access
         count = len(media.frames)
         self.line = Timeline(np.arange(count) / media.fps, count / media.fps, media.fps)

@@ -53,10 +53,10 @@ class Family:
     shared: ClassVar[bool] = False
     refused: ClassVar[Mapping[str, str]] = {}
     """Model types of its relatives that cannot be trained -> why."""
-    hears_clips: ClassVar[bool] = False
-    """Whether clips are shown with their sound."""
-    unserved_clips: ClassVar[str] = ""
-    """Why vLLM cannot show it clips; empty: it can."""
+    hears_videos: ClassVar[bool] = False
+    """Whether videos are shown with their sound."""
+    unserved_videos: ClassVar[str] = ""
+    """Why vLLM cannot show it videos; empty: it can."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """A small HF model (fp32, random weights) and its processor, of the real architecture.

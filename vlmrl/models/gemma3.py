@@ -1,4 +1,4 @@
-"""Gemma 3: one square of 256 tokens a picture, seen both ways; sliding windows in most layers.
+"""Gemma 3: one square of 256 tokens an image, seen both ways; sliding windows in most layers.
 
 Source: Gemma Team 2025, "Gemma 3 Technical Report", arXiv:2503.19786. It publishes no format for
 boxes; thousandths are the space of Gemini, from the same makers, and what we ask for.
@@ -35,9 +35,9 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Gemma3(SiglipFamily):
-    """Checkpoints of model type `gemma3`. `pixel_values`: [pictures, 3, side, side].
+    """Checkpoints of model type `gemma3`. `pixel_values`: [images, 3, side, side].
 
-    Pan and scan is off, as in the HF processor: a picture of any shape becomes one square.
+    Pan and scan is off, as in the HF processor: an image of any shape becomes one square.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
@@ -111,10 +111,10 @@ class Gemma3(SiglipFamily):
         """As many for every size."""
         return processor.image_seq_length
 
-    def picture_features(
+    def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[pictures, tokens, H]."""
+        """[images, tokens, H]."""
         pixels = torch.cat([t["pixel_values"] for t in tensors])
         pixels = pixels.to(model.device, model.model.vision_tower.dtype)
         return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
@@ -128,7 +128,7 @@ class Gemma3(SiglipFamily):
         position_ids: torch.Tensor,
         cache: Any,
     ) -> Any:
-        """The decoder, whose masks let the tokens of one picture see each other."""
+        """The decoder, whose masks let the tokens of one image see each other."""
         return model.model(
             inputs_embeds=embeds,
             token_type_ids=None if places is None else places.long(),

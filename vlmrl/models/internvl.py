@@ -15,7 +15,7 @@ import transformers
 
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml
-from vlmrl.models.parts.tiled_image import PictureFamily
+from vlmrl.models.parts.tiled_image import ImageFamily
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.models.small.image_models import Small
 from vlmrl.schema import Space
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = chatml(image="<IMG_CONTEXT>\n", video="<video>\n")
 
 
 @dataclass(frozen=True)
-class Internvl(PictureFamily):
+class Internvl(ImageFamily):
     """Checkpoints of model type `internvl`. `pixel_values`: [tiles, 3, side, side]."""
 
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
@@ -101,7 +101,7 @@ class Internvl(PictureFamily):
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
         return tiles * processor.image_seq_length
 
-    def picture_features(
+    def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
         """[tiles, tokens, H]."""

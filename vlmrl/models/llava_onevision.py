@@ -1,8 +1,8 @@
-"""LLaVA-OneVision: a picture as one tile and again as a grid of tiles, boxes in the unit square.
+"""LLaVA-OneVision: an image as one tile and again as a grid of tiles, boxes in the unit square.
 
 Sources: Li et al. 2024, "LLaVA-OneVision", arXiv:2408.03326; boxes as in the data of LLaVA-1.5
-(arXiv:2310.03744), numbers from 0 to 1. Some of that data means the picture padded to a square; here
-they always mean the picture itself.
+(arXiv:2310.03744), numbers from 0 to 1. Some of that data means the image padded to a square; here
+they always mean the image itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlmrl.schema import Space
 IMAGE = "<image>"
 SIDE = 56
 GRIDS = [[SIDE * rows, SIDE * columns] for rows in (1, 2) for columns in (1, 2)]
-"""Of a small model: height and width of the grids that a picture may be cut into."""
+"""Of a small model: height and width of the grids that an image may be cut into."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }} "
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -39,8 +39,8 @@ CHAT_TEMPLATE = (
 class LlavaOnevision(SiglipFamily):
     """Checkpoints of model type `llava_onevision`.
 
-    `pixel_values`: [pictures, tiles, 3, side, side], zeros behind a picture's last tile;
-    `image_sizes`: int64 [pictures, 2], height and width. Of several pictures every one is cut into a
+    `pixel_values`: [images, tiles, 3, side, side], zeros behind an image's last tile;
+    `image_sizes`: int64 [images, 2], height and width. Of several images every one is cut into a
     grid, as vLLM does it and the HF processor of a flat list; the makers show each as one tile.
     """
 
@@ -102,10 +102,10 @@ class LlavaOnevision(SiglipFamily):
         sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])
         return sizes.num_image_tokens[0]
 
-    def picture_features(
+    def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tokens of all pictures, H]."""
+        """[tokens of all images, H]."""
         tiles = max(t["pixel_values"].shape[1] for t in tensors)
         pixels = torch.cat([_padded(t["pixel_values"], tiles) for t in tensors])
         out = model.model.get_image_features(
@@ -117,6 +117,6 @@ class LlavaOnevision(SiglipFamily):
 
 
 def _padded(pixels: torch.Tensor, tiles: int) -> torch.Tensor:
-    """The same pictures with room for so many tiles."""
+    """The same images with room for so many tiles."""
     missing = tiles - pixels.shape[1]
     return torch.cat([pixels, pixels.new_zeros(len(pixels), missing, *pixels.shape[2:])], 1)

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni, its thinker: pictures, clips and recordings in one prompt; text comes out.
+"""Qwen2.5-Omni, its thinker: images, videos and recordings in one prompt; text comes out.
 
 Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", arXiv:2503.20215.
 """
@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.media_types import Clip, Decoded, Picture, Recording
+from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.chat import chatml
 from vlmrl.models.parts.media_features import placed, shown
@@ -81,7 +81,7 @@ class OmniFeatures(MediaFeatures):
 class Qwen25Omni(MropeFamily):
     """Checkpoints of model types `qwen2_5_omni_thinker` and `qwen2_5_omni`, of which the thinker is taken.
 
-    Of recordings and clips with sound, in the prompt's order, `input_features` is float32
+    Of recordings and videos with sound, in the prompt's order, `input_features` is float32
     [sounds, mel, frames] and `feature_attention_mask` says which frames are sound.
     """
 
@@ -91,7 +91,7 @@ class Qwen25Omni(MropeFamily):
         "it speaks and writes no text; give the whole Qwen2.5-Omni, or its thinker",
     )
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
-    hears_clips: ClassVar[bool] = True
+    hears_videos: ClassVar[bool] = True
     space: ClassVar[Space] = "resized"
     media_tokens: ClassVar[tuple[str, ...]] = tuple(NAMED.values())
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -118,7 +118,7 @@ class Qwen25Omni(MropeFamily):
         f"{SOUND}.layers",
     )
 
-    unserved_clips: ClassVar[str] = "vLLM lays clips of Qwen2.5-Omni otherwise than transformers"
+    unserved_videos: ClassVar[str] = "vLLM lays videos of Qwen2.5-Omni otherwise than transformers"
 
     def reader(self) -> Any:
         """Of a whole model the thinker alone is read, from the weights `thinker.*`."""
@@ -139,10 +139,10 @@ class Qwen25Omni(MropeFamily):
             Format(special=(*chat, *NAMED.values()), named=NAMED),
         )
         config = model.config
-        of_images, of_clips = qwen_models.pixel_settings(config.vision_config)
+        of_images, of_videos = qwen_models.pixel_settings(config.vision_config)
         return model, transformers.Qwen2_5OmniProcessor(
             image_processor=transformers.Qwen2VLImageProcessor(**of_images),
-            video_processor=transformers.Qwen2VLVideoProcessor(**of_clips),
+            video_processor=transformers.Qwen2VLVideoProcessor(**of_videos),
             feature_extractor=transformers.WhisperFeatureExtractor(
                 feature_size=config.audio_config.num_mel_bins, return_attention_mask=True
             ),
@@ -163,14 +163,14 @@ class Qwen25Omni(MropeFamily):
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """As of its relatives; of a recording the length."""
-        if isinstance(medium, Recording):
+        if isinstance(medium, Audio):
             return Frame(space=self.space, duration=medium.duration)
         return MropeFamily.frame(self, processor, medium)
 
-    def _lay_clip(
-        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
+    def _lay_video(
+        self, processor: Any, layout: Layout, clip: Video, grid: tuple[int, int, int], heard: int
     ) -> None:
-        """A clip as one grid; with its sound, what is seen and heard in some seconds takes turns.
+        """A video as one grid; with its sound, what is seen and heard in some seconds takes turns.
 
         Positions are those of transformers to the letter: the marks of sound stand at the positions
         of the marks of vision, and the last ones follow the last token, be it seen or heard.
@@ -203,7 +203,7 @@ class Qwen25Omni(MropeFamily):
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
         sounds = [
-            m.sound if isinstance(m, Clip) else m for m in media if not isinstance(m, Picture)
+            m.sound if isinstance(m, Video) else m for m in media if not isinstance(m, PilImage)
         ]
         heard = [sound for sound in sounds if sound is not None]
         tensors = mel_features(processor.feature_extractor, heard, whole=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
 from vlmrl.models.parts.qwen_layout import seconds_per_grid
@@ -39,10 +39,10 @@ class Qwen25Vl(MropeFamily):
             "intermediate_size": 192,
             "num_heads": 4,
             "patch_size": 14,
-            "fullatt_block_indexes": [0, 1],  # a small picture is one window anyhow
+            "fullatt_block_indexes": [0, 1],  # a small image is one window anyhow
             "initializer_range": 0.05,
         },
     )
 
-    def _time_step(self, processor: Any, clip: Clip) -> float:
-        return processor.tokens_per_second * seconds_per_grid(processor, clip)
+    def _time_step(self, processor: Any, video: Video) -> float:
+        return processor.tokens_per_second * seconds_per_grid(processor, video)

@@ -16,7 +16,7 @@ from transformers.models.whisper.modeling_whisper import sinusoids
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
-from vlmrl.media_types import Decoded, Recording
+from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml, user_turn
@@ -106,13 +106,13 @@ class Qwen2Audio(Family):
         Raises:
             UserError: a recording that the model cannot take whole.
         """
-        recordings = [m for m in media if isinstance(m, Recording)]
+        audios = [m for m in media if isinstance(m, Audio)]
         placeholder = processor.audio_token_id
         compact = processor.tokenizer(text)["input_ids"]
-        if (places := compact.count(placeholder)) != len(media) or len(recordings) != len(media):
-            raise UserError(f"the prompt has {places} places for {len(recordings)} recordings")
-        tensors = mel_features(processor.feature_extractor, recordings, whole=True)
-        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if recordings else ())
+        if (places := compact.count(placeholder)) != len(media) or len(audios) != len(media):
+            raise UserError(f"the prompt has {places} places for {len(audios)} recordings")
+        tensors = mel_features(processor.feature_extractor, audios, whole=True)
+        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if audios else ())
         ids: list[int] = []
         for token in compact:
             ids += [token] * (next(lengths) if token == placeholder else 1)
@@ -121,7 +121,7 @@ class Qwen2Audio(Family):
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """The length of the first recording."""
-        seconds = medium.duration if isinstance(medium, Recording) else None
+        seconds = medium.duration if isinstance(medium, Audio) else None
         return Frame(space=self.space, duration=seconds)
 
     # ------------------------------------------------------------------------------- forward

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
 from vlmrl.models.parts.qwen_layout import Layout, fitting, grid_seconds
@@ -47,8 +47,8 @@ class Qwen3Vl(MropeFamily):
         interleaved=True,
     )
 
-    def _lay_clip(
-        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
+    def _lay_video(
+        self, processor: Any, layout: Layout, video: Video, grid: tuple[int, int, int], heard: int
     ) -> None:
         """Every step in time by itself, after its seconds as text.
 
@@ -56,7 +56,7 @@ class Qwen3Vl(MropeFamily):
         transformers and vLLM.
         """
         times, rows, columns = grid
-        seconds = grid_seconds(processor, clip)
+        seconds = grid_seconds(processor, video)
         assert len(seconds) == times
         for moment in seconds:
             layout.text(processor.tokenizer(f"<{moment:.1f} seconds>")["input_ids"])
@@ -64,9 +64,9 @@ class Qwen3Vl(MropeFamily):
             layout.grid(processor.video_token_id, 1, rows, columns)
             layout.text([processor.vision_end_token_id])
 
-    def _clip_size(self, processor: Any, clip: Clip) -> tuple[int, int]:
+    def _video_size(self, processor: Any, video: Video) -> tuple[int, int]:
         from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
-        clip = clip.paired()
-        sizes = (len(clip.frames), *clip.size[::-1])
-        return fitting(smart_resize, processor.video_processor, clip, sizes)
+        video = video.paired()
+        sizes = (len(video.frames), *video.size[::-1])
+        return fitting(smart_resize, processor.video_processor, video, sizes)

@@ -20,7 +20,7 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Decoded, Recording
+from vlmrl.media_types import Audio, Decoded
 from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
         media = [Image.fromarray(p) for p in rng.integers(0, 255, (2, 84, 112, 3), np.uint8)]
     else:
         kind, rate = "audio", policy.processor.feature_extractor.sampling_rate
-        media = [Recording(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
+        media = [Audio(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
     question = (
         "Describe in detail what can be seen here, where it is, and how many there are of each."
     )

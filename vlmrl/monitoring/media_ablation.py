@@ -1,6 +1,6 @@
 """Does the model look? The same questions with other media, and what that costs its own answers.
 
-A model that answers from the words alone can still earn a reward, and one whose pictures, clips or
+A model that answers from the words alone can still earn a reward, and one whose images, videos or
 recordings never arrive still writes fluent text. Its answers then do not depend on them, which shows.
 Other media have the sizes, times and lengths of a prompt's own, so its ids stay as they are.
 """
@@ -20,7 +20,7 @@ from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Clip, Decoded, Recording, kind_of
+from vlmrl.media_types import Audio, Decoded, Video, kind_of
 from vlmrl.schema import Advantages, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
 GRAY = 128
-NAMES = {"image": "pictures", "video": "clips", "audio": "recordings"}
+NAMES = {"image": "images", "video": "videos", "audio": "audio"}
 MICRO_TOKENS = 8192
 
 
@@ -37,7 +37,7 @@ class Reliance:
     """What other media cost the model's own greedy completions.
 
     `blank_logprob_drop`, `swap_logprob_drop`: mean fall of a token's log-prob (nats, at temperature
-    1) when every picture and frame is mid-gray and every recording silent, or all are those of other
+    1) when every image and frame is mid-gray and every recording silent, or all are those of other
     prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
     the media less that of new greedy completions to blank ones. None: nothing to measure it on.
     `kinds`: by kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
@@ -63,7 +63,7 @@ class Reliance:
         """What is wrong, in plain words, where a drop in log-prob is below the floor."""
         if self.blank_logprob_drop < floor:
             return (
-                "the model hardly looks: gray pictures and frames, or silence, instead of the real "
+                "the model hardly looks: gray images and frames, or silence, instead of the real "
                 f"ones cost its own answers {self.blank_logprob_drop:.2g} nats a token "
                 f"(checks.canary_floor is {floor:g}); it guesses from the words, or its media do "
                 "not reach it"
@@ -112,16 +112,16 @@ def reliance(
 def blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
     """For each of the prompt's media one of its size, times and length without content.
 
-    Pictures and frames are mid-gray, recordings and the sound of clips silent. `only`: media of
+    Images and frames are mid-gray, recordings and the sound of videos silent. `only`: media of
     other kinds stay as they are.
     """
     return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
 
 
 def _blank(medium: Decoded) -> Decoded:
-    if isinstance(medium, Recording):
+    if isinstance(medium, Audio):
         return replace(medium, samples=np.zeros_like(medium.samples))
-    if isinstance(medium, Clip):
+    if isinstance(medium, Video):
         sound = medium.sound and replace(medium.sound, samples=np.zeros_like(medium.sound.samples))
         return replace(medium, frames=np.full_like(medium.frames, GRAY), sound=sound)
     return Image.new("RGB", medium.size, (GRAY,) * 3)
@@ -165,11 +165,11 @@ def _lent(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[D
 
 def _fitted(other: Decoded, own: Decoded) -> Decoded:
     """The other medium in the size of `own`, which is of the same kind."""
-    if isinstance(own, Recording):
-        assert isinstance(other, Recording)
+    if isinstance(own, Audio):
+        assert isinstance(other, Audio)
         return replace(own, samples=np.resize(other.samples, len(own.samples)))
-    if isinstance(own, Clip):
-        assert isinstance(other, Clip)
+    if isinstance(own, Video):
+        assert isinstance(other, Video)
         places = np.linspace(0, len(other.frames) - 1, len(own.frames)).round().astype(int)
         frames = [_resized(Image.fromarray(other.frames[i]), own.size) for i in places]
         sound = own.sound
@@ -197,9 +197,9 @@ def _digest(media: Sequence[Decoded]) -> str:
 
 def _pixels(medium: Decoded) -> np.ndarray:
     """What a person would see, or hear, of it."""
-    if isinstance(medium, Clip):
+    if isinstance(medium, Video):
         return medium.frames
-    return medium.samples if isinstance(medium, Recording) else np.asarray(medium)
+    return medium.samples if isinstance(medium, Audio) else np.asarray(medium)
 
 
 def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:

@@ -256,7 +256,7 @@ class Policy:
         }
 
     def _clipped(self) -> float:
-        """Sum the gradients over all ranks and clip them; the norm that they had."""
+        """Sum the gradients over all ranks and video them; the norm that they had."""
         if self.sharded:  # the backward summed them
             self.sharded.forget_unused()
         else:

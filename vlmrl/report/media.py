@@ -28,7 +28,7 @@ MAX_STRIP = 1280
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PilImage:
     """An embedded picture: its id on the page, its data URI, its size in pixels.
 
     That of a recording is its waveform from 0 to `seconds`, with its `sound` as a data URI.
@@ -48,10 +48,10 @@ class Album:
 
     folder: Path
     budget: int
-    pictures: dict[str, Picture] = field(default_factory=dict)
+    pictures: dict[str, PilImage] = field(default_factory=dict)
     left_out: int = 0
 
-    def get(self, name: str) -> Picture | None:
+    def get(self, name: str) -> PilImage | None:
         """The picture of that file; None if it is gone or the budget is used up."""
         # Only a plain name: a row must not reach outside the run folder.
         path = self.folder / Path(name).name
@@ -85,14 +85,14 @@ class View:
 
     kind: str
     name: str
-    picture: Picture | None = None
-    motion: Picture | None = None
+    picture: PilImage | None = None
+    motion: PilImage | None = None
     """A clip's moving picture."""
     times: tuple[float, ...] = ()
     """Of a clip: seconds of the frames that stand side by side in `picture`."""
     duration: float = 0.0
     """Seconds of a clip or a recording."""
-    sound: Picture | None = None
+    sound: PilImage | None = None
     """The waveform of what was heard of a clip."""
 
 
@@ -142,7 +142,7 @@ def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(_walk(value, view, view.picture, None)))
 
 
-def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[Shape]:
+def _walk(value: Any, view: View, picture: PilImage, time: float | None) -> list[Shape]:
     match value:
         case list():
             return [shape for part in value for shape in _walk(part, view, picture, time)]
@@ -165,7 +165,7 @@ def _walk(value: Any, view: View, picture: Picture, time: float | None) -> list[
     return []
 
 
-def _places(view: View, picture: Picture, time: Any) -> list[tuple[float, float, float]]:
+def _places(view: View, picture: PilImage, time: Any) -> list[tuple[float, float, float]]:
     """Left edge, width and height, in the picture, of each frame on which something is drawn."""
     if view.kind == "audio":
         return []
@@ -186,7 +186,7 @@ def _shape(kind: str, numbers: tuple[float, ...], value: Row) -> Shape:
     return Shape(kind, tuple(round(n, 1) for n in numbers), str(value.get("label") or ""))
 
 
-def _embedded(path: Path, name: str) -> Picture:
+def _embedded(path: Path, name: str) -> PilImage:
     with Image.open(path) as picture:
         size, data = picture.size, path.read_bytes()
         if max(size) > (MAX_STRIP if size[0] > 2 * size[1] else MAX_SIDE):
@@ -199,10 +199,10 @@ def _embedded(path: Path, name: str) -> Picture:
         else:
             kind = {".png": "png", ".webp": "webp"}.get(path.suffix, "jpeg")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    return Picture(name, uri, *size)
+    return PilImage(name, uri, *size)
 
 
-def _waveform(path: Path, name: str) -> Picture:
+def _waveform(path: Path, name: str) -> PilImage:
     """The loudest samples of each column up and down from the middle, grey on black."""
     samples, rate = soundfile.read(path, dtype="float32")
     width, height = WAVE
@@ -215,4 +215,4 @@ def _waveform(path: Path, name: str) -> Picture:
     drawn.save(out, format="PNG")
     uri = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
     sound = f"data:audio/wav;base64,{base64.b64encode(path.read_bytes()).decode()}"
-    return Picture(name, uri, width, height, len(samples) / rate, sound)
+    return PilImage(name, uri, width, height, len(samples) / rate, sound)

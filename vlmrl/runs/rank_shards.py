@@ -40,7 +40,7 @@ def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts
 
 
 def whole_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
-    """Rows of all prompts, each as its home wrote it: with its pictures."""
+    """Rows of all prompts, each as its home wrote it: with its images."""
     if distributed.world() == 1:
         return list(rows)
     pairs = enumerate(zip(rollouts.batch.prompts, rows, strict=True))

@@ -19,14 +19,14 @@ import soundfile
 from PIL import Image
 
 from vlmrl.runs import video_thumbnails
-from vlmrl.media_types import Clip, Recording
+from vlmrl.media_types import Video, Audio
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.schema import Advantages, Box, Completion, Point, Prompt, Rewards, Rollouts, Sample, Span, Track, Verdict
 
 Row = dict[str, Any]
 
 THUMBNAIL_SIDE = 640
-"""Longest side of a stored picture, pixels: enough for a person to judge a box."""
+"""Longest side of a stored image, pixels: enough for a person to judge a box."""
 
 
 def rows(
@@ -35,7 +35,7 @@ def rows(
     rewards: Rewards,
     advantages: Advantages | None = None,
 ) -> list[Row]:
-    """One row a prompt; its pictures are stored in `media_folder`, each once by its content.
+    """One row a prompt; its images are stored in `media_folder`, each once by its content.
 
     Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null.
     """
@@ -96,41 +96,41 @@ def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _stored(folder, found),
-            **(_clip(folder, found, track) if isinstance(found, Clip) else {}),
+            **(_video(folder, found, track) if isinstance(found, Video) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
 
 
-def _clip(folder: Path, clip: Clip, track: Track | None) -> Row:
-    heard = {} if clip.sound is None else {"sound": _sound(folder, clip.sound)}
-    return {**video_thumbnails.stored(folder, clip, track.times if track else ()), **heard}
+def _video(folder: Path, video: Video, track: Track | None) -> Row:
+    heard = {} if video.sound is None else {"sound": _sound(folder, video.sound)}
+    return {**video_thumbnails.stored(folder, video, track.times if track else ()), **heard}
 
 
 def _stored(folder: Path, found: Any) -> str | None:
     """The file in `folder` that shows a decoded medium; None for what is not stored."""
-    if isinstance(found, Recording):
+    if isinstance(found, Audio):
         return _sound(folder, found)
     return _thumbnail(folder, found) if isinstance(found, Image.Image) else None
 
 
-def _sound(folder: Path, recording: Recording) -> str:
+def _sound(folder: Path, audio: Audio) -> str:
     """Store a recording once, as 16-bit WAV (clipped at full scale); returns its file name."""
-    name = f"{hashlib.sha256(recording.samples.tobytes()).hexdigest()[:24]}.wav"
+    name = f"{hashlib.sha256(audio.samples.tobytes()).hexdigest()[:24]}.wav"
     if not (folder / name).exists():
         data = io.BytesIO()
-        soundfile.write(data, recording.samples, recording.rate, format="WAV", subtype="PCM_16")
+        soundfile.write(data, audio.samples, audio.rate, format="WAV", subtype="PCM_16")
         write_bytes(folder / name, data.getvalue())
     return name
 
 
-def _thumbnail(folder: Path, picture: Image.Image) -> str:
-    """Store a picture once, scaled down; returns its file name in `folder`."""
-    content = repr((picture.mode, picture.size)).encode() + picture.tobytes()
-    small = picture.width * picture.height <= 256 * 256
+def _thumbnail(folder: Path, image: Image.Image) -> str:
+    """Store an image once, scaled down; returns its file name in `folder`."""
+    content = repr((image.mode, image.size)).encode() + image.tobytes()
+    small = image.width * image.height <= 256 * 256
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.{'png' if small else 'jpg'}"
     if not (folder / name).exists():
-        view = picture.convert("RGB")
+        view = image.convert("RGB")
         view.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
         data = io.BytesIO()
         view.save(data, format="PNG" if small else "JPEG", quality=88)

@@ -4,7 +4,7 @@
     metrics.jsonl           one line a GRPO step: {"step": n, "reward/mean": ..., ...}
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
-    rollouts/media/         thumbnails of the pictures those lines show, named by content
+    rollouts/media/         thumbnails of the images those lines show, named by content
     evals/step-N.json       the result of an evaluation: metrics and their intervals
     evals/step-N.jsonl      its samples, one line each (`vlmrl.runs.rollout_rows`)
     summary.json            first, last and best evaluation, seconds, memory, dropped, faulted
@@ -60,7 +60,7 @@ def evaluation_path(folder: Path, step: int) -> Path:
 
 
 def media_folder(folder: Path) -> Path:
-    """Where the pictures lie that rows name."""
+    """Where the images lie that rows name."""
     return folder / "rollouts" / "media"
 
 

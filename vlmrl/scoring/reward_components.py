@@ -100,7 +100,7 @@ def build(spec: Spec) -> Verifier:
     """The verifier a spec stands for; the same object for the same spec in one process.
 
     The name is a shipped verifier's, or `file.py:Name` or `module:Name` of a Verifier class, of a
-    plain function (`FunctionVerifier`) or of a TRL reward function (`adaptors.from_trl`).
+    plain function (`FunctionVerifier`) or of a TRL reward function (`scoring.trl_function`).
 
     Raises:
         UserError: as `plugins.build`; or the name is no verifier's, or a function asks for

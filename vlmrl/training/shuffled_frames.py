@@ -1,4 +1,4 @@
-"""Does it matter in which order a clip's frames come? A control group is asked with them shuffled.
+"""Does it matter in which order a video's frames come? A control group is asked with them shuffled.
 
 Source: T-GRPO of Video-R1, Feng et al. 2025, arXiv 2503.21776, eq. 2-3. The control group is scored,
 told to the verifiers of the ordered group, and forgotten: nobody trains on it.
@@ -16,7 +16,7 @@ import numpy as np
 from vlmrl.config import RolloutConfig
 from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import Engine, Sampling
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 from vlmrl.runs import rank_shards
 from vlmrl.schema import SHUFFLED_REWARDS, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def control_group(
     batch: PromptBatch, policy: Policy, engine: Engine, draw: RolloutConfig, seed: int
 ) -> Rollouts | None:
-    """`draw.contrast` completions for each prompt with a clip, its frames shuffled; None: nothing to do.
+    """`draw.contrast` completions for each prompt with a video, its frames shuffled; None: nothing to do.
 
     The frames' order and the draws depend on `seed` and the batch alone.
     """
-    asked = _with_clips(batch.prompts)
+    asked = _with_videos(batch.prompts)
     if not draw.contrast or not asked:
         return None
     spoiled = tuple(_spoiled(batch.prompts[p], policy, seed_of(seed, p)) for p in asked)
@@ -55,7 +55,7 @@ def told(
     homes = [prompt.home for prompt in control.batch.prompts]
     judged = scorer.judge(control.completions, samples, progress, whole=False, homes=homes)
     prompts = list(batch.prompts)
-    for p, group in zip(_with_clips(prompts), judged, strict=True):
+    for p, group in zip(_with_videos(prompts), judged, strict=True):
         rewards = [one.reward for one in group if one.reward is not None]
         sample = prompts[p].sample
         sample = replace(sample, meta={**sample.meta, SHUFFLED_REWARDS: rewards})
@@ -85,27 +85,27 @@ def metrics(rewards: Rewards) -> dict[str, float]:
     }
 
 
-def shuffled(clip: Clip, seed: int) -> Clip:
-    """The clip's frames in another order, at the times of the old ones; two frames always swap."""
-    count = len(clip.frames)
+def shuffled(video: Video, seed: int) -> Video:
+    """The video's frames in another order, at the times of the old ones; two frames always swap."""
+    count = len(video.frames)
     rng = np.random.default_rng(seed)
     order = rng.permutation(count)
     while count > 1 and (order == np.arange(count)).all():
         order = rng.permutation(count)
-    return replace(clip, frames=clip.frames[order])
+    return replace(video, frames=video.frames[order])
 
 
-def _with_clips(prompts: Sequence[Prompt]) -> list[int]:
-    """Which prompts have clips; told from the samples, which every rank has."""
+def _with_videos(prompts: Sequence[Prompt]) -> list[int]:
+    """Which prompts have videos; told from the samples, which every rank has."""
     return [p for p, q in enumerate(prompts) if any(m.kind == "video" for m in q.sample.media)]
 
 
 def _spoiled(prompt: Prompt, policy: Policy, seed: int) -> Prompt:
-    """The prompt with its clips' frames shuffled; as it is where this rank has no media of it."""
+    """The prompt with its videos' frames shuffled; as it is where this rank has no media of it."""
     if not rank_shards.is_here(prompt):
         return prompt
     media = [
-        shuffled(medium, seed_of(seed, place)) if isinstance(medium, Clip) else medium
+        shuffled(medium, seed_of(seed, place)) if isinstance(medium, Video) else medium
         for place, medium in enumerate(prompt.media)
     ]
     return with_media(prompt, media, policy.family, policy.processor)

@@ -17,7 +17,7 @@ def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
     declared. What is no list of four numbers is left to `truths.read`.
 
     Raises:
-        UserError: names the box and the picture.
+        UserError: names the box and the image.
     """
     width, height = geometry.extent(frame)
     slack = 1.0 if frame.space != "norm1" else 1e-3

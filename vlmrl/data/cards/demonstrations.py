@@ -26,7 +26,7 @@ def demonstration(
 
     With a `grid` the boxes grow to the lines of a grid of that many cells across and down.
 
-    The thought is the cell of the picture in which the one box lies, else empty.
+    The thought is the cell of the image in which the one box lies, else empty.
     """
     if truth.boxes is not None:
         loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
@@ -87,8 +87,8 @@ def _snapped(box: Box, grid: int) -> Box:
 def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = None) -> list[str]:
     """Questions and written demonstrations of the first rows, and the whole numbers up to 1000.
 
-    `frame`: the picture's, where all have the same; else coordinates are left to the list of
-    numbers, in which small ones come first because small models see small pictures.
+    `frame`: the image's, where all have the same; else coordinates are left to the list of
+    numbers, in which small ones come first because small models see small images.
     """
     texts = []
     for row in itertools.islice(rows, CORPUS_ROWS):

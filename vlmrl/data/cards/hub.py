@@ -1,6 +1,6 @@
 """The only module that imports Hugging Face `datasets`: rows that lie in Arrow files on disk.
 
-Rows come as plain Python values; pictures stay `{"bytes": ..., "path": ...}`, undecoded.
+Rows come as plain Python values; images stay `{"bytes": ..., "path": ...}`, undecoded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ArrowRows(Sequence[Mapping[str, Any]]):
     """The rows of a data set, read from its memory-mapped file one at a time."""
 
     def __init__(self, data: datasets.Dataset, name: str) -> None:
-        # In Arrow format nothing is decoded, however deep a picture is nested.
+        # In Arrow format nothing is decoded, however deep an image is nested.
         self._data = data.with_format("arrow")
         self._name = name
 

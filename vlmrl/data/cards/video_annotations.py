@@ -1,4 +1,4 @@
-"""What cards of published video data share: finding a clip's file, and spans checked against it."""
+"""What cards of published video data share: finding a video's file, and spans checked against it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vlmrl.schema import Frame, Media, Truth
 ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
 
-def clip_named(folder: Path, name: str) -> Media:
-    """The clip `name` in a folder, whichever ending its file has; `.mp4` is what a missing one is called.
+def video_named(folder: Path, name: str) -> Media:
+    """The video `name` in a folder, whichever ending its file has; `.mp4` is what a missing one is called.
 
     Raises:
         UserError: the name leads out of the folder.
     """
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(f"{name!r} is no name of a clip")
+        raise UserError(f"{name!r} is no name of a video")
     for ending in ENDINGS:
         if (path := folder / f"{name}{ending}").is_file():
             return Media("video", path=str(path))
@@ -28,7 +28,7 @@ def clip_named(folder: Path, name: str) -> Media:
 
 
 def spans_truth(spans: Sequence[Any], duration: float | None, **others: Any) -> Truth:
-    """A truth of spans in seconds; what annotators set past the clip's end is cut at `duration`.
+    """A truth of spans in seconds; what annotators set past the video's end is cut at `duration`.
 
     Raises:
         UserError: a span is no two numbers, runs backwards or begins behind the end.

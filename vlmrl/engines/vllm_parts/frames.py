@@ -1,4 +1,4 @@
-"""How a clip travels to a vLLM server: the frames that the trainer has, to the bit, with their times.
+"""How a video travels to a vLLM server: the frames that the trainer has, to the bit, with their times.
 
 Nothing is compressed (vLLM's own way for frames is JPEG, which loses) and nothing is unpickled: one
 line of JSON, then the frames' bytes. The server reads them with a video loader of this name.
@@ -11,40 +11,40 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 
 LOADER = "vlmrl"
-"""Name of the loader (`serve` registers it), and what servers are told to read all clips with."""
+"""Name of the loader (`serve` registers it), and what servers are told to read all videos with."""
 
-Video = tuple[np.ndarray, dict[str, Any]]
-"""What vLLM takes for a clip: frames uint8 [T, H, W, 3] and the metadata that transformers takes."""
+VllmVideo = tuple[np.ndarray, dict[str, Any]]
+"""What vLLM takes for a video: frames uint8 [T, H, W, 3] and the metadata that transformers takes."""
 
 
-def as_seen(clip: Clip) -> Video:
-    """The clip for vLLM, as the trainer's model sees it: no frame left out or taken anew."""
-    seen = clip.paired()
+def as_seen(video: Video) -> VllmVideo:
+    """The video for vLLM, as the trainer's model sees it: no frame left out or taken anew."""
+    seen = video.paired()
     return seen.frames, {**seen.metadata, "do_sample_frames": False}
 
 
-def packed(video: Video) -> bytes:
+def packed(video: VllmVideo) -> bytes:
     """Frames and metadata as bytes; `unpacked` turns them back."""
     frames, metadata = video
     head = json.dumps({"shape": frames.shape, "metadata": metadata})
     return head.encode() + b"\n" + frames.tobytes()
 
 
-def unpacked(data: bytes) -> Video:
+def unpacked(data: bytes) -> VllmVideo:
     """What was packed.
 
     Raises:
-        ValueError: these bytes are no packed clip.
+        ValueError: these bytes are no packed video.
     """
     head, _, pixels = data.partition(b"\n")
     try:
         told = json.loads(head)
         shape, metadata = told["shape"], told["metadata"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("a clip is wanted as vlmrl packs it, found something else") from error
+        raise ValueError("a video is wanted as vlmrl packs it, found something else") from error
     frames = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)  # writable
     if frames.ndim != 4 or frames.shape[-1] != 3:
         raise ValueError(f"frames [T, H, W, 3] are wanted, found {list(frames.shape)}")
@@ -52,11 +52,11 @@ def unpacked(data: bytes) -> Video:
 
 
 def register() -> None:
-    """Make vLLM read clips that were packed; in every process that answers requests."""
+    """Make vLLM read videos that were packed; in every process that answers requests."""
     from vllm.multimodal.video import VIDEO_LOADER_REGISTRY, VideoLoader
 
     @VIDEO_LOADER_REGISTRY.register(LOADER)
     class Packed(VideoLoader):
         @classmethod
-        def load_bytes(cls, data: bytes, **_: Any) -> Video:
+        def load_bytes(cls, data: bytes, **_: Any) -> VllmVideo:
             return unpacked(data)

@@ -19,7 +19,7 @@ from vlmrl.engines.vllm_parts.frames import as_seen, packed
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip, Decoded, Recording, num_bytes
+from vlmrl.media_types import Audio, Decoded, Video, num_bytes
 from vlmrl.schema import Completion, Prompt
 
 IN_FLIGHT = 2**29
@@ -120,10 +120,10 @@ def _written(choice: Mapping[str, Any]) -> Written:
 def _part(medium: Decoded) -> dict[str, str]:
     """The medium, whole, in the form that costs both sides the least time."""
     buffer = io.BytesIO()
-    if isinstance(medium, Recording):
+    if isinstance(medium, Audio):
         soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
         kind, mime = "audio_url", "audio/wav"
-    elif isinstance(medium, Clip):
+    elif isinstance(medium, Video):
         buffer.write(packed(as_seen(medium)))
         kind, mime = "video_url", "video/x-vlmrl"
     else:

@@ -30,7 +30,7 @@ class VllmOptions:
     """Base of the vLLM engines; the fields are options.
 
     `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
-    prompt with its completion, in tokens. `max_images`, `max_recordings`, `max_clips`: most of them
+    prompt with its completion, in tokens. `max_images`, `max_audios`, `max_videos`: most of them
     in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one
     time. `gpu_memory_utilization`: share of each GPU that vLLM may take. `kv_cache_gib`: size of
     the key-value cache; absent: what that share leaves, on a CPU 1. `block_size`: tokens of one
@@ -42,8 +42,8 @@ class VllmOptions:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int = 8192
     max_images: int = 16
-    max_recordings: int = 4
-    max_clips: int = 0
+    max_audios: int = 4
+    max_videos: int = 0
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.4
     kv_cache_gib: float | None = None
@@ -55,8 +55,8 @@ class VllmOptions:
 
     def check(self, policy: Policy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
-        if self.max_clips and policy.family.unserved_clips:
-            why = policy.family.unserved_clips
+        if self.max_videos and policy.family.unserved_videos:
+            why = policy.family.unserved_videos
             raise UserError(f"engine option max_clips: {why}; use engine: hf")
         lora = policy.config.lora
         if self.lora != "adapter":
@@ -78,16 +78,16 @@ class VllmOptions:
         """Most media of one prompt, by option."""
         return {
             "max_images": self.max_images,
-            "max_recordings": self.max_recordings,
-            "max_clips": self.max_clips,
+            "max_recordings": self.max_audios,
+            "max_clips": self.max_videos,
         }
 
     def _media_limits(self, policy: Policy) -> dict[str, int]:
         """The same by vLLM's names, for what the model takes."""
         by_kind = {
             "image": self.max_images,
-            "audio": self.max_recordings,
-            "video": self.max_clips,
+            "audio": self.max_audios,
+            "video": self.max_videos,
         }
         kinds: tuple[str, ...] = policy.family.kinds
         limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}

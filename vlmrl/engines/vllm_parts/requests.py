@@ -11,7 +11,7 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Written
 from vlmrl.engines.vllm_parts.frames import as_seen
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip, Recording
+from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.system.clock import seed_of
 
@@ -75,13 +75,13 @@ def refuse_long(batch: PromptBatch, sampling: Sampling, limit: int) -> None:
 def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
     """Raise UserError if a prompt has more media of a kind than the engine was started for.
 
-    `limits` are by the engine's options: `max_images`, `max_recordings`, `max_clips`.
+    `limits` are by the engine's options: `max_images`, `max_audios`, `max_videos`.
     """
     for prompt in batch.prompts:
         counts = {
             "max_images": len(prompt.images),
-            "max_recordings": sum(isinstance(m, Recording) for m in prompt.media),
-            "max_clips": sum(isinstance(m, Clip) for m in prompt.media),
+            "max_recordings": sum(isinstance(m, Audio) for m in prompt.media),
+            "max_clips": sum(isinstance(m, Video) for m in prompt.media),
         }
         for option, count in counts.items():
             if count > limits[option]:
@@ -92,16 +92,16 @@ def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
 
 
 def media_data(prompt: Prompt) -> dict[str, list[Any]]:
-    """VLLM's `multi_modal_data`: decoded media by kind; of clips the frames that were taken."""
+    """VLLM's `multi_modal_data`: decoded media by kind; of videos the frames that were taken."""
     data: dict[str, list[Any]] = {}
     if prompt.images:
         data["image"] = list(prompt.images)
-    recordings = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Recording)]
-    if recordings:
-        data["audio"] = recordings
-    clips = [as_seen(m) for m in prompt.media if isinstance(m, Clip)]
-    if clips:
-        data["video"] = clips
+    audios = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Audio)]
+    if audios:
+        data["audio"] = audios
+    videos = [as_seen(m) for m in prompt.media if isinstance(m, Video)]
+    if videos:
+        data["video"] = videos
     return data
 
 

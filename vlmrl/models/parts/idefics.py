@@ -1,4 +1,4 @@
-"""What SmolVLM and Idefics3 share: a grid of tiles with row and column tokens, then the whole picture.
+"""What SmolVLM and Idefics3 share: a grid of tiles with row and column tokens, then the whole image.
 
 They publish no format for boxes in their reports; Smol2Operator, the makers' own training of SmolVLM2
 to point, uses numbers from 0 to 1.
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
-from vlmrl.models.parts.tiled_image import PictureFamily
+from vlmrl.models.parts.tiled_image import ImageFamily
 from vlmrl.schema import Space
 
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
@@ -44,7 +44,7 @@ VISION = {
 
 
 @dataclass(frozen=True)
-class IdeficsFamily(PictureFamily):
+class IdeficsFamily(ImageFamily):
     """Base of both.
 
     `pixel_values`: [1, tiles, 3, side, side]; `pixel_attention_mask`: int64 [1, tiles, side, side].
@@ -81,10 +81,10 @@ class IdeficsFamily(PictureFamily):
             tiles = _tiles(width, height, longest, side)
         return tiles * processor.image_seq_len
 
-    def picture_features(
+    def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tokens of all pictures, H]."""
+        """[tokens of all images, H]."""
         pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
         out = model.model.get_image_features(
             pixel_values=pixels.to(model.device),
@@ -111,7 +111,7 @@ def _tiles(width: int, height: int, longest: int, side: int) -> int:
     """The processor's steps, in its own arithmetic: its `get_number_of_image_patches` differs by some.
 
     The longer edge is made `longest`, then both are rounded up to whole tiles; of more tiles than
-    one the whole picture is shown once more.
+    one the whole image is shown once more.
     """
     landscape = width >= height
     ratio = width / height

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 
 from vlmrl.errors import UserError
-from vlmrl.media_types import Recording
+from vlmrl.media_types import Audio
 
 
-def mel_features(
-    extractor: Any, recordings: Sequence[Recording], whole: bool
-) -> dict[str, torch.Tensor]:
+def mel_features(extractor: Any, audios: Sequence[Audio], whole: bool) -> dict[str, torch.Tensor]:
     """`input_features` float32 [recordings, mel, frames] and `feature_attention_mask` of them.
 
     `whole`: always as many frames as the extractor's chunk has; else as many as the longest needs.
@@ -21,21 +19,21 @@ def mel_features(
     Raises:
         UserError: a recording at another rate, or longer than the chunk (it would be cut).
     """
-    if not recordings:
+    if not audios:
         return {}
-    for recording in recordings:
-        if recording.rate != extractor.sampling_rate:
+    for audio in audios:
+        if audio.rate != extractor.sampling_rate:
             raise UserError(
-                f"a recording at {recording.rate} Hz for a model of {extractor.sampling_rate} Hz: "
+                f"a recording at {audio.rate} Hz for a model of {extractor.sampling_rate} Hz: "
                 f"set data.audio.rate to {extractor.sampling_rate}"
             )
-        if len(recording.samples) > extractor.n_samples:
+        if len(audio.samples) > extractor.n_samples:
             raise UserError(
-                f"a recording of {recording.duration:.2f} s: this model hears at most "
+                f"a recording of {audio.duration:.2f} s: this model hears at most "
                 f"{extractor.chunk_length} s"
             )
     out = extractor(
-        [recording.samples for recording in recordings],
+        [audio.samples for audio in audios],
         sampling_rate=extractor.sampling_rate,
         padding="max_length" if whole else "longest",
         return_attention_mask=True,

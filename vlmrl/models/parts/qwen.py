@@ -15,11 +15,11 @@ import torch
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip, Decoded, Picture, kind_of
+from vlmrl.media_types import Decoded, PilImage, Video, kind_of
 from vlmrl.models.base import Family
 from vlmrl.models.parts.chat import CHATML_ENDS, user_turn
 from vlmrl.models.parts.media_features import placed, shown
-from vlmrl.models.parts.qwen_layout import Layout, clip_pixels, fitting, runs
+from vlmrl.models.parts.qwen_layout import Layout, fitting, runs, video_pixels
 from vlmrl.models.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 
@@ -30,7 +30,7 @@ GRIDS = ("image_grid_thw", "video_grid_thw")
 
 @dataclass(frozen=True, slots=True)
 class MediaFeatures:
-    """Features of some images and clips, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
+    """Features of some images and videos, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
 
     Only Qwen3-VL has DeepStack levels: level k is added to the output of decoder layer k.
     """
@@ -97,7 +97,7 @@ class MropeFamily(Family):
         """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.
 
         `pixel_values` is float32 [patches, channels * time * patch * patch], `image_grid_thw` int64
-        [images, 3] in patches; of clips `pixel_values_videos` and `video_grid_thw`.
+        [images, 3] in patches; of videos `pixel_values_videos` and `video_grid_thw`.
 
         Raises:
             UserError: an image or frames of a shape that the model refuses.
@@ -112,13 +112,13 @@ class MropeFamily(Family):
                 for k in kinds.values()
             )
             raise UserError(f"the prompt has {wanted}, or they stand in another order")
-        clips = [m for m in media if isinstance(m, Clip)]
-        tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, Picture)])
-        for clip in clips:
-            self._clip_size(processor, clip)
-        more, clip_grids = clip_pixels(processor, clips)
+        videos = [m for m in media if isinstance(m, Video)]
+        tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, PilImage)])
+        for video in videos:
+            self._video_size(processor, video)
+        more, video_grids = video_pixels(processor, videos)
         sounds, lengths = self._sounds(processor, media)
-        waiting, pairs = iter(grids), iter(zip(clips, clip_grids, strict=True))
+        waiting, pairs = iter(grids), iter(zip(videos, video_grids, strict=True))
         merge, layout = processor.image_processor.merge_size, Layout()
         for run in runs(compact, tuple(kinds)):
             kind = kinds.get(run[0])
@@ -130,9 +130,9 @@ class MropeFamily(Family):
             elif kind == "audio":
                 layout.text(run * next(lengths))
             else:
-                clip, (times, rows, columns) = next(pairs)
+                video, (times, rows, columns) = next(pairs)
                 grid = (times, rows // merge, columns // merge)
-                self._lay_clip(processor, layout, clip, grid, next(lengths))
+                self._lay_video(processor, layout, video, grid, next(lengths))
         return Encoded(
             ids=tuple(layout.ids),
             compact_ids=tuple(compact),
@@ -144,20 +144,20 @@ class MropeFamily(Family):
     def _sounds(
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
-        """Tensors of what is heard of the media; of each clip and recording, as how many tokens."""
+        """Tensors of what is heard of the media; of each video and recording, as how many tokens."""
         return {}, itertools.repeat(0)
 
-    def _lay_clip(
-        self, processor: Any, layout: Layout, clip: Clip, grid: tuple[int, int, int], heard: int
+    def _lay_video(
+        self, processor: Any, layout: Layout, video: Video, grid: tuple[int, int, int], heard: int
     ) -> None:
-        """A clip as one grid; its steps in time are as far apart as the family counts.
+        """A video as one grid; its steps in time are as far apart as the family counts.
 
-        `heard` is the number of tokens of its sound, 0 for families that do not hear clips.
+        `heard` is the number of tokens of its sound, 0 for families that do not hear videos.
         """
-        layout.grid(processor.video_token_id, *grid, self._time_step(processor, clip))
+        layout.grid(processor.video_token_id, *grid, self._time_step(processor, video))
 
-    def _time_step(self, processor: Any, clip: Clip) -> float:
-        """Positions from one step of a clip's grid in time to the next."""
+    def _time_step(self, processor: Any, video: Video) -> float:
+        """Positions from one step of a video's grid in time to the next."""
         return 1.0
 
     def _pixels(
@@ -175,8 +175,8 @@ class MropeFamily(Family):
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """Original and resized size of the first medium, with the family's space for coordinates."""
-        if isinstance(medium, Clip):
-            width, height = self._clip_size(processor, medium)
+        if isinstance(medium, Video):
+            width, height = self._video_size(processor, medium)
             return Frame(
                 *medium.original,
                 space=self.space,
@@ -184,7 +184,7 @@ class MropeFamily(Family):
                 resized_height=height,
                 duration=medium.duration,
             )
-        if not isinstance(medium, Picture):
+        if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         width, height = self._resized(processor, *medium.size)
         return Frame(*medium.size, space=self.space, resized_width=width, resized_height=height)
@@ -195,11 +195,11 @@ class MropeFamily(Family):
         factor = _factor(processor.image_processor)
         return (width // factor) * (height // factor)
 
-    def _clip_size(self, processor: Any, clip: Clip) -> tuple[int, int]:
-        """(width, height) in pixels that the model sees of a clip's frames."""
+    def _video_size(self, processor: Any, video: Video) -> tuple[int, int]:
+        """(width, height) in pixels that the model sees of a video's frames."""
         from transformers.models.qwen2_vl.video_processing_qwen2_vl import smart_resize
 
-        return fitting(smart_resize, processor.video_processor, clip, clip.size[::-1])
+        return fitting(smart_resize, processor.video_processor, video, video.size[::-1])
 
     def _resized(self, processor: Any, width: int, height: int) -> tuple[int, int]:
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
@@ -228,7 +228,7 @@ class MropeFamily(Family):
         return model.model.language_model
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
-        """The vision tower over all images and clips of all prompts at once, with gradient."""
+        """The vision tower over all images and videos of all prompts at once, with gradient."""
         media = [medium for p in prompts for medium in _media(model.config, p)]
         if not media:
             return None
@@ -254,7 +254,7 @@ class MropeFamily(Family):
     def embedded(
         self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
     ) -> torch.Tensor:
-        """Embeddings [B, T, H] before images and clips take their places."""
+        """Embeddings [B, T, H] before images and videos take their places."""
         return model.get_input_embeddings()(input_ids)
 
     def decode(
@@ -299,7 +299,7 @@ def _factor(image_processor: Any) -> int:
 
 
 def _media(config: Any, prompt: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pixels [patches, dim] and grid [3] of each image and clip, in the prompt's order."""
+    """Pixels [patches, dim] and grid [3] of each image and video, in the prompt's order."""
     by_token = {}
     names = zip(("image_token_id", "video_token_id"), PIXELS, GRIDS, strict=True)
     for token, pixels, grids in names:

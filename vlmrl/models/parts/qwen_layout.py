@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from vlmrl.errors import UserError
-from vlmrl.media_types import Clip
+from vlmrl.media_types import Video
 
 
 class Layout:
     """Ids and positions of a prompt as it grows.
 
     Whatever comes next begins one past the LARGEST position so far, as Qwen's own code and vLLM
-    count; transformers (5.4 to at least 5.23) counts on from a clip's rows and columns alone, so that
-    text after a long clip would share positions with its frames.
+    count; transformers (5.4 to at least 5.23) counts on from a video's rows and columns alone, so that
+    text after a long video would share positions with its frames.
     """
 
     def __init__(self) -> None:
@@ -62,15 +62,15 @@ def runs(ids: Sequence[int], placeholders: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def clip_pixels(
-    processor: Any, clips: Sequence[Clip]
+def video_pixels(
+    processor: Any, clips: Sequence[Video]
 ) -> tuple[dict[str, torch.Tensor], list[list[int]]]:
-    """`pixel_values_videos` [patches, dim] and `video_grid_thw` [clips, 3] of clips, and the grids."""
+    """`pixel_values_videos` [patches, dim] and `video_grid_thw` [videos, 3] of videos, and the grids."""
     if not clips:
         return {}, []
     out = processor.video_processor(
-        videos=[clip.paired().frames for clip in clips],
-        video_metadata=[clip.paired().metadata for clip in clips],
+        videos=[video.paired().frames for video in clips],
+        video_metadata=[video.paired().metadata for video in clips],
         do_sample_frames=False,
         return_tensors="pt",
     )
@@ -78,16 +78,16 @@ def clip_pixels(
     return tensors, out["video_grid_thw"].tolist()
 
 
-def seconds_per_grid(processor: Any, clip: Clip) -> float:
+def seconds_per_grid(processor: Any, video: Video) -> float:
     """Seconds that one step of the grid in time spans, as the HF processor says (in float32)."""
-    meta = clip.paired().metadata
+    meta = video.paired().metadata
     rate = len(meta["frames_indices"]) / meta["total_num_frames"] * meta["fps"]
     return float(np.float32(processor.video_processor.temporal_patch_size / rate))
 
 
-def grid_seconds(processor: Any, clip: Clip) -> list[float]:
+def grid_seconds(processor: Any, video: Video) -> list[float]:
     """The time of each step of the grid: the mean of the first and the last frame in it."""
-    meta = clip.paired().metadata
+    meta = video.paired().metadata
     times = [index / meta["fps"] for index in meta["frames_indices"]]
     size = processor.video_processor.temporal_patch_size
     return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]
@@ -96,10 +96,10 @@ def grid_seconds(processor: Any, clip: Clip) -> list[float]:
 def fitting(
     smart_resize: Callable[..., tuple[int, int]],
     video_processor: Any,
-    clip: Clip,
+    video: Video,
     sizes: Sequence[int],
 ) -> tuple[int, int]:
-    """(width, height) that a processor's `smart_resize` makes of a clip.
+    """(width, height) that a processor's `smart_resize` makes of a video.
 
     `sizes` are its leading arguments.
 
@@ -114,6 +114,6 @@ def fitting(
             max_pixels=video_processor.size["longest_edge"],
         )
     except ValueError as error:
-        width, height = clip.size
-        raise UserError(f"a clip of {width}x{height} pixels is refused: {error}") from error
+        width, height = video.size
+        raise UserError(f"a video of {width}x{height} pixels is refused: {error}") from error
     return wide, high

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vlmrl.models.parts.tiled_image import PictureFamily
+from vlmrl.models.parts.tiled_image import ImageFamily
 
 VISION = {
     "hidden_size": 64,
@@ -23,7 +23,7 @@ VISION = {
 
 
 @dataclass(frozen=True)
-class SiglipFamily(PictureFamily):
+class SiglipFamily(ImageFamily):
     """Base of such families: weights go out under the names of published checkpoints.
 
     transformers (5.19) writes the tower's names without their `vision_model`, which vLLM refuses.

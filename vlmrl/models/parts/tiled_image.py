@@ -1,6 +1,6 @@
 """What families with a vision tower of square tiles and plain positions share.
 
-A picture becomes one or several tiles of one size; which, and which tokens stand around them, the
+An image becomes one or several tiles of one size; which, and which tokens stand around them, the
 HF processor says. So it is asked, once per prompt, and nothing of it is written down again here.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
-from vlmrl.media_types import Decoded, Picture
+from vlmrl.media_types import Decoded, PilImage
 from vlmrl.models.base import Family
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import user_turn
@@ -23,11 +23,11 @@ from vlmrl.schema import Encoded, Frame, Sample
 
 
 @dataclass(frozen=True)
-class PictureFamily(Family):
-    """Base of such families. A subclass says how the model makes features of pictures."""
+class ImageFamily(Family):
+    """Base of such families. A subclass says how the model makes features of images."""
 
     placeholder: ClassVar[str]
-    """The token that the chat template puts in a picture's place."""
+    """The token that the chat template puts in an image's place."""
     language_model: ClassVar[str] = "model.language_model"
     """Path of the decoder, to which embeddings are given."""
     small: ClassVar[image_models.Small]
@@ -44,8 +44,8 @@ class PictureFamily(Family):
         """The processor of a small model of this config."""
         raise TypeError(f"{type(self).__name__} must define small_processor")
 
-    def picture_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
-        """Features of all pictures of all prompts, in order, as a tensor [..., H]."""
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+        """Features of all images of all prompts, in order, as a tensor [..., H]."""
         raise TypeError(f"{type(self).__name__} must define picture_features")
 
     # ------------------------------------------------------------------------------- prompts
@@ -60,7 +60,7 @@ class PictureFamily(Family):
         Positions count from 0 [1, T]. What the tensors are the family's own file says.
 
         Raises:
-            UserError: the placeholders are not as many as the pictures, or one is refused.
+            UserError: the placeholders are not as many as the images, or one is refused.
         """
         special = adds_special_tokens(processor, text)
         compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
@@ -85,8 +85,8 @@ class PictureFamily(Family):
     """Which tensors of the HF processor the tower needs."""
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """The size of the first picture, with the family's space for coordinates."""
-        if not isinstance(medium, Picture):
+        """The size of the first image, with the family's space for coordinates."""
+        if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
 
@@ -95,11 +95,11 @@ class PictureFamily(Family):
     def tower_features(
         self, model: Any, prompts: Sequence[Encoded]
     ) -> media_features.ByPrompt | None:
-        """Features [tokens, H] of the pictures of each prompt, with gradient."""
+        """Features [tokens, H] of the images of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
             return None
-        features = self.picture_features(model, seen)
+        features = self.image_features(model, seen)
         return media_features.by_prompt(features, prompts, model.config.image_token_id)
 
     def spread(
@@ -108,7 +108,7 @@ class PictureFamily(Family):
         prompts: Sequence[Encoded],
         rows: Sequence[int],
     ) -> media_features.ByPrompt | None:
-        """Features of every row's pictures, row after row; None if no row shows any."""
+        """Features of every row's images, row after row; None if no row shows any."""
         return media_features.spread(features, rows)
 
     def decode(
@@ -137,7 +137,7 @@ class PictureFamily(Family):
         position_ids: torch.Tensor,
         cache: Any,
     ) -> Any:
-        """The decoder over embeddings [B, T, H]; `places` [B, T] are those of pictures, if any."""
+        """The decoder over embeddings [B, T, H]; `places` [B, T] are those of images, if any."""
         return model.get_submodule(self.language_model)(
             inputs_embeds=embeds,
             attention_mask=attention_mask,

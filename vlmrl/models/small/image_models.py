@@ -1,4 +1,4 @@
-"""Small models of families with one tower for pictures."""
+"""Small models of families with one tower for images."""
 
 from __future__ import annotations
 

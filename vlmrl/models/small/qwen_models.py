@@ -83,11 +83,11 @@ def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False)
 
 
 def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
-    of_images, of_clips = pixel_settings(vision)
+    of_images, of_videos = pixel_settings(vision)
     return getattr(transformers, small.processor)(
         image_processor=transformers.Qwen2VLImageProcessor(**of_images),
         tokenizer=tokenizer,
-        video_processor=getattr(transformers, small.video_processor)(**of_clips),
+        video_processor=getattr(transformers, small.video_processor)(**of_videos),
         chat_template=CHAT_TEMPLATE,
     )
 
