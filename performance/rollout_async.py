@@ -27,7 +27,7 @@ import psutil
 from vlmrl import config
 from vlmrl.assemble import build
 from vlmrl.policy.checkpoint import Progress
-from vlmrl.system.clock import Clock
+from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.trainer import Trainer
 
 ENGINE = (
@@ -63,7 +63,7 @@ def block(trainer: Trainer, staleness: int, steps: int, found: Steps) -> None:
     rollout = trainer.config.rollout.model_copy(update={"staleness": staleness})
     run = trainer.config.run.model_copy(update={"steps": steps})
     settings = trainer.config.model_copy(update={"rollout": rollout, "run": run})
-    trainer = replace(trainer, config=settings, clock=Clock(), done=0)
+    trainer = replace(trainer, config=settings, timers=PhaseTimers(), done=0)
     for number in range(steps):
         start, trained, served = time.perf_counter(), time.process_time(), server_seconds()
         metrics = trainer.step().metrics

@@ -185,10 +185,10 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
 
 
 def vlmrl_step(trainer: Any) -> Step:
-    before, start = dict(trainer.clock.cpu), time.process_time()
+    before, start = dict(trainer.timers.cpu), time.process_time()
     report = trainer.step()
     step = time.process_time() - start
-    spent = {phase: s - before.get(phase, 0.0) for phase, s in trainer.clock.cpu.items()}
+    spent = {phase: s - before.get(phase, 0.0) for phase, s in trainer.timers.cpu.items()}
     groups = zip(report.rollouts.batch.prompts, report.rollouts.completions, strict=True)
     tokens = sum(len(p.encoded.ids) + len(c.token_ids) for p, group in groups for c in group)
     seconds = split(step, spent["generate"], spent["logprob"] + spent["update"])

@@ -14,7 +14,7 @@ from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
-from vlmrl.system.clock import seed_of
+from vlmrl.system.seeds import seed_of
 
 
 @dataclass

@@ -19,8 +19,8 @@ from vlmrl.forward.packing import pack
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import learning_rate
-from vlmrl.system.clock import seed_of
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.seeds import seed_of
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 TINY = [

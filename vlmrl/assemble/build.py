@@ -185,7 +185,7 @@ def _cold_start(
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
             checkpoint.save(config.folder, policy, state, config.run.keep, None)
 
-        with trainer.clock("sft"):
+        with trainer.timers("sft"):
             stage = sft.cold_start(
                 policy,
                 loader.next,
@@ -215,7 +215,7 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         checkpoint.restore(start, policy, progress)
         trainer.ahead.restore(progress.loader, checkpoint.read_queue(start))
         trainer.done = progress.step
-        trainer.clock.restore(progress.extra["seconds"])
+        trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
     trainer.engine.sync(policy)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vlmrl.system import distributed
-from vlmrl.system.clock import seed_of
+from vlmrl.system.seeds import seed_of
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.runs.rollout_rows import Row
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts

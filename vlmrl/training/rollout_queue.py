@@ -20,7 +20,7 @@ from vlmrl.engines.completions import Written, completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, PromptBatch, Rollouts
-from vlmrl.system.clock import seed_of
+from vlmrl.system.seeds import seed_of
 
 Group = tuple[Completion, ...]
 PURPOSE = 11

@@ -20,8 +20,8 @@ from vlmrl.forward.packing import pack
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
-from vlmrl.system.clock import seed_of
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.seeds import seed_of
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from vlmrl.media_types import Video
 from vlmrl.runs import rank_shards
 from vlmrl.schema import SHUFFLED_REWARDS, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.system.clock import seed_of
+from vlmrl.system.seeds import seed_of
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy

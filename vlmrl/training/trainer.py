@@ -22,8 +22,9 @@ from vlmrl.runs.tracking import Tracker
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
-from vlmrl.system.clock import Clock, seed_of
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.seeds import seed_of
+from vlmrl.system.timers import PhaseTimers
 from vlmrl.training import metrics, shuffled_frames
 from vlmrl.training.dynamic_sampling import refill
 from vlmrl.training.evaluation import Evaluation, evaluate
@@ -45,7 +46,7 @@ class Trainer:
     """Fresh batches of the evaluation sources; None: no evaluation."""
     checks: Checks | None = None
     """None: the run asks nothing of itself."""
-    clock: Clock = field(default_factory=Clock)
+    timers: PhaseTimers = field(default_factory=PhaseTimers)
     done: int = 0
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -64,9 +65,9 @@ class Trainer:
         rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
         advantages = self.algorithm.advantages(rewards, rollouts)
         batches = self._packed(rollouts, advantages)
-        with self.clock("update"):
+        with self.timers("update"):
             update = self.policy.update(batches, self.algorithm, self._lr(), self.progress)
-        with self.clock("sync"):
+        with self.timers("sync"):
             self.engine.sync(self.policy)
         self.done += 1
         return self._report({**checked, **refilled, **update}, rollouts, rewards, advantages)
@@ -102,12 +103,12 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the state after the last step."""
-        with self.clock("checkpoint"):
+        with self.timers("checkpoint"):
             state = checkpoint.Progress(
                 phase="rl",
                 step=self.done,
                 loader=self.ahead.cursor,
-                extra={"evaluations": self.evaluations, "seconds": self.clock.state},
+                extra={"evaluations": self.evaluations, "seconds": self.timers.state},
                 version=self.policy.version,
             )
             checkpoint.save(
@@ -125,21 +126,21 @@ class Trainer:
         """Before anything of the step is drawn: a check leaves no trace in it."""
         if self.checks is None or not self.checks.due(self.done):
             return {}
-        with self.clock("generate"):
+        with self.timers("generate"):
             self.ahead.drain()
-        with self.clock("check"):
+        with self.timers("check"):
             return self.checks(self.done, self.progress)
 
     def _rolled_out(self) -> tuple[Rollouts, Rewards]:
-        with self.clock("data"):
+        with self.timers("data"):
             self.ahead.fill(self.done, self.extra_draws)
-        with self.clock("generate"):
+        with self.timers("generate"):
             rollouts = self.ahead.take()
             batch, draw = rollouts.batch, self.config.rollout
             control = shuffled_frames.control_group(
                 batch, self.policy, self.engine, draw, self._seed(3)
             )
-        with self.clock("reward"):
+        with self.timers("reward"):
             batch = shuffled_frames.told(batch, control, self.scorer, self.progress)
             rollouts = replace(rollouts, batch=batch)
             rewards = self.scorer.score(rollouts, self.progress)
@@ -162,7 +163,7 @@ class Trainer:
             max_tokens=self.config.rollout.max_tokens,
             rank=distributed.rank(),
         )
-        with self.clock("logprob"):
+        with self.timers("logprob"):
             if self.algorithm.kl:
                 batches = self.policy.with_reference(batches)
             if cut.updates * cut.epochs > 1:
@@ -179,7 +180,7 @@ class Trainer:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
         numbers |= shuffled_frames.metrics(rewards)
         numbers |= self.ahead.metrics(rollouts, self.policy.version - 1)
-        seconds = {f"time/{phase}": s for phase, s in self.clock.lap().items()}
+        seconds = {f"time/{phase}": s for phase, s in self.timers.lap().items()}
         return StepReport(
             self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
         )
@@ -205,9 +206,9 @@ class Trainer:
         """Evaluate, write the result; True if it is the best so far."""
         if self.held_out is None or self.config.evaluation is None:
             return False
-        with self.clock("generate"):
+        with self.timers("generate"):
             self.ahead.drain()
-        with self.clock("evaluate"), self.policy.whole():
+        with self.timers("evaluate"), self.policy.whole():
             evaluation = evaluate(
                 self.held_out(),
                 self.engine,

@@ -13,7 +13,7 @@ from vlmrl.engines.vllm_parts.frames import as_seen
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt, PromptBatch
-from vlmrl.system.clock import seed_of
+from vlmrl.system.seeds import seed_of
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy

@@ -1,4 +1,4 @@
-"""Wall and CPU seconds per phase, and the seeds of everything that is drawn."""
+"""Wall and CPU seconds per phase of a run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 
-
-class Clock:
-    """Adds up the seconds of named phases. Example: `with clock("generate"): ...`."""
+class PhaseTimers:
+    """Adds up the seconds of named phases. Example: `with timers("generate"): ...`."""
 
     def __init__(self) -> None:
         self.wall: dict[str, float] = defaultdict(float)
@@ -36,17 +34,12 @@ class Clock:
         return {"wall": dict(self.wall), "cpu": dict(self.cpu)}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Count on from the seconds of an earlier start of the run."""
+        """Add the seconds of an earlier start of the run."""
         for mine, earlier in ((self.wall, state["wall"]), (self.cpu, state["cpu"])):
             for phase, seconds in earlier.items():
                 mine[phase] += seconds
 
     def lap(self) -> dict[str, float]:
-        """Wall seconds per phase since the last lap."""
+        """Return the wall seconds per phase since the last lap and start a new one."""
         lap, self._lap = dict(self._lap), defaultdict(float)
         return lap
-
-
-def seed_of(*parts: int) -> int:
-    """One seed out of several numbers (run seed, phase, step ...): the same parts, the same draw."""
-    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)

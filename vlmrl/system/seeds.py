@@ -1,0 +1,13 @@
+"""Seeds of everything that is drawn: each is a function of the run's seed, the purpose and the step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def seed_of(*parts: int) -> int:
+    """Return one seed made of several numbers (run seed, purpose, step ...), in [0, 2**63).
+
+    The same parts give the same seed.
+    """
+    return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)
