@@ -22,7 +22,7 @@ class BoxIou(AnswerVerifier):
     |difference|, in shares of the image). `check_label`: a label that the answer states must be the
     truth's, if it has one. `several`: what more than one box scores, `refuse` 0 or `first` that of
     the first. `official`: RefCOCO by the rule of `lmms_eval` or `vlmevalkit`
-    (`official.refcoco_box`).
+    (`benchmark_rules.refcoco_box`).
 
     Published sets: VLM-R1 REC: `several: first`; V-Triune grounding: `threshold: {schedule: [[0,
     0.85], [0.1, 0.95], [0.25, 0.99]]}`; Visual-RFT LISA, GPG: `measure: giou`; GUI-G1: `iou_weight:
@@ -117,7 +117,7 @@ class BoxIou(AnswerVerifier):
             return Verdict(0.0, note="no box found by the official rule")
         overlap = benchmark_rules.raw_iou(found, right.xyxy)
         score = float(overlap >= self.threshold) if self.binary else overlap
-        return Verdict(score, {"iou": overlap}, note=f"official rule of {self.official}")
+        return Verdict(score, {"iou": overlap}, note=benchmark_rules.VERSIONS[self.official])
 
 
 def _contradicts(stated: str | None, right: str | None) -> bool:

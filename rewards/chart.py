@@ -22,7 +22,7 @@ class Chart(AnswerVerifier):
     Where the truth is a number (currency signs, thousands separators and % aside), `tolerance` of
     it may be missed; a whole number from 1800 to 2099 is taken for a year and must be met. Other
     truths are compared as normalised text. `official`: ChartQA's rule as in `lmms_eval` and
-    `vlmevalkit` (`official.relaxed`).
+    `vlmevalkit` (`benchmark_rules.relaxed`).
 
     Used by: ChartQA; Mixed-R1 (chart), V-Triune (chart).
 
@@ -48,9 +48,12 @@ class Chart(AnswerVerifier):
         assert truth.text is not None
         if self.official:
             right = any(
-                benchmark_rules.relaxed(answer, wanted, self.tolerance) for wanted in truth.text
+                benchmark_rules.relaxed(answer, accepted, self.official, self.tolerance)
+                for accepted in truth.text
             )
-            return Verdict(float(right), answer=answer, note=f"official rule of {self.official}")
+            return Verdict(
+                float(right), answer=answer, note=benchmark_rules.VERSIONS[self.official]
+            )
         return Verdict(float(any(self._meets(answer, t) for t in truth.text)), answer=answer)
 
     def _meets(self, answer: str, wanted: str) -> bool:

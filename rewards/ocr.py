@@ -18,7 +18,7 @@ class Ocr(AnswerVerifier):
     `measure`: `cer` 1 - character errors / characters of the truth, floored at 0; `wer` the same in
     words; `anls` 1 - distance / longer length, 0 below `cut`; `exact` 1 if equal. Texts are in
     Unicode NFKC with white space collapsed, and in lower case unless `ignore_case` is false.
-    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`official.anls`).
+    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`benchmark_rules.anls`).
 
     Published sets: Video-R1, HumanOmniV2: `measure: wer, ignore_case: false`; Visionary-R1, VLM-R1
     default: `measure: anls, cut: 0`; DocVQA, InfoVQA: `measure: anls`.
@@ -44,8 +44,8 @@ class Ocr(AnswerVerifier):
         """Compare with every accepted text; the best counts."""
         assert truth.text is not None
         if self.official:
-            score = benchmark_rules.anls(answer, truth.text, self.official, self.cut)
-            return Verdict(score, answer=answer, note=f"official rule of {self.official}")
+            score = benchmark_rules.anls(answer, truth.text, self.cut)
+            return Verdict(score, answer=answer, note=benchmark_rules.VERSIONS[self.official])
         found = self._form(answer)
         score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)
         return Verdict(score, answer=answer)

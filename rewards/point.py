@@ -23,7 +23,7 @@ class Point(AnswerVerifier):
     sigma^2)), d the distance to the true point or to the centre of the true box; `distance` 1 if d
     is at most `radius`. Distances, `sigma` and `radius` are in the unit square. Where the truth has
     points only, `inside` means `distance`. A predicted box stands for its centre. `official`:
-    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`official.screenspot_hit`).
+    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`benchmark_rules.screenspot_hit`).
 
     Published sets: GUI-G1 hit, ScreenSpot: the defaults; TON: `measure: distance, radius: 0.14`.
 
@@ -91,4 +91,4 @@ class Point(AnswerVerifier):
         hit = benchmark_rules.screenspot_hit(
             answer, truth.boxes[0], completion.frame, self.official
         )
-        return Verdict(float(hit), note=f"official rule of {self.official}")
+        return Verdict(float(hit), note=benchmark_rules.VERSIONS[self.official])

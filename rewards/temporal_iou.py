@@ -18,7 +18,7 @@ class TemporalIou(AnswerVerifier):
     `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
     the time covered; `hull` from the first start to the last end, so that a gap counts. `where`:
     `glue` reads the spans of the `<glue>` tag. `official: lmms_eval`: Charades-STA
-    (`official.charades_span`).
+    (`benchmark_rules.charades_span`).
 
     Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
     `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
@@ -70,7 +70,11 @@ class TemporalIou(AnswerVerifier):
     def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
         if self.official:
             span = benchmark_rules.charades_span(answer)
-            return ([span], "official rule") if span else ([], "no span found by the official rule")
+            return (
+                ([span], benchmark_rules.VERSIONS[self.official])
+                if span
+                else ([], "no span found by the official rule")
+            )
         if self.where == "glue":
             start, end = completion.parsed.spans.get("glue", (0, 0))
             answer = completion.text[start:end]
