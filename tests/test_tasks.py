@@ -1,4 +1,4 @@
-"""Every task of docs/tasks.md: data as published, a prompt, a right answer paid 1, a wrong one little.
+"""Every task of docs/train/tasks.md: data as published, a prompt, a right answer paid 1, a wrong one little.
 
 Four are run to the end by the command line, from a cold start to the report.
 """
@@ -96,7 +96,7 @@ def config_of(name: str) -> Config:
 def page_rows() -> dict[str, tuple[list[str], list[str]]]:
     """Config -> cards and verifiers, of each row of the page's table."""
     found = {}
-    for line in (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "train" / "tasks.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and "`" in line:
             name = re.sub(r"[`\[\]]|\(.*\)", "", cells[3])

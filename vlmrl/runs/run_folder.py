@@ -9,7 +9,7 @@
     evals/step-N.jsonl      its samples, one line each (`vlmrl.runs.rollout_rows`)
     summary.json            first, last and best evaluation, seconds, memory, dropped, faulted
 
-`docs/run_folder.md` describes every key.
+`docs/reference/run_folder.md` describes every key.
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""Pages of the parts a config can name, written from their docstrings, options and class variables."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from tables import code, escape, header, row, type_text, value_text
+
+from vlmrl import plugins
+from vlmrl.commands.list_parts import first_sentence
+
+FOLDERS = {kind: f"{kind}s" if kind != "family" else "families" for kind in plugins.KINDS}
+SECTIONS = ("Used by", "Published sets", "Refuses", "Source", "Differs", "Raises", "Example")
+PICTURES = {"box_iou": "boxes.svg", "detection": "boxes.svg"}
+INTRODUCTIONS = {
+    "verifier": "A verifier turns one completion and one truth into a score. `vlmrl verify NAME` attacks "
+    "one; [Rewards](../../rewards/index.md) says how scores become one reward.",
+    "card": "A card says what a data set is and reads it. `vlmrl data explain NAME` shows a row.",
+    "family": "A family is everything the trainer knows about one model architecture. "
+    "[Model families](../../train/families.md) says what is tested of each.",
+    "engine": "An engine generates the completions. [Engines](../../scale/engines.md) says which to use.",
+    "algorithm": "An algorithm turns rewards into advantages and log-probs into a loss.",
+    "tracker": "A tracker sends the curves of a run somewhere else, next to `metrics.jsonl`.",
+}
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Yield the path and the Markdown of every part's page, and of one table a kind."""
+    for kind, folder in FOLDERS.items():
+        names = plugins.names(kind)
+        yield f"reference/{folder}/index.md", _table(kind, names)
+        for name in names:
+            yield f"reference/{folder}/{name}.md", page(kind, name)
+
+
+def page(kind: str, name: str) -> str:
+    """Return the page of one part."""
+    plugin = plugins.load(kind, name)
+    body, sections = split_docstring(plugin)
+    lines = [f"# `{name}`", "", *body]
+    if not body and (module := inspect.getmodule(plugin)):
+        lines += [inspect.getdoc(module) or "", ""]
+    if kind == "verifier" and name in PICTURES:
+        lines += [f"![boxes and what they score]({PICTURES[name]})", ""]
+    lines += [" · ".join(f"**{key}** {value}" for key, value in facts(kind, plugin)), ""]
+    lines += _options(plugin)
+    for title in SECTIONS:
+        if title in sections:
+            lines += [f"## {title}", "", sections[title], ""]
+    return "\n".join([*lines, *_use(kind, name)])
+
+
+def _options(plugin: type) -> list[str]:
+    """Return the table of a part's options, with the docstrings below its fields."""
+    options, told = plugins.options_of(plugin), _field_docstrings(plugin)
+    if not options:
+        return []
+    lines = ["## Options", "", *header("option", "type", "default", "what it is")]
+    for key, option in options.items():
+        default = "required" if option.required else code(value_text(option.default))
+        lines.append(row(code(key), code(type_text(option.type)), default, told.get(key, "")))
+    return [*lines, ""]
+
+
+def _field_docstrings(plugin: type) -> dict[str, str]:
+    """Return the string below each field of a class and its bases, by the field's name."""
+    found: dict[str, str] = {}
+    for cls in reversed(plugin.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in itertools.pairwise(tree.body):
+            is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[field.target.id] = escape(inspect.cleandoc(str(below.value.value)))
+    return found
+
+
+def split_docstring(plugin: type) -> tuple[list[str], dict[str, str]]:
+    """Return the paragraphs before the first section, and the sections by title."""
+    body: list[str] = []
+    sections: dict[str, str] = {}
+    titles = "|".join(SECTIONS)
+    for paragraph in (inspect.getdoc(plugin) or "").split("\n\n"):
+        # `Source: ...` and `Differs: ...` may follow each other within one paragraph.
+        parts = re.split(rf"(?m)^({titles}):[ \n]", paragraph)
+        if parts[0].strip():
+            body += [escape(parts[0].strip()), ""]
+        for title, text in zip(parts[1::2], parts[2::2], strict=True):
+            text = inspect.cleandoc(text)
+            text = text if title == "Example" else escape(text[:1].upper() + text[1:])
+            sections[title] = f"```python\n{text}\n```" if title == "Example" else text
+    return body, sections
+
+
+def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
+    """Yield what the class variables of a part say, as pairs of a name and a value."""
+    if kind == "verifier":
+        runs = "in processes with a deadline" if plugin.slow else "in line"
+        sees = {"item": "one completion", "group": "a whole group", "batch": "a whole batch"}
+        yield "Truth", " or ".join(f"`{need}`" for need in plugin.needs) or "any"
+        yield "Sees", sees[plugin.scope]
+        yield "Range", f"[{plugin.low:g}, {plugin.high:g}]"
+        yield "Runs", "in threads, since it waits" if plugin.waits else runs
+    elif kind == "card":
+        yield "Origin", plugin.origin or "yours"
+        yield "Licence", plugin.licence or "yours"
+        yield "Splits", ", ".join(f"`{split}`" for split in plugin.splits)
+        yield "Verifiers", _links("verifier", plugin.verifiers)
+    elif kind == "family":
+        yield "Model types", ", ".join(f"`{name}`" for name in plugin.model_types)
+        yield "Media", ", ".join(plugin.kinds)
+        yield "Writes boxes in the space", f"`{plugin.space}`"
+        yield "Towers", ", ".join(f"`{tower}`" for tower in plugin.towers)
+    elif kind == "engine":
+        yield "Log-probs", "the trainer's own" if plugin.exact else "compared by the parity probe"
+        yield "Generates while the policy trains", "yes" if plugin.concurrent else "no"
+        yield "With several processes", "yes" if getattr(plugin, "every_rank", False) else "no"
+
+
+def _table(kind: str, names: list[str]) -> str:
+    lines = [f"# {FOLDERS[kind].capitalize()}", "", INTRODUCTIONS[kind], ""]
+    columns = ["truth", "sees", "used by"] if kind == "verifier" else []
+    columns += ["model types", "media"] if kind == "family" else []
+    lines += header(kind, "what it is", *columns)
+    for name in names:
+        plugin = plugins.load(kind, name)
+        sentence = escape(first_sentence(plugin))
+        lines.append(row(f"[`{name}`]({name}.md)", sentence, *_more(kind, plugin)))
+    return "\n".join([*lines, "", f"To write one: [Extend](../../extend/{kind}.md).", ""])
+
+
+def _more(kind: str, plugin: Any) -> list[str]:
+    """Return the cells of a table's further columns."""
+    if kind == "verifier":
+        _, sections = split_docstring(plugin)
+        used = sections.get("Used by") or sections.get("Published sets") or ""
+        return [", ".join(plugin.needs) or "any", plugin.scope, _systems(used)]
+    if kind == "family":
+        return [", ".join(f"`{name}`" for name in plugin.model_types), ", ".join(plugin.kinds)]
+    return []
+
+
+def _use(kind: str, name: str) -> list[str]:
+    """Return the lines that say how a part is named in a config and tried."""
+    tried = {
+        "verifier": [f"vlmrl verify {name}", f"vlmrl score {name} --in rows.jsonl"],
+        "card": [f"vlmrl data explain {name}", f"vlmrl data check {name}"],
+    }
+    named = {
+        "verifier": f"rewards:\n  - {{verifier: {name}, weight: 1.0}}",
+        "card": f"data:\n  train:\n    - {{card: {name}}}",
+        "engine": f"engine: {name}",
+        "algorithm": f"algorithm: {name}",
+    }
+    lines = ["## Use", ""]
+    if kind == "family":
+        return [*lines, "Chosen by the `model_type` of the checkpoint at `model.path`.", ""]
+    if kind in named:
+        lines += ["```yaml", named[kind], "```", ""]
+    if kind in tried:
+        lines += ["```sh", *tried[kind], "```", ""]
+    return lines
+
+
+def _links(kind: str, names: tuple[str, ...]) -> str:
+    return ", ".join(f"[`{name}`](../{FOLDERS[kind]}/{name}.md)" for name in names) or "any"
+
+
+def _systems(text: str) -> str:
+    """Return the names before the options: `V-Triune: weights {...}; VLM-R1: ...` names two."""
+    plain = " ".join(text.split())
+    names = [part.split(": ")[0].split(" (")[0].strip(" .") for part in plain.split("; ")]
+    return ", ".join(dict.fromkeys(names))
