@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -171,6 +172,58 @@ def test_too_many_pixels_are_refused_from_the_header() -> None:
         load_image(medium)
     with pytest.raises(MediaError, match="exceed the limit"):
         image_size(medium)
+
+
+def jpeg(**options: Any) -> bytes:
+    """A JPEG of smooth noise, 320 x 240 pixels."""
+    noise = np.random.default_rng(0).integers(0, 255, (16, 21, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC)
+    return encoded(image.convert(options.pop("mode", "RGB")), "JPEG", **options).data or b""
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("damage", ["cut", "hole", "zeros"])
+def test_damaged_jpeg_that_ends_as_it_should_is_refused(
+    damage: str, mode: str, progressive: bool
+) -> None:
+    data = jpeg(quality=90, progressive=progressive, mode=mode)
+    half = len(data) // 2
+    if damage == "cut":
+        data = data[:half] + b"\xff\xd9"
+    elif damage == "hole":
+        data = data[:half] + data[half + len(data) // 4 :]
+    else:
+        data = data[:half] + bytes(half - 2) + b"\xff\xd9"
+    with pytest.raises(MediaError, match="damaged or unsupported image: "):
+        load_image(Media("image", data=data))
+
+
+@pytest.mark.parametrize("height", [120, 480])
+def test_jpeg_whose_header_lies_about_its_height_is_refused(height: int) -> None:
+    data = bytearray(jpeg())
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 7] = height.to_bytes(2, "big")
+    with pytest.raises(MediaError, match="damaged"):
+        load_image(Media("image", data=bytes(data)))
+
+
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411", "gray"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_pixels_of_a_good_jpeg_are_those_of_pillow(sampling: str, progressive: bool) -> None:
+    image = np.asarray(Image.open(io.BytesIO(jpeg())))[:233, :315]
+    if sampling == "gray":
+        image = np.ascontiguousarray(image[:, :, :1])
+    data = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(image),
+        85,
+        "GRAY" if sampling == "gray" else "RGB",
+        "444" if sampling == "gray" else sampling,
+    )
+    if progressive:
+        data = encoded(Image.open(io.BytesIO(data)), "JPEG", progressive=True, quality="keep").data
+    expected = Image.open(io.BytesIO(data)).convert("RGB")
+    np.testing.assert_array_equal(load_image(Media("image", data=data)), expected)
 
 
 def test_postscript_is_not_handed_to_a_program() -> None:

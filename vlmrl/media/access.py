@@ -11,6 +11,8 @@ import binascii
 import errno
 import http.client
 import io
+import itertools
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -27,7 +29,24 @@ URL_BYTES = 64 * 2**20
 
 # How PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC and Ogg begin in base64: no path looks like that.
 _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
-NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+NEIGHBOURS = 8
+"""Other files of a folder that are tried before its disk is blamed."""
+# What a disk or a system at fault may say; whether it is at fault, only a trial tells.
+_SYSTEM = (
+    "EIO",
+    "EMFILE",
+    "ENFILE",
+    "ENOMEM",
+    "ESTALE",
+    "ENOTCONN",
+    "ENODEV",
+    "ENXIO",
+    "EREMOTEIO",
+)
+
+
+class DiskError(OSError):
+    """The disk or the system cannot read files: not the fault of one row, so the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +120,7 @@ def open_media(media: Media, access: Access) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
-        if error.errno in NOT_THE_FILES_FAULT:
-            raise
+        check_disk(path)
         raise MediaError(f"{media.path}: {error.strerror}") from error
 
 
@@ -120,10 +138,44 @@ def located(media: Media, access: Access) -> Path | None:
             what = "is a directory" if path.is_dir() else "no such file"
             raise MediaError(f"{media.path}: {what}")
     except OSError as error:
-        if error.errno in NOT_THE_FILES_FAULT:
-            raise
+        check_disk(path)
         raise MediaError(f"{media.path}: {error.strerror}") from error
     return path
+
+
+def check_disk(path: Path) -> None:
+    """Raise if neither this file nor any other of its folder can be read.
+
+    A decoder may raise any OSError over what a file holds, so an errno proves nothing; reading does.
+
+    Raises:
+        DiskError: the disk or the system is at fault, not the file.
+    """
+    fault = _try(path)
+    if fault is None or errno.errorcode.get(fault.errno or 0) not in _SYSTEM:
+        return
+    try:
+        with os.scandir(path.parent) as entries:
+            others = (
+                Path(e) for e in entries if e.is_file(follow_symlinks=False) and e.name != path.name
+            )
+            tried = [_try(other) for other in itertools.islice(others, NEIGHBOURS)]
+    except OSError as error:
+        raise DiskError(error.errno, f"{error.strerror}: {path.parent} cannot be listed") from error
+    if tried and all(tried):
+        raise DiskError(fault.errno, f"{fault.strerror}: no file in {path.parent} can be read")
+
+
+def _try(path: Path) -> OSError | None:
+    """Read the first and the last byte of a file; return what went wrong."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            if file.read(1):
+                file.seek(-1, os.SEEK_END)
+                file.read(1)
+    except OSError as error:
+        return error
+    return None
 
 
 def confined(path: str, root: str | None) -> Path:

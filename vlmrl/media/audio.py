@@ -21,7 +21,7 @@ import soxr
 
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
-from vlmrl.media.access import NOT_THE_FILES_FAULT, Access, open_media
+from vlmrl.media.access import Access, open_media
 from vlmrl.media_types import Audio
 from vlmrl.schema import Media
 
@@ -190,8 +190,6 @@ def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> 
             blocks = _av_blocks(container, origin, media, (first, last), total is not None)
             return _audio(blocks, track.rate, media, config)
     except (av.FFmpegError, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in NOT_THE_FILES_FAULT:
-            raise
         reason = getattr(error, "strerror", None) or error
         raise MediaError(f"{media.name}: damaged or no recording: {reason}") from error
 

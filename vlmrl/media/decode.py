@@ -9,16 +9,18 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as Expired
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import psutil
 from pebble import ProcessExpired
 
 from vlmrl.errors import MediaError, UserError
-from vlmrl.media.access import Access, Reading
+from vlmrl.media.access import Access, DiskError, Reading, check_disk
 from vlmrl.media.audio import load_audio
 from vlmrl.media.image import image_size, load_image
 from vlmrl.media.video import load_video
@@ -129,17 +131,21 @@ def _outcome(job: Job[Any], future: Any) -> Outcome | None:
     if future is None:
         return _decode_or_error(job.sample, job.access, job.reading)
     assert isinstance(job.sample, Sample)
-    names = ", ".join(medium.name for medium in job.sample.media)
     try:
         outcome: Outcome = future.result()
     except Expired:
-        return MediaError(f"{names}: not decoded within {job.reading.seconds:g} s")
+        return _refusal(job.sample, f"not decoded within {job.reading.seconds:g} s")
     except ProcessExpired as error:
         # A library may abort where an allocation fails, instead of saying so.
-        return MediaError(
-            f"{names}: the decoding process died (exit code {error.exitcode}); it may not need more "
-            f"than {job.reading.memory_mb} MiB"
+        return _refusal(
+            job.sample,
+            f"the decoding process died (exit code {error.exitcode}); it may not need more than "
+            f"{job.reading.memory_mb} MiB",
         )
+    except (DiskError, CancelledError):  # not about this row
+        raise
+    except Exception as error:
+        return _refusal(job.sample, f"cannot be decoded: {type(error).__name__}: {error}")
     return outcome
 
 
@@ -151,8 +157,7 @@ def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome
         with _ceiling(reading.memory_mb * 2**20):
             return _decode_or_error(sample, access, reading)
     except MemoryError:
-        names = ", ".join(medium.name for medium in sample.media)
-        return MediaError(f"{names}: needs more than {reading.memory_mb} MiB to decode")
+        return _refusal(sample, f"needs more than {reading.memory_mb} MiB to decode")
 
 
 @contextmanager
@@ -175,13 +180,31 @@ def _ceiling(size: int) -> Iterator[None]:
 def _decode_or_error(
     sample: Sample | UserError | None, access: Access, reading: Reading
 ) -> Outcome | None:
-    # Errors travel as values: a worker's exception would come back without its type.
+    """Decode, or return why not; whatever a decoder raises about a row is about that row.
+
+    Errors travel as values: a worker's exception would come back without its type.
+
+    Raises:
+        DiskError: no file can be read.
+        MemoryError: an allocation failed.
+    """
     if not isinstance(sample, Sample):
         return sample
     try:
         return _decoded(sample, access, reading)
-    except UserError as error:
-        return error
+    except (DiskError, MemoryError):
+        raise
+    except Exception as error:
+        for medium in sample.media:
+            if medium.path is not None:
+                check_disk(Path(medium.path))
+        if isinstance(error, UserError):
+            return error
+        return _refusal(sample, f"cannot be decoded: {type(error).__name__}: {error}")
+
+
+def _refusal(sample: Sample, reason: str) -> MediaError:
+    return MediaError(f"{', '.join(medium.name for medium in sample.media)}: {reason}")
 
 
 def _decoded_bytes(job: Job[Any]) -> int:

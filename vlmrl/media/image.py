@@ -1,9 +1,10 @@
 """Images: any common file to upright 8-bit RGB, or a MediaError that names it and says why.
 
-What a plain `Image.open(path).convert("RGB")` gets wrong without a word is done right here: EXIF
-orientation, 16-bit and float values, transparency (composited on white, so that no hidden pixel
-shows), truncated files (never a half-grey image), decompression bombs (refused from the header).
-An animated image gives its first frame. ICC profiles are not applied.
+A plain `Image.open(path).convert("RGB")` silently gets these wrong: EXIF orientation, 16-bit and
+float values, transparency (composited on white here, so that no hidden pixel shows), damaged and
+truncated files (never a half-grey image), decompression bombs (refused from the header). The pixels
+of a JPEG come from simplejpeg, which raises where libjpeg warns of damage; Pillow would return the
+decoder's guess. An animated image gives its first frame. ICC profiles are not applied.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import zlib
 from typing import BinaryIO
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
 from vlmrl.errors import MediaError
@@ -50,12 +52,13 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_JPEG = ("JPEG", "MPO")
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
 _WHITE = (255, 255, 255, 255)
 
 
 def load_image(media: Media, access: Access | None = None) -> Image.Image:
-    """The image as upright 8-bit RGB, fully decoded, without metadata.
+    """Return the image as upright 8-bit RGB, fully decoded, without metadata.
 
     Raises:
         MediaError: it cannot be opened (`open_media`), is damaged, too large, or no image; the
@@ -64,9 +67,9 @@ def load_image(media: Media, access: Access | None = None) -> Image.Image:
     with open_media(media, access or Access()) as stream:
         image = opened_image(stream, media.name)
         try:
-            image.load()
-            upright = _turned(image)
-            rgb = to_rgb(upright)
+            pixels = _decode_jpeg(stream, image) if image.format in _JPEG else image
+            pixels.load()
+            rgb = to_rgb(_turn(pixels, _orientation(image)))
         except DAMAGE as error:
             raise refusal(media.name, error) from error
     rgb.info = {}
@@ -74,7 +77,7 @@ def load_image(media: Media, access: Access | None = None) -> Image.Image:
 
 
 def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
-    """(width, height) in pixels of the upright image, from the header alone.
+    """Return (width, height) in pixels of the upright image, from the header alone.
 
     Raises:
         MediaError: as `load_image`, as far as the header shows it.
@@ -89,7 +92,11 @@ def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
 
 
 def opened_image(stream: BinaryIO, name: str) -> Image.Image:
-    """The image of a stream, header read, nothing decoded; MediaError if it is none or too large."""
+    """Return the image of a stream, its header read and nothing decoded.
+
+    Raises:
+        MediaError: it is no image, or too large.
+    """
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:
@@ -110,14 +117,29 @@ def opened_image(stream: BinaryIO, name: str) -> Image.Image:
     return image
 
 
-def _turned(image: Image.Image) -> Image.Image:
-    """The image as it is meant to be seen."""
-    turn = _TURNS.get(_orientation(image))
+def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
+    """Return the pixels of a JPEG; where libjpeg warns of damage, raise ValueError with its warning."""
+    stream.seek(0)
+    data = stream.read()
+    height, width, *_ = simplejpeg.decode_jpeg_header(data)
+    if (width, height) != image.size:  # two readers, two headers: neither is to be believed
+        raise ValueError(f"its headers disagree: {image.size} and {(width, height)} pixels")
+    if image.mode == "RGB":
+        return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB"))
+    if image.mode == "L":
+        return Image.fromarray(simplejpeg.decode_jpeg(data, "GRAY")[:, :, 0])
+    simplejpeg.decode_jpeg(data, "CMYK")  # for its warnings; Pillow knows Adobe's inversion
+    return image
+
+
+def _turn(image: Image.Image, orientation: int) -> Image.Image:
+    """Return the image as it is meant to be seen."""
+    turn = _TURNS.get(orientation)
     return image if turn is None else image.transpose(turn)
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 (upright) if there is none or it cannot be read: viewers do the same."""
+    """Return the EXIF orientation; 1 (upright) if it is missing or unreadable, as viewers do."""
     try:
         value = image.getexif().get(_ORIENTATION_TAG, 1)
     except DAMAGE:
@@ -126,7 +148,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """8-bit RGB, transparency on white; ValueError for values without a defined white."""
+    """Return 8-bit RGB, transparency on white; raise ValueError for values without a defined white."""
     if image.mode in _SIXTEEN_BIT:
         return _from_sixteen_bit(image)
     if image.mode == "I" and image.format == "PPM":  # Pillow scales its values to 16 bit
@@ -143,7 +165,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")
-    return image.convert("RGB")
+    return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_sixteen_bit(image: Image.Image) -> Image.Image:
@@ -158,9 +180,7 @@ def _gray(values: np.ndarray) -> Image.Image:
 
 
 def refusal(name: str, error: BaseException) -> MediaError:
-    """What a parser's complaint about a file means to the user; the system's faults go on."""
+    """Return a parser's complaint about a file as an error that names the file."""
     if isinstance(error, Image.UnidentifiedImageError):
         return MediaError(f"{name}: not an image we read ({', '.join(FORMATS)})")
-    if isinstance(error, OSError) and error.errno is not None:
-        raise error  # the disk or the system, not the file
     return MediaError(f"{name}: damaged or unsupported image: {error or type(error).__name__}")

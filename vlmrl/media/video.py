@@ -200,6 +200,8 @@ class _Decord:
             stamps = self._video.get_frame_timestamp(range(count)).astype(np.float64).round(6)
         with _concealed_damage() as self._damage:
             self._first = self._video[0].asnumpy()
+        if self._first.shape[2] != 3:  # of some narrow videos it returns its padding as channels
+            raise RuntimeError(f"{self._first.shape[2]} channels")
         stamps -= stamps[0, 0]
         if not _increasing(stamps[:, 0]):
             raise RuntimeError("time stamps do not increase")
