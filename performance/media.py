@@ -44,7 +44,7 @@ VIDEO = VideoConfig(max_pixels=28 * 28 * 64)
 """Two frames a second, none larger than 64 tokens: what a training run would ask for."""
 WHOLE = VideoConfig(max_pixels=10**9, total_pixels=10**12)
 """The same frames, none made smaller."""
-AUDIO = AudioConfig(rate=16000, max_seconds=600)
+AUDIO = AudioConfig(sampling_rate=16000, max_duration_s=600)
 SOUNDS = ("stereo_44100.wav", "flac24.flac", "tone.mp3", "mp3_with_cover.mp3", "u8.wav", "tone.ogg")
 """Good recordings among the hard files."""
 LONG_SECONDS = 60

@@ -60,7 +60,7 @@ def server_seconds() -> float:
 
 def block(trainer: Trainer, staleness: int, steps: int, found: Steps) -> None:
     """So many steps with this η; what they took goes to `found`."""
-    rollout = trainer.config.rollout.model_copy(update={"staleness": staleness})
+    rollout = trainer.config.rollout.model_copy(update={"max_staleness": staleness})
     run = trainer.config.run.model_copy(update={"steps": steps})
     settings = trainer.config.model_copy(update={"rollout": rollout, "run": run})
     trainer = replace(trainer, config=settings, timers=PhaseTimers(), done=0)
@@ -109,13 +109,13 @@ def measure(options: argparse.Namespace, folder: str) -> str:
         f"model.build.text={ {**text, 'intermediate_size': 3 * width} }",
         "sft=null",
         "evaluation=null",
-        "checks={parity_every: 0, canary_every: 0}",
+        "checks={parity_every: 0, media_ablation_every: 0}",
         "tracking.tensorboard=false",
         f"rollout.prompts={options.prompts}",
         f"rollout.group_size={options.group}",
         f"rollout.max_tokens={options.tokens}",
         f"optimizer.epochs={options.epochs}",
-        "rollout.staleness=1",
+        "rollout.max_staleness=1",
         REWARD,
         ENGINE,
     ]

@@ -160,7 +160,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
         "data": {"train": [{"card": str(case.folder), "name": "noise"}]},
         "rollout": rollout,
         "rewards": [f"{__file__}:varied"],
-        "optimizer": {"micro_tokens": case.tokens, "shared_forward": shared_forward},
+        "optimizer": {"micro_batch_tokens": case.tokens, "shared_forward": shared_forward},
     }
     config = Config.model_validate(settings)
     policy = Policy(*load_model(config.model), config.model)

@@ -67,12 +67,12 @@ TASKS = {
     "tracking": Task(task_data.got10k, answered(FAR)),
     "grounded_qa": Task(task_data.next_gqa, f"{answered('B')}<glue>[(1.5, 2)]</glue>"),
     "video_qa": Task(task_data.next_qa, answered("B")),
-    "real_clips": Task(None, answered("zzz"), shared=True),
+    "real_videos": Task(None, answered("zzz"), shared=True),
     "audio_qa": Task(task_data.audio_qa, answered("D"), "qwen2_audio"),
     "spoken_digits": Task(task_data.spoken_digits, answered("5"), "qwen2_audio"),
-    "real_recordings": Task(None, answered("zzz"), "qwen2_audio", shared=True),
-    "sound_tags": Task(task_data.audioset, answered("Rain"), "qwen2_audio"),
-    "sound_events": Task(task_data.audioset_strong, answered(LATE), "qwen2_audio"),
+    "real_audio": Task(None, answered("zzz"), "qwen2_audio", shared=True),
+    "audio_tags": Task(task_data.audioset, answered("Rain"), "qwen2_audio"),
+    "audio_events": Task(task_data.audioset_strong, answered(LATE), "qwen2_audio"),
     "transcription": Task(task_data.librispeech, answered("nothing at all"), "qwen2_audio"),
 }
 
@@ -160,7 +160,7 @@ def test_a_right_answer_is_paid_and_a_wrong_one_is_not(tmp_path: Path, name: str
         task.write(tmp_path)
     sources = [*config.data.train, *(config.evaluation.sources if config.evaluation else [])]
     for source in sources:
-        changed = {"options": {"loose": 0}} if source.card == "clips" else {}
+        changed = {"options": {"loose": 0}} if source.card == "videos" else {}
         if source.card == "spoken_digits":
             changed = {"split": "train", "options": {"path": "digits"}}
         source = source.model_copy(update=changed)
@@ -189,7 +189,7 @@ def test_activitynet_is_grounded_alike(tmp_path: Path) -> None:
 SMALL = [
     "run.threads=1", "run.steps=2", "run.rollouts_every=1", "tracking.tensorboard=false",
     "data.workers=0", "rollout.prompts=2", "rollout.group_size=4", "rollout.temperature=0.3",
-    "optimizer.lr=1e-5", "evaluation.every=2", "checks={canary_every: 0, parity_every: 0}",
+    "optimizer.lr=1e-5", "evaluation.every=2", "checks={media_ablation_every: 0, parity_every: 0}",
 ]  # fmt: skip
 
 
@@ -225,8 +225,8 @@ def cold_start(steps: int, card: str, options: dict[str, Any], **more: str) -> s
     """Learns one or two demonstrations by heart, so that the rollouts hold answers to draw."""
     source = json.dumps({"card": card, "options": options, **more})
     return (
-        f"sft={{sources: [{source}], validation: [{source}], max_steps: {steps}, batch: 2, "
-        f"check_from: {steps}, warmup_steps: 5, decay_steps: 5}}"
+        f"sft={{sources: [{source}], validation: [{source}], max_steps: {steps}, batch_size: 2, "
+        f"validate_from: {steps}, warmup_steps: 5, decay_steps: 5}}"
     )
 
 
@@ -276,7 +276,7 @@ def test_sound_events_from_a_cold_start_to_spans_under_the_waveform(
     folder = tmp_path / "strong"
     options = {"path": str(folder), "root": str(folder / "sound")}
     start = cold_start(30, "audioset_strong", options)
-    rows, page = trained(monkeypatch, tmp_path, "sound_events", start, "rollout.max_tokens=120")
+    rows, page = trained(monkeypatch, tmp_path, "audio_events", start, "rollout.max_tokens=120")
     assert paid(rows, "events") > 0.5
     cards = page.with_class("card")
     dogs = [a for a in page.with_class("span") if a["title"] == "Dog"]

@@ -42,7 +42,7 @@ Options = Annotated[
     typer.Option("--option", "-o", help="An option of the part, `key=value`; repeatable."),
 ]
 Data = Annotated[str, typer.Argument(help="A card or a data file, `:split` appended if wanted.")]
-Root = Annotated[str | None, typer.Option(help="Media paths must stay inside this folder.")]
+MediaRoot = Annotated[str | None, typer.Option(help="Media paths must stay inside this folder.")]
 ConfigName = Annotated[
     str, typer.Argument(help="Path of a YAML file, or name of a shipped config.")
 ]
@@ -128,12 +128,12 @@ def eval_(
     model: Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")],
     data: Annotated[str, typer.Option(help="A card or a data file, with `:split` if not `test`.")],
     samples: Annotated[int, typer.Option(min=0, help="Sampled completions besides greedy.")] = 0,
-    forced: Annotated[
-        bool, typer.Option("--forced", help="Also force it to think, and not.")
+    force_thinking: Annotated[
+        bool, typer.Option("--force-thinking", help="Also force it to think, and not.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the result and its samples.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N rows.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of a completion.")] = None,
     verifier: Annotated[list[str] | None, typer.Option(help="Judge by this; repeatable.")] = None,
     option: Options = None,
@@ -142,7 +142,7 @@ def eval_(
 
     - `vlmrl eval runs/quickstart --data shapes:test --samples 4 --out results`
     - `vlmrl eval path/to/checkpoint --data my.jsonl --verifier exact --verifier my.py:score`
-    - `vlmrl eval runs/think_or_not --data shapes:test --forced` says what a thought is worth
+    - `vlmrl eval runs/think_or_not --data shapes:test --force-thinking` says what a thought is worth
     """
     options = tree.pairs(option or ())
     from vlmrl.commands import evaluate
@@ -151,10 +151,10 @@ def eval_(
         model,
         data,
         samples=samples,
-        forced=forced,
+        force_thinking=force_thinking,
         out=out,
         limit=limit,
-        batch=batch,
+        batch_size=batch_size,
         max_tokens=max_tokens,
         rewards=[configs.RewardConfig(verifier=name) for name in verifier or ()],
         options=options,
@@ -259,7 +259,7 @@ def check(
     data: Data,
     out: Annotated[Path | None, typer.Option(help="JSONL file with a line for every row.")] = None,
     model: Annotated[str | None, typer.Option(help="Count prompt tokens for this model.")] = None,
-    root: Root = None,
+    media_root: MediaRoot = None,
     option: Options = None,
 ) -> None:
     """Load and decode every row as training would; exit code 1 if any is bad.
@@ -270,7 +270,7 @@ def check(
     """
     from vlmrl.data.check import check_and_print
 
-    sources = _sources(data, option, root)
+    sources = _sources(data, option, media_root)
     make = None
     if model:
         from vlmrl.assemble.build import prompt_maker, with_sound
@@ -296,7 +296,7 @@ def _sources(data: str, option: list[str] | None, root: str | None) -> list[Any]
 def explain(
     data: Data,
     row: Annotated[int, typer.Option(min=0, help="Which row, from 0.")] = 0,
-    root: Root = None,
+    media_root: MediaRoot = None,
     option: Options = None,
 ) -> None:
     """Show one row as training sees it: parts, truth, and every box in every space.
@@ -305,7 +305,7 @@ def explain(
     """
     from vlmrl.data.check import explain
 
-    print(explain(_sources(data, option, root)[0], row))
+    print(explain(_sources(data, option, media_root)[0], row))
 
 
 @data_app.command("list")

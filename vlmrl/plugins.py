@@ -26,6 +26,7 @@ from typing import Any
 
 import pydantic
 
+from vlmrl import renamed
 from vlmrl.errors import UserError
 
 KINDS = {
@@ -64,6 +65,8 @@ def check(kind: str, name: str) -> None:
     elif name.endswith(".py"):
         raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
     elif name not in (known := names(kind)):
+        if new := renamed.PARTS.get(kind, {}).get(name):
+            raise UserError(f"{kind} {name!r} is called {new!r} now")
         raise UserError(f"no {kind} is named {name!r}{nearest(name, known)}")
 
 
@@ -99,6 +102,8 @@ def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any
     known = options_of(plugin)
     for key in given:
         if key not in known:
+            if (new := renamed.OPTIONS.get(kind, {}).get(key)) in known:
+                raise UserError(f"{kind} {name!r}: option {key!r} is called {new!r} now")
             raise UserError(f"{kind} {name!r} has no option {key!r}{nearest(key, list(known))}")
     for key, option in known.items():
         if option.required and key not in given:

@@ -196,7 +196,7 @@ def test_uniform_groups_stay_in_the_denominators_unless_groups_are_refilled():
     rewards = rewards_of([[1, 1], [0, 1]])
     rollouts = rollouts_of(rewards)
     plain = recipe_of("grpo").advantages(rewards, rollouts).kept
-    refilled = recipe_of("grpo", refill=2).advantages(rewards, rollouts).kept
+    refilled = recipe_of("grpo", dynamic_sampling_batches=2).advantages(rewards, rollouts).kept
     assert plain.tolist() == [[True, True], [True, True]]
     assert refilled.tolist() == [[False, False], [True, True]]
     assert recipe_of("dapo").keep(rewards).tolist() == [False, True]
@@ -214,7 +214,9 @@ def test_gpg_scales_up_by_the_groups_that_carry_no_gradient():
     assert out.metrics["rollout/alpha"] == 4.0
     assert out.values[1].tolist() == [-2.0, 2.0]
     # A refilled batch counts informative groups only: there is nothing left to correct.
-    refilled = recipe_of("gpg", refill=1).advantages(rewards, rollouts_of(rewards))
+    refilled = recipe_of("gpg", dynamic_sampling_batches=1).advantages(
+        rewards, rollouts_of(rewards)
+    )
     assert refilled.values[1].tolist() == [-0.5, 0.5]
 
 
@@ -433,7 +435,7 @@ def test_a_divergence_without_a_reference_is_refused():
         ("grpo", {"aggregation": "tokens"}, "aggregation"),
         ("gpg", {"clip_low": 0.2}, "no option 'clip_low'"),
         ("gpg", {"importance_cap": 0}, "importance_cap must be"),
-        ("dapo", {"refill": -1}, "refill must be"),
+        ("dapo", {"dynamic_sampling_batches": -1}, "dynamic_sampling_batches must be"),
         ("dapo", {"overlong_share": 1.5}, "overlong_share must be"),
         ("rloo", {"aggregation": "token"}, "aggregation"),
     ],

@@ -24,10 +24,10 @@ CASES = [
     ("grpo", {"kl": 0.3, "kl_unbiased": True}, {"loss_type": "grpo"}),
     ("grpo", {"dual_clip": 1.4}, {"loss_type": "grpo", "delta": 1.4}),
     ("dr_grpo", {}, {"loss_type": "dr_grpo", "scale_rewards": "none"}),
-    ("dapo", {"refill": 0}, {"loss_type": "dapo", "epsilon_high": 0.28}),
+    ("dapo", {"dynamic_sampling_batches": 0}, {"loss_type": "dapo", "epsilon_high": 0.28}),
     (
         "dapo",
-        {"refill": 0, "kl": 0.3, "kl_unbiased": True},
+        {"dynamic_sampling_batches": 0, "kl": 0.3, "kl_unbiased": True},
         {"loss_type": "dapo", "epsilon_high": 0.28},
     ),
     ("rloo", {}, {}),

@@ -195,7 +195,7 @@ def test_list_names_every_shipped_config(vlmrl: Callable[..., Ran]) -> None:
 def test_config_show_prints_what_will_run(vlmrl: Callable[..., Ran]) -> None:
     shown = json.loads(vlmrl("config", "show", "quickstart", "run.steps=3").out)
     assert shown["run"]["steps"] == 3
-    assert shown["optimizer"]["clip_norm"] == 1.0  # a default
+    assert shown["optimizer"]["max_grad_norm"] == 1.0  # a default
 
 
 def test_score_prints_a_line_for_every_row(vlmrl: Callable[..., Ran]) -> None:

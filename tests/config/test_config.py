@@ -98,7 +98,7 @@ def with_(*overrides: str) -> config.Config:
             "rewards.format.gate=true",
             "my.yaml: a reward has gate: true, but scoring.combine is 'sum'",
         ),
-        ("optimizer.updates=3", "my.yaml: rollout.prompts (16) must be a multiple of"),
+        ("optimizer.minibatches=3", "my.yaml: rollout.prompts (16) must be a multiple of"),
         (
             "evaluation.metric=box_iuo",
             "my.yaml: evaluation.metric: there is no metric 'box_iuo'; did you mean 'box_iou'?",
@@ -243,10 +243,10 @@ def test_scalars_mean_what_a_person_means(text: str, value: Any) -> None:
 
 
 def test_overrides_set_values_at_any_depth() -> None:
-    settings = with_("run.steps=3", "optimizer.lr=1e-4", "sft.batch=4", "evaluation=")
+    settings = with_("run.steps=3", "optimizer.lr=1e-4", "sft.batch_size=4", "evaluation=")
     assert settings.run.steps == 3
     assert settings.optimizer.lr == 1e-4
-    assert settings.sft is not None and settings.sft.batch == 4
+    assert settings.sft is not None and settings.sft.batch_size == 4
     assert settings.evaluation is None
 
 

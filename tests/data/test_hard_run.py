@@ -24,7 +24,7 @@ SETTINGS = [
     "evaluation=null",
     "rewards=[format]",
     "rollout={prompts: 13, group_size: 2, max_tokens: 4}",
-    "checks={canary_every: 0, parity_every: 0}",
+    "checks={media_ablation_every: 0, parity_every: 0}",
     "data.quarantine_limit=1",
     "data.max_prompt_tokens=100000",
     "data.video={fps: 1.0, max_frames: 4, max_pixels: 12544}",
@@ -47,7 +47,7 @@ def test_a_run_over_hostile_files_ends_and_lists_them(tmp_path: Path) -> None:
         [
             *SETTINGS,
             f"run.dir={tmp_path / 'run'}",
-            f"data.root={HARD}",
+            f"data.media_root={HARD}",
             f"data.train=[{source}, shapes]",
         ],
     )

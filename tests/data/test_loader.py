@@ -346,7 +346,7 @@ def test_close_and_restore_end_the_thread_at_once_though_a_decoder_hangs(
 
 def test_the_thread_makes_the_same_tensors_and_leaves_the_trainer_alone() -> None:
     settings = config.load("video_grounding")
-    sources = [open_source(SourceConfig(card="clips"), reading=reading_of(settings.data))]
+    sources = [open_source(SourceConfig(card="videos"), reading=reading_of(settings.data))]
     policy = Policy(*build.load(settings, None, sources), settings.model)
     texts = ["When is the square red?", "When?"]
     threads_before = torch.get_num_threads()

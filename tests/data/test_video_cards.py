@@ -150,7 +150,7 @@ def test_got10k(tmp_path: Path) -> None:
 
 
 def test_drawn_clips_show_what_is_true_of_them() -> None:
-    source = open_source(SourceConfig(card="clips", split="test"), reading=READ)
+    source = open_source(SourceConfig(card="videos", split="test"), reading=READ)
     for row in range(8):
         sample = source.sample(row)
         clip = load_video(sample.media[0], source.access, READ.video)
@@ -167,7 +167,7 @@ def test_drawn_clips_show_what_is_true_of_them() -> None:
 def test_drawn_clips_are_divided_and_demonstrations_are_loose() -> None:
     seen: Counter[bytes] = Counter()
     for split in ("train", "demos", "val", "test"):
-        source = open_source(SourceConfig(card="clips", split=split, limit=60))
+        source = open_source(SourceConfig(card="videos", split=split, limit=60))
         samples = [source.sample(n) for n in range(60)]
         seen.update({s.media[0].data or b"" for s in samples})
         pairs = [(s.demo.spans[0], s.truth.spans[0]) for s in samples if s.demo and s.truth.spans]  # type: ignore[index]

@@ -22,7 +22,7 @@ from vlmrl.errors import UserError
 from vlmrl.monitoring import memory_forecast
 from vlmrl.schema import Completion
 
-TINY = ["run.threads=1", "evaluation.limit=8", "checks.canary_prompts=4"]
+TINY = ["run.threads=1", "evaluation.limit=8", "checks.media_ablation_prompts=4"]
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +222,7 @@ def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatc
     monkeypatch.setattr(memory_forecast, "_capacity", lambda device: 2**26)
     found = findings()["memory"][0]
     assert found[0] == "FAIL"
-    assert "activations: lower with optimizer.micro_tokens" in found[1]
+    assert "activations: lower with optimizer.micro_batch_tokens" in found[1]
 
 
 def test_a_user_error_of_a_check_is_its_verdict(monkeypatch):
@@ -252,5 +252,5 @@ def test_the_forecast_knows_what_vllm_takes_and_where(monkeypatch):
     assert memory_forecast.forecast(config, made, elsewhere, prompts, kl=False).parts["engine"] == 0
     made.device = torch.device("cuda")
     assert Vllm(gpu_memory_utilization=0.5).memory(made, 100) == (50, 0)
-    assert Vllm(gpu_memory_utilization=0.5, sleep=True).memory(made, 100) == (0, 50)
+    assert Vllm(gpu_memory_utilization=0.5, enable_sleep_mode=True).memory(made, 100) == (0, 50)
     assert VllmServer(devices=["1"]).memory(made, 100) == (0, 0)

@@ -31,7 +31,7 @@ def test_greedy_tokens_are_the_same_batched_grouped_and_alone(family):
     greedy = Sampling(n=1, max_tokens=8, greedy=True)
     batched = tokens(engine_for(made).generate(batch, greedy))
     grouped = tokens(engine_for(made).generate(batch, Sampling(n=3, max_tokens=8, greedy=True)))
-    few_rows = Hf(max_rows=2)
+    few_rows = Hf(max_num_seqs=2)
     few_rows.start(made)
     alone = [tokens(few_rows.generate(PromptBatch((p,)), greedy))[0] for p in batch.prompts]
     assert batched == alone

@@ -359,18 +359,18 @@ def test_an_engine_that_fails_in_generation_is_restarted_and_asked_again(fresh, 
 
 def test_an_engine_that_makes_no_progress_meets_the_deadline(fresh, monkeypatch):
     made, engine = fresh
-    engine.restarts, engine.timeout = 0, 0.5
+    engine.max_restarts, engine.generate_timeout_s = 0, 0.5
     monkeypatch.setattr(engine._llm.llm_engine, "step", list)
     with pytest.raises(UserError, match=r"failed 1 times: generation: 4 of 4 prompts .* 0.5 s"):
         engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=4))
     monkeypatch.undo()
-    engine.timeout = 60
+    engine.generate_timeout_s = 60
     engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=4))  # nothing stayed behind
 
 
 def test_weights_of_another_version_are_not_believed(fresh):
     made, engine = fresh
-    engine.restarts = 0
+    engine.max_restarts = 0
     engine._llm.update_weight_version("7")
     with pytest.raises(UserError, match=r"by weights \(\(7, 4\),\), not by version 0"):
         engine.generate(PromptBatch((prompt(made),)), Sampling(n=1, max_tokens=4))

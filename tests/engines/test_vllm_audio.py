@@ -45,7 +45,7 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     hf.start(made)
     batch = PromptBatch(tuple(prompts))
     assert tokens(engine.generate(batch, sampling)) == tokens(hf.generate(batch, sampling))
-    with pytest.raises(UserError, match=r"5 recordings exceed the engine's max_recordings \(4\)"):
+    with pytest.raises(UserError, match=r"5 recordings exceed the engine's max_audios \(4\)"):
         engine.generate(PromptBatch((prompt(made, images=5),)), sampling)
     engine.close()
 
@@ -63,11 +63,11 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
     assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
     assert parity(engine, made, prompts).max_abs < 1e-5
-    with pytest.raises(UserError, match=r"1 videos exceed the engine's max_clips \(0\)"):
+    with pytest.raises(UserError, match=r"1 videos exceed the engine's max_videos \(0\)"):
         engine.generate(PromptBatch((asked(made, video(4)),)), Sampling(n=1, max_tokens=2))
     engine.close()
 
 
 def test_clips_of_omni_are_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"max_clips: vLLM lays videos.*use engine: hf"):
+    with pytest.raises(UserError, match=r"max_videos: vLLM lays videos.*use engine: hf"):
         engine_for(policy("qwen2_5_omni"), max_videos=1)

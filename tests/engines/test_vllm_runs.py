@@ -26,7 +26,7 @@ TINY = [
     "rollout.group_size=2",
     "rollout.max_tokens=4",
     "evaluation=null",
-    "checks.canary_every=0",
+    "checks.media_ablation_every=0",
 ]
 
 
@@ -76,7 +76,7 @@ def servers_of(process):
 def cold_started(tmp_path_factory):
     """The quickstart's model after its cold start, as a checkpoint."""
     folder = tmp_path_factory.mktemp("cold") / "run"
-    trained(folder, *QUIET, "run.steps=0", "evaluation.limit=1", "checks.canary_every=0")
+    trained(folder, *QUIET, "run.steps=0", "evaluation.limit=1", "checks.media_ablation_every=0")
     (found,) = (folder / "checkpoints").glob("sft-*")
     return found
 
@@ -199,7 +199,12 @@ def test_a_run_whose_engine_keeps_a_stale_prefix_cache_stops(tmp_path):
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
 def test_the_doctor_passes_the_quickstart_on(engine, tmp_path):
     command = [sys.executable, "-m", "vlmrl", "doctor", "quickstart", "run.threads=1"]
-    command += ["evaluation.limit=8", "checks.canary_prompts=4", f"engine.name={engine}", OPTIONS]
+    command += [
+        "evaluation.limit=8",
+        "checks.media_ablation_prompts=4",
+        f"engine.name={engine}",
+        OPTIONS,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

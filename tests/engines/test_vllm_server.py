@@ -110,7 +110,7 @@ def found(child, monkeypatch):
     engines = []
 
     def find(url=None, **options):
-        engines.append(VllmServer(urls=[url or server.url], start_timeout=10, **SMALL, **options))
+        engines.append(VllmServer(urls=[url or server.url], start_timeout_s=10, **SMALL, **options))
         return engines[-1]
 
     yield find
@@ -353,7 +353,7 @@ def test_what_a_fault_took_is_asked_for_again_and_comes_out_the_same(fault, prox
     made, engine, proxy = proxied
     batch = mixed_batch(made)
     whole = tokens(engine.generate(batch, DRAW))
-    engine.timeout = 2
+    engine.generate_timeout_s = 2
     asked = proxy.seen.count(GENERATE)
     proxy.breaks(GENERATE, fault)
     again = engine.generate(batch, DRAW)
@@ -373,9 +373,11 @@ def test_a_prompt_that_is_lost_again_and_again_stops_the_run_with_its_name(proxi
 
 def test_a_time_out_names_its_stage(proxied):
     made, engine, proxy = proxied
-    engine.timeout, engine.restarts = 1, 0
+    engine.generate_timeout_s, engine.max_restarts = 1, 0
     proxy.breaks(GENERATE, hang, times=4)
-    with pytest.raises(UserError, match=r"media: generation: server .* no answer in .* timeout"):
+    with pytest.raises(
+        UserError, match=r"media: generation: server .* no answer in .* generate_timeout_s"
+    ):
         engine.generate(mixed_batch(made), DRAW)
 
 
@@ -430,7 +432,7 @@ def test_an_update_that_breaks_off_in_the_server_spoils_nothing_once_it_is_done_
     engine = found()
     engine.start(made)
     change(made, seed=1)
-    family, made.family, engine.restarts = made.family, HalfWay(), 0
+    family, made.family, engine.max_restarts = made.family, HalfWay(), 0
     with pytest.raises(UserError, match=r"gave up after 1 tries: sync: .* status 500"):
         engine.sync(made)
     made.family = family
@@ -462,9 +464,9 @@ def test_a_server_that_hangs_meets_the_deadline_and_is_replaced(child):
     _, *workers = processes_of(engine._servers[0])
     for worker in workers:
         worker.suspend()
-    engine.timeout = 10
+    engine.generate_timeout_s = 10
     assert tokens(engine.generate(batch, DRAW)) == whole
-    engine.timeout = 1800
+    engine.generate_timeout_s = 1800
     assert not any(worker.is_running() for worker in workers)
 
 
@@ -490,7 +492,7 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
     made, owner = child
     engine = found(transfer="gloo")
     engine.start(made)
-    engine.restarts, engine.start_timeout = 0, 1
+    engine.max_restarts, engine.start_timeout_s = 0, 1
     broadcast, sent = gloo.broadcast, []
 
     def deadly(group, tensor):

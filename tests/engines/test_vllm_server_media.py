@@ -125,7 +125,7 @@ def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(
 
 def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
     made, engine = pair
-    with pytest.raises(UserError, match=r"'s': 3 videos exceed the engine's max_clips \(2\)"):
+    with pytest.raises(UserError, match=r"'s': 3 videos exceed the engine's max_videos \(2\)"):
         engine.generate(PromptBatch((shown(made, video(2), video(2), video(2)),)), GREEDY)
 
 

@@ -163,7 +163,9 @@ def test_low_memory_gives_the_same_gradient_and_metrics(family, training):
     for setting in ("off", "low_memory"):
         torch.manual_seed(0)
         made = with_live_adapter(policy(family, **training))
-        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
+        made.use_optimizer(
+            made.optimizer, OptimizerConfig(shared_forward=setting, max_grad_norm=1e9)
+        )
         batch = packed(rollouts_of(made))[0]
         batch = dataclasses.replace(batch, micro=(micro_batch(made),))
         metrics.append(made.update([batch], Grpo(), lr=0.0, progress=0.0))
@@ -335,7 +337,7 @@ def test_updates_old_and_reference_logprobs_are_the_same_with_it_and_without(tmp
         torch.manual_seed(0)  # the adapter's weights
         made = policy(lora=lora)
         descent = torch.optim.SGD(made.trainable)
-        made.use_optimizer(descent, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
+        made.use_optimizer(descent, OptimizerConfig(shared_forward=setting, max_grad_norm=1e9))
         made.keep_reference(tmp_path / setting)
         batches = packed(rollouts_of(made), updates=2, micro_tokens=200)
         for _ in range(2):

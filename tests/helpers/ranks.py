@@ -77,7 +77,7 @@ def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
     torch.manual_seed(0)  # adapters begin at random
     config = model_config(**case.model)
     policy = Policy(*load_model(config, CORPUS, seed=0), config, shard=shard)
-    settings = OptimizerConfig(clip_norm=0.5, shared_forward=case.shared)
+    settings = OptimizerConfig(max_grad_norm=0.5, shared_forward=case.shared)
     if optimizer == "sgd":  # moves by the gradient itself: nothing hides
         chosen: torch.optim.Optimizer = torch.optim.SGD(policy.trainable, lr=1.0, momentum=0.9)
     else:

@@ -47,7 +47,7 @@ def policy(family: str = "qwen2_5_vl", lora: LoraConfig | None = None, **fields:
     """A fresh policy with its optimizer; the same weights every time."""
     config = model_config(family, lora=lora, **fields)
     made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, clip_norm=1e9))
+    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, max_grad_norm=1e9))
     return made
 
 

@@ -26,7 +26,7 @@ from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Media, Sample, Truth
 
 HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
-RATE = AudioConfig().rate
+RATE = AudioConfig().sampling_rate
 
 
 def hard_audios() -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def test_channels_are_averaged_and_loudness_is_kept() -> None:
     recording = heard(written(np.stack([left, right], 1), subtype="FLOAT"))
     np.testing.assert_allclose(recording.samples, left / 2, atol=1e-7)
     six = np.stack([tone(100 * k, 0.5, 48000) for k in range(1, 7)], 1)
-    recording = heard(written(six, 48000, subtype="FLOAT"), rate=48000)
+    recording = heard(written(six, 48000, subtype="FLOAT"), sampling_rate=48000)
     np.testing.assert_allclose(recording.samples, six.mean(1), atol=1e-6)
 
 
@@ -192,11 +192,11 @@ def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
 
 def test_too_long_is_refused_whether_the_header_knows_it_or_not() -> None:
     for data in (written(tone(440, 3)), muxed("mp4", "aac", tone(440, 3), RATE)):
-        with pytest.raises(MediaError, match=r"3\.0\d s .*max_seconds \(2 s\)"):
-            heard(data, max_seconds=2)
-        assert heard(data, 0.5, 2, max_seconds=2).duration == pytest.approx(1.5, abs=0.01)
+        with pytest.raises(MediaError, match=r"3\.0\d s .*max_duration_s \(2 s\)"):
+            heard(data, max_duration_s=2)
+        assert heard(data, 0.5, 2, max_duration_s=2).duration == pytest.approx(1.5, abs=0.01)
     with pytest.raises(MediaError, match="more than 2 s"):
-        heard(muxed("webm", "libopus", tone(440, 3, 48000), 48000), max_seconds=2)
+        heard(muxed("webm", "libopus", tone(440, 3, 48000), 48000), max_duration_s=2)
 
 
 @pytest.mark.parametrize(
@@ -348,15 +348,17 @@ def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     assert len(decode(sample, read)) == 1
     with pytest.raises(MediaError, match=r"spoiled\.mp4"):
         decode(sample, read, Reading(sound=True))
-    long = Reading(audio=AudioConfig(max_seconds=0.5), sound=True)
-    with pytest.raises(MediaError, match=r"max_seconds.*data\.video\.sound: false leaves it out"):
+    long = Reading(audio=AudioConfig(max_duration_s=0.5), sound=True)
+    with pytest.raises(
+        MediaError, match=r"max_duration_s.*data\.video\.audio: false leaves it out"
+    ):
         decode(Sample("s", "t", (Media("video", data=data),), Truth()), Access(), long)
 
 
 def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:
     data = written(tone(440, 1))
     parts = ("Listen:", Media("audio", data=data), Media("audio", data=data, start=0.5))
-    reading = Reading(audio=AudioConfig(rate=8000))
+    reading = Reading(audio=AudioConfig(sampling_rate=8000))
     first, second = decode(Sample("s", "t", parts, Truth()), Access(), reading)
     assert isinstance(first, Audio) and isinstance(second, Audio)
     assert (first.duration, second.duration, first.rate) == (1.0, 0.5, 8000)

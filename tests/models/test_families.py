@@ -298,7 +298,9 @@ def test_low_memory_gives_the_gradient_of_the_plain_forward(name):
     gradients = []
     for setting in ("off", "low_memory"):
         made = policy(name)
-        made.use_optimizer(made.optimizer, OptimizerConfig(shared_forward=setting, clip_norm=1e9))
+        made.use_optimizer(
+            made.optimizer, OptimizerConfig(shared_forward=setting, max_grad_norm=1e9)
+        )
         batch = dataclasses.replace(packed(rollouts_of(made))[0], micro=(micro_batch(made),))
         made.update([batch], Grpo(), lr=0.0, progress=0.0)
         grads = (p.grad for p in made.trainable if p.grad is not None)

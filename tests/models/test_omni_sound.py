@@ -191,7 +191,7 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
     prompt = asked(loaded(NAME), heard(6, 2.9), image(84, 56))
-    draw = RolloutConfig(contrast=2, max_tokens=3)
+    draw = RolloutConfig(shuffled_group_size=2, max_tokens=3)
     control = shuffled_frames.control_group(PromptBatch((prompt,)), trained, engine, draw, seed=1)
     assert control is not None and control.shape == (1, 2)
     ours, other = prompt.encoded, control.batch.prompts[0].encoded
@@ -218,7 +218,7 @@ def ran(folder, *overrides):
         "tracking.tensorboard=false",
         "sft=null",
         "evaluation=null",
-        "checks={canary_every: 0, parity_every: 0}",
+        "checks={media_ablation_every: 0, parity_every: 0}",
         f"run.dir={folder / 'run'}",
     ]
     assert build.train(load("quickstart", [*settings, *overrides]))["finished"]
@@ -231,7 +231,7 @@ def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_pa
     omni = "model.build.family=qwen2_5_omni"
     for name, overrides, heard in (
         ("omni", (omni,), True),
-        ("off", (omni, "data.video.sound=false"), False),
+        ("off", (omni, "data.video.audio=false"), False),
         ("vl", (), False),
     ):
         (tmp_path / name).mkdir()
@@ -242,6 +242,6 @@ def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_pa
         (row,) = (out / "evaluation.jsonl").read_text().splitlines()
         assert ("sound" in json.loads(row)["media"][0]) == heard
     with pytest.raises(
-        UserError, match=r"data\.video\.sound is true, but qwen2_5_vl does not hear"
+        UserError, match=r"data\.video\.audio is true, but qwen2_5_vl does not hear"
     ):
-        ran(tmp_path / "vl", "data.video.sound=true")
+        ran(tmp_path / "vl", "data.video.audio=true")

@@ -1,4 +1,4 @@
-"""The blind canary with videos and recordings: what other media are, and that they leave ids alone."""
+"""Media ablation with videos and recordings: what other media are, and that they leave ids alone."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_kind_that_does_not_arrive_is_told_apart_from_those_that_do():
                 weight.zero_()
     deaf = found(policy, prompts)
     assert abs(deaf.kinds["audio"]) < 1e-6 < abs(deaf.kinds["image"])
-    assert deaf.metrics()["canary/blank_audio_logprob_drop"] == deaf.kinds["audio"]
+    assert deaf.metrics()["media_ablation/blank_audio_logprob_drop"] == deaf.kinds["audio"]
 
 
 def listened(policy, shown_image, number):

@@ -57,7 +57,7 @@ def added(work):
 def measured(config, made, engine, prompts):
     """Bytes at the peak of a second step: in the first one the optimizer's state comes into being."""
     draw = Sampling(n=G, max_tokens=C, seed=1)
-    cut = config.optimizer.micro_tokens
+    cut = config.optimizer.micro_batch_tokens
     rollouts = engine.generate(PromptBatch(tuple(prompts)), draw)
     batches = pack(rollouts, small.advantages(rollouts), updates=1, micro_tokens=cut, max_tokens=C)
     made.update(batches, Grpo(), 1e-4, 0.0)
@@ -75,9 +75,9 @@ def measured(config, made, engine, prompts):
     ("optimizer", "model"),
     [
         (OFF, {}),
-        ({**OFF, "micro_tokens": 250}, {}),
+        ({**OFF, "micro_batch_tokens": 250}, {}),
         (ON, {}),
-        ({**ON, "micro_tokens": 250}, {}),
+        ({**ON, "micro_batch_tokens": 250}, {}),
         (LOW, {}),
         (OFF, {"gradient_checkpointing": True}),
         (ON, {"gradient_checkpointing": True}),
@@ -121,4 +121,4 @@ def test_the_peak_takes_the_larger_of_generation_and_update():
     one = Forecast(parts, capacity=200, accumulated=False)
     assert (one.peak, one.share) == (150, 0.75)
     assert one.advice().startswith("weights: lower with model.lora")
-    assert "optimizer.micro_tokens" in one.advice()
+    assert "optimizer.micro_batch_tokens" in one.advice()

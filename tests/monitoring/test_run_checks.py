@@ -49,20 +49,20 @@ def checks(policy, said: list[str], engine=None, **settings) -> Checks:
     return Checks(ChecksConfig(**settings), policy, engine, scorer, prompts, 8, said.append)
 
 
-# ------------------------------------------------------------------------------------- the canary
+# ------------------------------------------------------------------------------------- media ablation
 
 
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_other_pictures_cost_a_model_that_looks_its_answers_and_a_blind_one_nothing(family):
     said: list[str] = []
     sighted = checks(small.policy(family), said)(0, 0.0)
-    assert sighted["canary/blank_logprob_drop"] > 0.05
-    assert sighted["canary/swap_logprob_drop"] > 0.05
+    assert sighted["media_ablation/blank_logprob_drop"] > 0.05
+    assert sighted["media_ablation/swap_logprob_drop"] > 0.05
     assert said == []
     blind = checks(blinded(small.policy(family)), said)(0, 0.0)
-    assert abs(blind["canary/blank_logprob_drop"]) < 1e-6
-    assert abs(blind["canary/swap_logprob_drop"]) < 1e-6
-    assert blind["canary/blank_reward_drop"] == 0
+    assert abs(blind["media_ablation/blank_logprob_drop"]) < 1e-6
+    assert abs(blind["media_ablation/swap_logprob_drop"]) < 1e-6
+    assert blind["media_ablation/blank_reward_drop"] == 0
     assert len(said) == 1 and "the model hardly looks" in said[0]
 
 
@@ -93,16 +93,18 @@ def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
 def test_a_floor_can_stop_the_run_and_none_never_warns():
     said: list[str] = []
     policy = blinded(small.policy())
-    with pytest.raises(UserError, match=r"after 0 steps: the model hardly looks.*canary_floor"):
-        checks(policy, said, canary_stop=True)(0, 0.0)
-    checks(policy, said, canary_floor=None)(0, 0.0)
+    with pytest.raises(
+        UserError, match=r"after 0 steps: the model hardly looks.*media_ablation_min_drop"
+    ):
+        checks(policy, said, media_ablation_stop=True)(0, 0.0)
+    checks(policy, said, media_ablation_min_drop=None)(0, 0.0)
     assert said == []
 
 
 def test_a_model_that_reacts_to_gray_but_not_to_other_pictures_is_told_apart():
     assert "does not tell its media apart" in (Reliance(1.0, 0.001, 0.0).complaint(0.01) or "")
     assert Reliance(1.0, None, None).complaint(0.01) is None
-    assert Reliance(1.0, None, None).metrics() == {"canary/blank_logprob_drop": 1.0}
+    assert Reliance(1.0, None, None).metrics() == {"media_ablation/blank_logprob_drop": 1.0}
 
 
 def test_a_prompt_is_lent_the_next_other_picture_of_its_size_or_one_made_to_fit():
@@ -129,15 +131,17 @@ def test_a_prompt_is_lent_the_next_other_picture_of_its_size_or_one_made_to_fit(
 
 
 def test_parity_is_asked_at_the_start_after_the_first_update_and_every_n_steps():
-    asked = checks(small.policy(), [], Remote(), parity_every=5, canary_every=0)
+    asked = checks(small.policy(), [], Remote(), parity_every=5, media_ablation_every=0)
     found = {done: asked(done, 0.0) for done in range(11)}
     assert [done for done, metrics in found.items() if metrics] == [0, 1, 5, 10]
     assert found[0]["parity/mean_abs"] < 1e-5
 
 
 def test_an_exact_engine_is_compared_only_on_wish():
-    assert not checks(small.policy(), [], canary_every=0)(0, 0.0)
-    assert "parity/kl" in checks(small.policy(), [], canary_every=0, parity_exact=True)(0, 0.0)
+    assert not checks(small.policy(), [], media_ablation_every=0)(0, 0.0)
+    assert "parity/kl" in checks(small.policy(), [], media_ablation_every=0, parity_exact=True)(
+        0, 0.0
+    )
 
 
 def test_an_engine_with_other_weights_stops_the_run_with_numbers_and_causes():
@@ -145,11 +149,11 @@ def test_an_engine_with_other_weights_stops_the_run_with_numbers_and_causes():
     with torch.no_grad():
         for weight in other.trainable:
             weight.mul_(1.05)
-    asked = checks(policy, [], engine, canary_every=0)
+    asked = checks(policy, [], engine, media_ablation_every=0)
     engine.sync(other)
     with pytest.raises(UserError, match=r"parity after 0 steps: .*mean \|Δ log p\| .*Likely: weig"):
         asked(0, 0.0)
-    checks(policy, [], engine, canary_every=0, parity_tolerance=10.0)(0, 0.0)
+    checks(policy, [], engine, media_ablation_every=0, parity_tolerance=10.0)(0, 0.0)
 
 
 @pytest.mark.parametrize("micro_tokens", [10**6, 1])
@@ -208,14 +212,18 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 
 def test_a_run_has_its_checks_on_the_curves_and_learns_the_same_without_them(tmp_path):
-    asked = ["checks.canary_every=2", "checks.canary_prompts=3", "checks.parity_exact=true"]
-    silent = ["checks.canary_every=0"]
+    asked = [
+        "checks.media_ablation_every=2",
+        "checks.media_ablation_prompts=3",
+        "checks.parity_exact=true",
+    ]
+    silent = ["checks.media_ablation_every=0"]
     for name, more in (("asked", asked), ("silent", silent)):
         build.train(load("quickstart", [f"run.dir={tmp_path / name}", *TINY, *more]))
     one, two = lines(tmp_path / "asked"), lines(tmp_path / "silent")
-    assert ["canary/swap_logprob_drop" in line for line in one] == [True, False, True]
+    assert ["media_ablation/swap_logprob_drop" in line for line in one] == [True, False, True]
     assert ["parity/mean_abs" in line for line in one] == [True, True, False]
-    extra = ("canary/", "parity/", "time/")
+    extra = ("media_ablation/", "parity/", "time/")
     plain = [{k: v for k, v in line.items() if not k.startswith(extra)} for line in one]
     assert plain == [{k: v for k, v in line.items() if not k.startswith("time/")} for line in two]
     weights = [

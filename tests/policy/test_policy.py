@@ -51,7 +51,7 @@ def test_the_cut_into_micro_batches_does_not_change_the_gradient(algorithm):
         made = policy()
         batches = packed(made, rollouts_of(made), micro_tokens)
         assert (len(batches[0].micro) == 1) == (micro_tokens == 10**6)
-        made.clip_norm = 1e9
+        made.max_grad_norm = 1e9
         made.update(batches, algorithm, lr=0.0, progress=0.0)
         gradients.append(torch.cat([p.grad.flatten() for p in made.trainable]))
     for other in gradients[1:]:

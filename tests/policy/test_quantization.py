@@ -37,7 +37,7 @@ def batch_for(made):
 
 
 def with_optimizer(made, name):
-    config = OptimizerConfig(lr=1e-2, clip_norm=1e9, name=name)
+    config = OptimizerConfig(lr=1e-2, max_grad_norm=1e9, name=name)
     made.use_optimizer(adamw(made.trainable, lr=1e-2, name=name), config)
     return made
 

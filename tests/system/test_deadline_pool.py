@@ -142,7 +142,7 @@ def test_no_worker_outlives_its_owner(sent: signal.Signals, tmp_path: Path) -> N
 
 def test_hostile_verifiers_are_masked_and_the_batch_goes_on(tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)
-    reward = RewardConfig(verifier=f"{tmp_path}/hostile.py:judge", deadline=0.7)
+    reward = RewardConfig(verifier=f"{tmp_path}/hostile.py:judge", timeout_s=0.7)
     answers = ["0.5", "hang", "1", "tower", "crash", "exit", "0.25", "quit", "0"]
     group = [
         Completion(a, Parsed(a, None, "none", True, 1.0), Frame(), finish_reason="stop")

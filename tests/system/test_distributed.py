@@ -164,8 +164,8 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
         ([], r"rollout\.prompts \(4\) is less than the 8 processes"),
         (["engine=vllm"], "engine 'vllm' works in one process, and there are 8"),
         (
-            ["engine=vllm_server", "rollout.staleness=1"],
-            r"rollout\.staleness is 1, but there are 8 processes",
+            ["engine=vllm_server", "rollout.max_staleness=1"],
+            r"rollout\.max_staleness is 1, but there are 8 processes",
         ),
     ],
 )

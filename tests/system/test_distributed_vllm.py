@@ -30,8 +30,8 @@ TINY = [
     "rollout.max_tokens=4",
     "evaluation.every=100",
     "optimizer.warmup_steps=0",
-    "checks.canary_every=2",
-    "checks.canary_prompts=2",
+    "checks.media_ablation_every=2",
+    "checks.media_ablation_prompts=2",
     "checks.parity_every=1",
 ]
 

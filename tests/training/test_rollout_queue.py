@@ -27,7 +27,7 @@ TINY = [
     "run.threads=1",
     "run.steps=6",
     "run.save_every=1",
-    "run.keep=9",
+    "run.keep_checkpoints=9",
     "run.rollouts_every=1",
     "run.report=false",
     "tracking.tensorboard=false",
@@ -36,7 +36,7 @@ TINY = [
     "rollout.group_size=3",
     "rollout.max_tokens=6",
     "evaluation=null",
-    "checks.canary_every=0",
+    "checks.media_ablation_every=0",
     "checks.parity_every=0",
     "optimizer.lr=1e-2",
     f"rewards=[{HELPERS}/copy_engine.py:varied]",
@@ -87,7 +87,7 @@ def no_thread_is_left() -> bool:
 # ------------------------------------------------------------------------------------ staleness 0
 
 
-@pytest.mark.parametrize("more", [[], ["optimizer.updates=3", "optimizer.epochs=2"]])
+@pytest.mark.parametrize("more", [[], ["optimizer.minibatches=3", "optimizer.epochs=2"]])
 def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more):
     settings = config(tmp_path / "run", *more)
     with training(settings) as trainer:
@@ -105,8 +105,8 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more
             batches = pack(
                 rollouts,
                 trainer.algorithm.advantages(rewards, rollouts),
-                updates=settings.optimizer.updates,
-                micro_tokens=settings.optimizer.micro_tokens,
+                updates=settings.optimizer.minibatches,
+                micro_tokens=settings.optimizer.micro_batch_tokens,
                 max_tokens=6,
             )
             if more:
@@ -124,7 +124,11 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more
 
 @pytest.mark.parametrize(
     ("staleness", "more"),
-    [(1, []), (3, []), (2, ["algorithm={name: dapo, options: {refill: 2}}", SPARSE])],
+    [
+        (1, []),
+        (3, []),
+        (2, ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]),
+    ],
 )
 def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
     tmp_path, order, staleness, more
@@ -132,7 +136,7 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
     for pause in (0.0, 0.005, 0.03):
         settings = config(
             tmp_path / "run",
-            f"rollout.staleness={staleness}",
+            f"rollout.max_staleness={staleness}",
             f"engine.options.pause={pause}",
             *more,
         )
@@ -154,7 +158,7 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
 
 
 def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_path):
-    with training(config(tmp_path / "run", "rollout.staleness=2")) as trainer:
+    with training(config(tmp_path / "run", "rollout.max_staleness=2")) as trainer:
         sync = trainer.engine.sync
 
         def late_sync(policy):
@@ -170,7 +174,7 @@ def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_
 
 
 def test_nothing_is_issued_that_no_step_would_take(tmp_path):
-    with training(config(tmp_path / "run", "rollout.staleness=3", "run.steps=4")) as trainer:
+    with training(config(tmp_path / "run", "rollout.max_staleness=3", "run.steps=4")) as trainer:
         for _ in range(4):
             trainer.step()
         assert len(trainer.engine.calls) == 4
@@ -180,20 +184,20 @@ def test_nothing_is_issued_that_no_step_would_take(tmp_path):
 
 
 def test_an_engine_that_cannot_is_refused_before_anything_is_written(tmp_path):
-    settings = config(tmp_path / "run", "rollout.staleness=1", "engine={name: hf, options: {}}")
+    settings = config(tmp_path / "run", "rollout.max_staleness=1", "engine={name: hf, options: {}}")
     for refuse in (validate, build.train):
         with pytest.raises(
             UserError, match=r"engine 'hf' cannot generate while.*use engine vllm_s"
         ):
             refuse(settings)
     assert not (tmp_path / "run").exists()
-    validate(config(tmp_path / "run", "rollout.staleness=1", "engine={name: vllm_server}"))
+    validate(config(tmp_path / "run", "rollout.max_staleness=1", "engine={name: vllm_server}"))
 
 
 def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path, order):
     poison = order[2][1]
     settings = config(
-        tmp_path / "run", "rollout.staleness=2", f"engine.options.poison={json.dumps(poison)}"
+        tmp_path / "run", "rollout.max_staleness=2", f"engine.options.poison={json.dumps(poison)}"
     )
     with training(settings) as trainer:
         trainer.step()
@@ -205,7 +209,7 @@ def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path
 
 
 def test_the_end_of_a_run_ends_the_threads(tmp_path):
-    settings = config(tmp_path / "run", "rollout.staleness=2", "engine.options.pause=0.2")
+    settings = config(tmp_path / "run", "rollout.max_staleness=2", "engine.options.pause=0.2")
     with pytest.raises(KeyboardInterrupt), training(settings) as trainer:
         trainer.ahead.fill(0, 0)
         raise KeyboardInterrupt
@@ -216,10 +220,10 @@ def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
     folder = tmp_path / "run"
     settings = config(
         folder,
-        "rollout.staleness=2",
+        "rollout.max_staleness=2",
         "engine.options.pause=0.02",
         "evaluation={every: 2, limit: 3, metric: reward}",
-        "checks={canary_every: 3, canary_prompts: 2, parity_every: 2}",
+        "checks={media_ablation_every: 3, media_ablation_prompts: 2, parity_every: 2}",
         "run.steps=4",
     )
     with training(settings) as trainer:
@@ -253,7 +257,7 @@ def stop_after(steps: int, how: str) -> type[Interrupt]:
 def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order, how, pause):
     folder = tmp_path / "run"
     settings = [
-        "rollout.staleness=2",
+        "rollout.max_staleness=2",
         f"engine.options.pause={pause}",
         "run.steps=8",
         "run.save_every=2",
@@ -277,7 +281,7 @@ def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order,
 def stopped(tmp_path_factory) -> Path:
     """The checkpoint after two steps of a run with η = 2; the two batches that wait are finished."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    settings = config(folder, "rollout.staleness=2")
+    settings = config(folder, "rollout.max_staleness=2")
     with training(settings) as trainer:
         for _ in range(2):
             trainer.step()
@@ -288,7 +292,7 @@ def stopped(tmp_path_factory) -> Path:
 
 def resumed(path: Path, tmp_path: Path, order: list[list[str]], staleness: int) -> tuple:
     """Reports of the steps 3 to 6 of a run that goes on from a checkpoint."""
-    settings = config(tmp_path / "on", f"rollout.staleness={staleness}")
+    settings = config(tmp_path / "on", f"rollout.max_staleness={staleness}")
     progress = checkpoint.read_progress(path)
     with ExitStack() as stack:
         trainer = build._trainer(settings, path, progress, stack)

@@ -40,7 +40,7 @@ def spans(rollouts):
 
 def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):  # noqa: F811
     """Also with an update that arrives while a batch is being written."""
-    settings = config(tmp_path / "run", "rollout.staleness=2", "rollout.max_tokens=300")
+    settings = config(tmp_path / "run", "rollout.max_staleness=2", "rollout.max_tokens=300")
     with training(settings) as trainer:
         trainer.policy.stop_ids = ()  # long enough to be met by an update
         weights, found = {}, []
@@ -80,7 +80,7 @@ def assert_each_token_is_by_its_version(policy, rollouts, weights):
 @pytest.mark.nightly
 def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, order):  # noqa: F811
     folder = tmp_path / "run"
-    more = ["rollout.staleness=2", "run.save_every=2", "rollout.max_tokens=60", "resume=auto"]
+    more = ["rollout.max_staleness=2", "run.save_every=2", "rollout.max_tokens=60", "resume=auto"]
 
     class AfterThree(Interrupt):
         looks = 0
@@ -123,7 +123,7 @@ def kill_a_server(folder, killed):
 
 def test_a_run_that_is_told_to_stop_at_once_leaves_no_process_behind(tmp_path):
     folder = tmp_path / "run"
-    arguments = [f"run.dir={folder}", *TINY, SERVER, "rollout.staleness=2", "run.steps=1000"]
+    arguments = [f"run.dir={folder}", *TINY, SERVER, "rollout.max_staleness=2", "run.steps=1000"]
     trainer = subprocess.Popen(
         [sys.executable, "-m", "vlmrl", "train", "quickstart", *arguments, "run.save_every=1000"],
         stdout=subprocess.DEVNULL,

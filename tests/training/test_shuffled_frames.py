@@ -85,7 +85,7 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     engine.start(policy)
 
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
-        draw = RolloutConfig(contrast=wanted, max_tokens=4)
+        draw = RolloutConfig(shuffled_group_size=wanted, max_tokens=4)
         return shuffled_frames.control_group(PromptBatch(prompts), policy, engine, draw, seed)
 
     control, again, other = made(seed=1), made(seed=1), made(seed=2)
@@ -129,12 +129,12 @@ def settings(rows: Path, weight: float, size: int) -> list[str]:
     return [
         f"data.train=[{{card: records, options: {{path: {rows}}}}}]",
         f"rewards=[{VARIED}, {bonus}]",
-        f"rollout={{prompts: 6, group_size: 3, max_tokens: 5, contrast: {size}}}",
+        f"rollout={{prompts: 6, group_size: 3, max_tokens: 5, shuffled_group_size: {size}}}",
         "run={steps: 2, threads: 1, report: false, rollouts_every: 1}",
         "tracking.tensorboard=false",
         "sft=null",
         "evaluation=null",
-        "checks={canary_every: 0, parity_every: 0}",
+        "checks={media_ablation_every: 0, parity_every: 0}",
     ]
 
 
@@ -178,7 +178,11 @@ def test_the_control_group_is_not_trained_on_and_its_bonus_is(rows: Path, tmp_pa
     assert weights(paid) != weights(without)
     for plain, with_control in zip(metric_lines(without), metric_lines(unpaid), strict=True):
         new = set(with_control) - set(plain)
-        assert {"contrast/ordered", "contrast/shuffled", "contrast/bonus_share"} <= new
+        assert {
+            "shuffled_frames/ordered",
+            "shuffled_frames/shuffled",
+            "shuffled_frames/bonus_share",
+        } <= new
         assert {k: with_control[k] for k in plain} == plain
     check_bonus(paid)
 
@@ -191,5 +195,10 @@ def test_several_processes_compare_as_one_does(rows: Path, tmp_path: Path) -> No
 
 
 def test_a_control_group_and_rollouts_ahead_are_refused_together() -> None:
-    with pytest.raises(UserError, match="rollout: contrast compares two groups by the same"):
-        load("quickstart", ["rollout.contrast=4", "rollout.staleness=1", "engine=vllm_server"])
+    with pytest.raises(
+        UserError, match="rollout: shuffled_group_size compares two groups of the same"
+    ):
+        load(
+            "quickstart",
+            ["rollout.shuffled_group_size=4", "rollout.max_staleness=1", "engine=vllm_server"],
+        )

@@ -233,14 +233,14 @@ def evaluated(model: Policy, batches: list[PromptBatch], **plan: Any) -> evaluat
     engine = Hf()
     engine.start(model)
     with scorer() as judge:
-        settings = EvaluationConfig(bootstrap=100, **plan)
+        settings = EvaluationConfig(bootstrap_resamples=100, **plan)
         return evaluation.evaluate(iter(batches), engine, judge, settings, 40, policy=model)
 
 
 def test_the_gain_is_the_mean_of_the_differences(direct: Policy, tmp_path: Path) -> None:
     whole = batch_of(direct, 5)
     batches = [PromptBatch(whole.prompts[:3]), PromptBatch(whole.prompts[3:])]
-    found = evaluated(direct, batches, forced=True, samples=2)
+    found = evaluated(direct, batches, force_thinking=True, samples=2)
     numbers, intervals = found.result["metrics"], found.result["intervals"]
     assert numbers.keys() == intervals.keys()
     by_draw: dict[str, list[float]] = {}
@@ -269,20 +269,20 @@ def test_the_gain_is_the_mean_of_the_differences(direct: Policy, tmp_path: Path)
 def test_forcing_changes_nothing_else(fresh: Policy) -> None:
     batches = [batch_of(fresh, 2), batch_of(fresh, 3)]
     plain = evaluated(fresh, batches, samples=2).result["metrics"]
-    more = evaluated(fresh, batches, samples=2, forced=True).result["metrics"]
+    more = evaluated(fresh, batches, samples=2, force_thinking=True).result["metrics"]
     assert plain.items() <= more.items()
     assert {key.split("/")[0] for key in more.keys() - plain.keys()} == {"forced"}
 
 
 def test_only_prompts_that_begin_with_a_thought_are_forced(fresh: Policy) -> None:
     mixed = PromptBatch((asked(fresh, 0, "answer_only"), asked(fresh, 1), asked(fresh, 2, "none")))
-    found = evaluated(fresh, [mixed], forced=True)
+    found = evaluated(fresh, [mixed], force_thinking=True)
     ids = {
         drawn: [p.sample.id for p in rollouts.batch.prompts] for drawn, rollouts, _ in found.scored
     }
     assert ids == {"greedy": ["0", "1", "2"], "forced_think": ["1"], "forced_direct": ["1"]}
-    with pytest.raises(UserError, match="no template of these sources begins with a thought"):
-        evaluated(fresh, [batch_of(fresh, 2, "caption_think_answer")], forced=True)
+    with pytest.raises(UserError, match="no source's template begins with a thought"):
+        evaluated(fresh, [batch_of(fresh, 2, "caption_think_answer")], force_thinking=True)
 
 
 # -------------------------------------------------------------------------------------- the whole
@@ -306,8 +306,8 @@ def test_sentences_name_what_is_drawn_and_leave_the_task_alone() -> None:
 
 
 REDUCED = """run.steps=2 run.threads=1 run.report=true tracking.tensorboard=false sft.max_steps=6
-sft.check_from=100 sft.decay_steps=1 sft.batch=4 rollout.prompts=4 rollout.group_size=4
-evaluation.limit=6 evaluation.every=2 evaluation.batch=4"""
+sft.validate_from=100 sft.decay_steps=1 sft.batch_size=4 rollout.prompts=4 rollout.group_size=4
+evaluation.limit=6 evaluation.every=2 evaluation.batch_size=4"""
 
 
 @pytest.fixture(scope="module")
@@ -350,7 +350,7 @@ def test_vlmrl_eval_forces_too(
     folder, command = ran
     out = folder.parent / "eval"
     asked = ["eval", str(folder), "--data", "shapes:test", "--limit", "5", "--out", str(out)]
-    assert command(*asked, "--forced") == 0
+    assert command(*asked, "--force-thinking") == 0
     assert "forced/gain/box_iou" in capsys.readouterr().out
     rows = [json.loads(line) for line in (out / "evaluation.jsonl").read_text().splitlines()]
     texts = {how: [r for r in rows if r["drawn"] == how] for how in ("forced_direct", "greedy")}

@@ -61,14 +61,14 @@ class Algorithm(Objective, Protocol):
 
     kl: float
     """Weight of the divergence from the reference; 0 means no reference is made or asked."""
-    refill: int
+    dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
         """Rewards after shaping by lengths (overlong punishment); most return them unchanged."""
 
     def keep(self, rewards: Rewards) -> torch.Tensor:
-        """Which groups are worth training on, bool [P]; asked only if `refill` > 0."""
+        """Which groups are worth training on, bool [P]; asked only if `dynamic_sampling_batches` > 0."""
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
         """Advantages [P, G]; invalid rollouts take no part in any statistic and get 0."""

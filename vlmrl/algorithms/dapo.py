@@ -18,11 +18,11 @@ from vlmrl.schema import Rewards, Rollouts
 
 @dataclass(frozen=True, slots=True)
 class Dapo(Grpo):
-    """Decoupled clip and dynamic sampling policy optimisation. Example: Dapo(refill=3)."""
+    """Decoupled clip and dynamic sampling policy optimisation. Example: Dapo(dynamic_sampling_batches=3)."""
 
     clip_high: float = 0.28
     aggregation: Aggregation = "token"
-    refill: int = 9
+    dynamic_sampling_batches: int = 9
     overlong_share: float = 0.2
     """Punish completions in this last share of the token limit (paper: 4096 of 20480); 0: off."""
 

@@ -3,7 +3,7 @@
 Source: Chu et al. 2025, arXiv 2504.02546: loss -A * log-prob, A = alpha * (r - mean) / F_norm with
 F_norm = 1, and alpha = B / (B - M) for M uniform groups among B, which only dilute the gradient.
 The paper averages over tokens; its multimodal code over completions (`aggregation: sequence`).
-Differs: its threshold for drawing more batches is `refill`, which asks for a full batch.
+Differs: its threshold for drawing more batches is `dynamic_sampling_batches`, which asks for a full batch.
 """
 
 from __future__ import annotations

@@ -47,14 +47,16 @@ class Recipe:
     gradient times A log-prob."""
     importance_cap: float = 2.0
     """Bound of that weight, which is 1 when the engine is exact and its weights are the trainer's."""
-    refill: int = 0
+    dynamic_sampling_batches: int = 0
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def __post_init__(self) -> None:
         if self.kl < 0:
             raise ValueError(f"kl must be at least 0, found {self.kl}")
-        if self.refill < 0:
-            raise ValueError(f"refill must be at least 0, found {self.refill}")
+        if self.dynamic_sampling_batches < 0:
+            raise ValueError(
+                f"dynamic_sampling_batches must be at least 0, found {self.dynamic_sampling_batches}"
+            )
         if self.importance_cap <= 0:
             raise ValueError(f"importance_cap must be positive, found {self.importance_cap}")
 
@@ -69,8 +71,8 @@ class Recipe:
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
         """Advantages [P, G]; uniform groups and invalid rollouts get 0.
 
-        A uniform group stays in the denominators, except under dynamic sampling (`refill` > 0),
-        where the batch consists of informative groups only.
+        A uniform group stays in the denominators, except under dynamic sampling
+        (`dynamic_sampling_batches` > 0), where the batch consists of informative groups only.
         """
         total, valid = rewards.total, rewards.valid
         if not torch.isfinite(total[valid]).all():
@@ -83,7 +85,7 @@ class Recipe:
         weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
         return Advantages(
             values=values.masked_fill(uniform[:, None], 0.0),
-            kept=valid & ~uniform[:, None] if self.refill else valid,
+            kept=valid & ~uniform[:, None] if self.dynamic_sampling_batches else valid,
             weights=weights[:, None].repeat(1, total.shape[1]),
             metrics=_uniform_shares(uniform, [s.source for s in samples]),
         )

@@ -91,7 +91,7 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
-    require_concurrent(engine, config.engine.name, config.rollout.staleness)
+    require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
     refuse_together(config, engine)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
@@ -144,9 +144,9 @@ def refuse_together(config: Config, engine: Engine) -> None:
             f"engine {config.engine.name!r} works in one process, and there are {world}; use 'hf' "
             "or 'vllm_server'"
         )
-    if world > 1 and config.rollout.staleness:
+    if world > 1 and config.rollout.max_staleness:
         raise UserError(
-            f"rollout.staleness is {config.rollout.staleness}, but there are {world} processes, and "
+            f"rollout.max_staleness is {config.rollout.max_staleness}, but there are {world} processes, and "
             "rollouts ahead of the trainer work in one only; use 0"
         )
     sharded = world > 1 and config.distributed.strategy == "fsdp2"
@@ -176,14 +176,14 @@ def _cold_start(
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
-    with _loader(config, sources, policy, settings.batch, quarantine) as loader:
+    with _loader(config, sources, policy, settings.batch_size, quarantine) as loader:
         if start:
             checkpoint.restore(start, policy, progress)
             loader.restore(progress.loader)
 
         def save(stage: sft.Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
-            checkpoint.save(config.folder, policy, state, config.run.keep, None)
+            checkpoint.save(config.folder, policy, state, config.run.keep_checkpoints, None)
 
         with trainer.timers("sft"):
             stage = sft.cold_start(
@@ -195,7 +195,7 @@ def _cold_start(
                 report=trainer.tracker.sft_step,
                 save=save,
                 interrupt=interrupt,
-                micro_tokens=config.optimizer.micro_tokens,
+                micro_tokens=config.optimizer.micro_batch_tokens,
                 seed=config.run.seed,
             )
         if stage.done(settings):
@@ -230,7 +230,7 @@ def _validator(trainer: Trainer) -> Callable[[], float]:
     ]
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [opened(config, s) for s in limited] if settings.stop_at is not None else []
-    plan = EvaluationConfig(bootstrap=100)
+    plan = EvaluationConfig(bootstrap_resamples=100)
     quarantine = trainer.loader.quarantine
     batches = _batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 
@@ -261,9 +261,9 @@ def load(config: Config, start: Path | None, sources: Sequence[Source]) -> Loade
     if model.build is not None:
         corpus = [text for card in _cards(config, sources) for text in card.corpus()]
     loaded = load_model(model, corpus, config.run.seed)
-    if config.data.video.sound and not loaded.family.hears_videos:
+    if config.data.video.audio and not loaded.family.hears_videos:
         kind = loaded.family.model_types[0]
-        raise UserError(f"data.video.sound is true, but {kind} does not hear videos")
+        raise UserError(f"data.video.audio is true, but {kind} does not hear videos")
     return loaded
 
 
@@ -275,13 +275,13 @@ def _cards(config: Config, sources: Sequence[Source]) -> list[Any]:
 def opened(config: Config, source: SourceConfig) -> Source:
     """The source of a config, under its rules of where media may lie."""
     data = config.data
-    return open_source(source, data.root, data.allow_urls, reading_of(data))
+    return open_source(source, data.media_root, data.allow_urls, reading_of(data))
 
 
 def with_sound(sources: Sequence[Source], family: Family) -> list[Source]:
-    """The sources, their videos with sound if the family hears it and `data.video.sound` allows it."""
+    """The sources, their videos with sound if the family hears it and `data.video.audio` allows it."""
     readings = [source.reading for source in sources]
-    heard = [family.hears_videos and reading.video.sound is not False for reading in readings]
+    heard = [family.hears_videos and reading.video.audio is not False for reading in readings]
     made = zip(sources, readings, heard, strict=True)
     return [replace(source, reading=replace(reading, sound=h)) for source, reading, h in made]
 
@@ -362,8 +362,8 @@ def media_prompts(
     """The prompts that `monitoring.run_checks` asks again and again: the first of each source with media."""
     prompts: list[Prompt] = []
     for number, source in enumerate(sources, start=1):
-        wanted = config.checks.canary_prompts * number // len(sources) - len(prompts)
-        first = replace(source, rows=source.rows[: 4 * config.checks.canary_prompts])
+        wanted = config.checks.media_ablation_prompts * number // len(sources) - len(prompts)
+        first = replace(source, rows=source.rows[: 4 * config.checks.media_ablation_prompts])
         batches = _batches(config, [first], policy, None, quarantine)()
         shown = (p for batch in batches for p in batch.prompts if p.media)
         prompts += itertools.islice(shown, wanted)
@@ -389,7 +389,7 @@ def _batches(
     """Fresh batches of held-out prompts, each time it is called; shared, of this rank's share."""
     sources = with_sound(sources, policy.family)
     make = prompt_maker(policy, instructed(config))
-    size = plan.batch if plan else 1
+    size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(
         sources,

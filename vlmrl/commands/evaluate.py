@@ -36,10 +36,10 @@ def evaluate_model(
     data: str,
     *,
     samples: int = 0,
-    forced: bool = False,
+    force_thinking: bool = False,
     out: Path | None = None,
     limit: int | None = None,
-    batch: int = 32,
+    batch_size: int = 32,
     max_tokens: int | None = None,
     rewards: Sequence[RewardConfig] = (),
     options: dict[str, Any] | None = None,
@@ -58,7 +58,7 @@ def evaluate_model(
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
-    plan = EvaluationConfig(samples=samples, batch=batch, forced=forced)
+    plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
@@ -71,7 +71,7 @@ def evaluate_model(
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = prompt_maker(policy, {source.label: source.instruct})
-        batches = eval_batches(sources, make, plan.batch, quarantine=quarantine)
+        batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
         found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
     manifest = {
         "model": model,

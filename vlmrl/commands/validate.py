@@ -28,9 +28,9 @@ def validate(config: Config) -> None:
     if config.model.build:
         plugins.check("family", config.model.build.family)
     _try("engine", config.engine)
-    if config.rollout.staleness:
+    if config.rollout.max_staleness:
         name = config.engine.name
-        require_concurrent(plugins.load("engine", name), name, config.rollout.staleness)
+        require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
     _try("algorithm", config.algorithm)
 
 

@@ -18,10 +18,10 @@ class VideoConfig(Section):
     """Of one frame; a larger one is made smaller."""
     total_pixels: int = Field(24576 * 28 * 28, ge=1)
     """Of all frames of a video together, two frames counting as one (they share their tokens)."""
-    factor: int = Field(28, ge=1)
+    size_divisor: int = Field(28, ge=1)
     """Sides of frames that are made smaller become multiples of it: patch size times merge size of
     the model (28; Qwen3-VL: 32)."""
-    sound: bool | None = None
+    audio: bool | None = None
     """Whether the model hears the videos' own sound; absent: if its family can (Qwen2.5-Omni)."""
 
     @model_validator(mode="after")
@@ -34,7 +34,7 @@ class VideoConfig(Section):
 class AudioConfig(Section):
     """How recordings are read."""
 
-    rate: int = Field(16000, ge=1)
+    sampling_rate: int = Field(16000, ge=1)
     """Samples a second that recordings are resampled to; what the model family was trained with."""
-    max_seconds: float = Field(30.0, gt=0)
+    max_duration_s: float = Field(30.0, gt=0)
     """A longer recording is refused, never cut."""

@@ -32,7 +32,7 @@ class RunConfig(Section):
     threads: int | None = Field(None, ge=1)
     """CPU threads of torch; absent: torch's own choice."""
     save_every: int = Field(50, ge=1)
-    keep: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(2, ge=1)
     """How many recent checkpoints to keep; the best one is kept besides."""
     rollouts_every: int = Field(10, ge=1)
     """Write rollouts/step-N.jsonl every N steps (first and last always)."""
@@ -111,7 +111,7 @@ class RewardConfig(Named):
     gate: bool = False
     """combine: gate: this component must be positive, else the whole reward is 0."""
     options: dict[str, Any] = Field(default_factory=dict)
-    deadline: float | None = Field(None, gt=0)
+    timeout_s: float | None = Field(None, gt=0)
     """Seconds for one call; set: calls run in a pool of killable processes."""
 
     @property
@@ -172,13 +172,13 @@ class DataConfig(Section):
     quarantine_limit: float = Field(0.05, ge=0, le=1)
     """Stop when more than this share of the rows seen (after the first 20) is bad."""
     allow_urls: bool = False
-    root: str | None = None
+    media_root: str | None = None
     """Media paths must stay inside this folder; absent: the data file's folder."""
     video: VideoConfig = VideoConfig()
     """Which frames are taken of videos."""
     audio: AudioConfig = AudioConfig()
     """How recordings are read."""
-    decode_seconds: float = Field(120.0, gt=0)
+    decode_timeout_s: float = Field(120.0, gt=0)
     """A row whose media take longer to decode is bad."""
     decode_memory_mb: int = Field(1024, ge=64)
     """A row whose videos and recordings take more memory to decode, MiB, is bad."""
@@ -201,15 +201,15 @@ class EvaluationConfig(Section):
     samples: int = Field(0, ge=0)
     """Completions per prompt at temperature 1, besides the greedy one; pass@k is of these."""
     limit: int | None = Field(None, ge=1)
-    batch: int = Field(32, ge=1)
-    forced: bool = False
+    batch_size: int = Field(32, ge=1)
+    force_thinking: bool = False
     """Also answer every question twice more, greedily, forced to think and forced not to. Only
     where the template begins with a thought."""
     metric: str = "reward"
     """Best checkpoint by this: `reward`, a verifier's name, or `<source>/<verifier>`."""
-    pass_at: float = 0.5
+    pass_threshold: float = 0.5
     """A sample passes (pass@k) when its `metric` reaches this."""
-    bootstrap: int = Field(1000, ge=100)
+    bootstrap_resamples: int = Field(1000, ge=100)
 
 
 class SftConfig(Section):
@@ -218,14 +218,14 @@ class SftConfig(Section):
     sources: list[SourceConfig] = []
     """Absent: the training sources."""
     max_steps: int = Field(600, ge=1)
-    batch: int = Field(32, ge=1)
+    batch_size: int = Field(32, ge=1)
     lr: float = Field(3e-3, gt=0)
     warmup_steps: int = Field(50, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     thought_dropout: float = Field(0.0, ge=0, le=1)
     """Share of demonstrations whose thought is replaced by an empty one."""
-    check_every: int = Field(25, ge=1)
-    check_from: int = Field(100, ge=0)
+    validate_every: int = Field(25, ge=1)
+    validate_from: int = Field(100, ge=0)
     stop_metric: str = "reward"
     stop_at: float | None = None
     """Stop when the metric of the validation sources reaches this; absent: run max_steps."""
@@ -245,14 +245,14 @@ class OptimizerConfig(Section):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    clip_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
     warmup_steps: int = Field(0, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    updates: int = Field(1, ge=1)
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    minibatches: int = Field(1, ge=1)
     """Optimizer updates per batch of rollouts (groups are split among them); 1 is on-policy."""
     epochs: int = Field(1, ge=1)
     """Passes over each batch of rollouts."""
-    micro_tokens: int = Field(16384, ge=1)
+    micro_batch_tokens: int = Field(16384, ge=1)
     """Tokens per forward, prompt copies and padding included; whole groups go together."""
     shared_forward: Literal["auto", "on", "low_memory", "off"] = "auto"
     """Compute the prompt of a group once. `auto`: where it pays and the model family allows it.
@@ -271,13 +271,13 @@ class ChecksConfig(Section):
     """Largest mean difference in nats; a larger one stops the run. Absent: by `model.dtype`."""
     parity_exact: bool = False
     """Also compare engines that are exact by construction (`hf`)."""
-    canary_every: int = Field(50, ge=0)
+    media_ablation_every: int = Field(50, ge=0)
     """Blank and swap the media of a few prompts at the start and every N steps; 0: never."""
-    canary_prompts: int = Field(8, ge=2)
-    canary_floor: float | None = Field(0.01, ge=0)
+    media_ablation_prompts: int = Field(8, ge=2)
+    media_ablation_min_drop: float | None = Field(0.01, ge=0)
     """Warn when a change of media costs the model's own answers less than this many nats a
     token; absent: never."""
-    canary_stop: bool = False
+    media_ablation_stop: bool = False
     """Stop the run instead of warning."""
 
 
@@ -338,10 +338,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _groups_stay_whole(self) -> Config:
-        if self.rollout.prompts % self.optimizer.updates:
+        if self.rollout.prompts % self.optimizer.minibatches:
             raise ValueError(
-                f"rollout.prompts ({self.rollout.prompts}) must be a multiple of optimizer.updates "
-                f"({self.optimizer.updates}): groups are never split"
+                f"rollout.prompts ({self.rollout.prompts}) must be a multiple of optimizer.minibatches "
+                f"({self.optimizer.minibatches}): groups are never split"
             )
         return self
 

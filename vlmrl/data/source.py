@@ -59,8 +59,8 @@ class Source:
 
 def reading_of(data: DataConfig) -> Reading:
     """How a config wants videos and recordings read."""
-    limits = (data.decode_seconds, data.decode_memory_mb)
-    return Reading(data.video, data.audio, *limits, sound=bool(data.video.sound))
+    limits = (data.decode_timeout_s, data.decode_memory_mb)
+    return Reading(data.video, data.audio, *limits, sound=bool(data.video.audio))
 
 
 def open_source(
@@ -69,7 +69,7 @@ def open_source(
     allow_urls: bool = False,
     reading: Reading | None = None,
 ) -> Source:
-    """The source that a config describes; `root` (`data.root`) overrides the card's media folder.
+    """The source that a config describes; `root` (`data.media_root`) overrides the card's media folder.
 
     Raises:
         UserError: no such card, option, file or split, or no row in it.
@@ -136,7 +136,7 @@ def open_config(settings: Config) -> list[Source]:
         held_out = plan.sources or [s.model_copy(update={"split": "test"}) for s in data.train]
     reading = reading_of(data)
     sources = [*data.train, *held_out]
-    return [open_source(s, data.root, data.allow_urls, reading) for s in sources]
+    return [open_source(s, data.media_root, data.allow_urls, reading) for s in sources]
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:

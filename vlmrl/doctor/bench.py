@@ -54,9 +54,9 @@ class Bench:
 
     @property
     def shown(self) -> list[Prompt]:
-        """The first prompts with media, as many as the canary takes."""
+        """The first prompts with media, as many as the media ablation takes."""
         with_media = [prompt for prompt in self.prompts if prompt.media]
-        return with_media[: self.config.checks.canary_prompts]
+        return with_media[: self.config.checks.media_ablation_prompts]
 
 
 def build(config: Config, stack: ExitStack) -> Bench:

@@ -37,8 +37,10 @@ def media(bench: Bench) -> Iterator[Finding]:
         return
     limit = bench.config.rollout.max_tokens
     found = reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
-    drops = ", ".join(f"{k.removeprefix('canary/')} {v:.3g}" for k, v in found.metrics().items())
-    floor = bench.config.checks.canary_floor
+    drops = ", ".join(
+        f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in found.metrics().items()
+    )
+    floor = bench.config.checks.media_ablation_min_drop
     complaint = found.complaint(BLIND) or (found.complaint(floor) if floor is not None else None)
     if complaint is None:
         yield Finding("ok", "media", f"the model looks: {drops}")
@@ -162,7 +164,7 @@ def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
         rollouts,
         advantages,
         updates=1,
-        micro_tokens=config.optimizer.micro_tokens,
+        micro_tokens=config.optimizer.micro_batch_tokens,
         max_tokens=config.rollout.max_tokens,
     )
     if bench.algorithm.kl:

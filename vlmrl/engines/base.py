@@ -86,6 +86,6 @@ def require_concurrent(engine: Any, name: str, staleness: int) -> None:
     """
     if staleness > 0 and not getattr(engine, "concurrent", False):
         raise UserError(
-            f"rollout.staleness is {staleness}, but engine {name!r} cannot generate while the "
-            "policy trains: use engine vllm_server, or rollout.staleness 0"
+            f"rollout.max_staleness is {staleness}, but engine {name!r} cannot generate while the "
+            "policy trains: use engine vllm_server, or rollout.max_staleness 0"
         )

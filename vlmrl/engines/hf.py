@@ -27,9 +27,9 @@ SHRINK = 0.75
 
 @dataclass
 class Hf:
-    """In the trainer's own process, with its own weights. `max_rows`: completions decoded at a time."""
+    """In the trainer's own process, with its own weights. `max_num_seqs`: completions decoded at a time."""
 
-    max_rows: int = 512
+    max_num_seqs: int = 512
     exact: ClassVar[bool] = True
     concurrent: ClassVar[bool] = False
     every_rank: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class Hf:
         assert self._policy is not None, "engine.start was not called"
         policy: Policy = self._policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
-        per_pass = max(1, self.max_rows // sampling.n)
+        per_pass = max(1, self.max_num_seqs // sampling.n)
         groups: list[tuple[Completion, ...]] = []
         with policy.generating():
             for at in range(0, len(batch), per_pass):

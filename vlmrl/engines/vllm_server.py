@@ -53,22 +53,22 @@ log = logging.getLogger(__name__)
 class VllmServer(VllmOptions):
     """vLLM servers, started here or found running.
 
-    `servers`: how many to start. `devices`: what each of them sees (CUDA_VISIBLE_DEVICES), one
+    `num_servers`: how many to start. `devices`: what each of them sees (CUDA_VISIBLE_DEVICES), one
     entry a server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
     servers that run already (`python -m vlmrl.engines.serve`), instead of starting any; their token
     is read from VLMRL_SERVER_TOKEN. `transfer`: how weights get there; file needs servers on this
-    machine. `address`: by which servers reach this machine (gloo, nccl). `start_timeout`,
-    `sync_timeout`: seconds until a server must be ready, and for each part of a weight update;
-    `timeout` is for the completions of one batch. More options: see `VllmOptions`.
+    machine. `transfer_address`: by which servers reach this machine (gloo, nccl). `start_timeout_s`,
+    `sync_timeout_s`: seconds until a server must be ready, and for each part of a weight update;
+    `generate_timeout_s` is for the completions of one batch. More options: see `VllmOptions`.
     """
 
-    servers: int = 1
+    num_servers: int = 1
     devices: list[str] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
     transfer: Name = "file"
-    address: str = "127.0.0.1"
-    start_timeout: float = 600.0
-    sync_timeout: float = 300.0
+    transfer_address: str = "127.0.0.1"
+    start_timeout_s: float = 600.0
+    sync_timeout_s: float = 300.0
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
@@ -82,12 +82,14 @@ class VllmServer(VllmOptions):
     _jobs: list[Job] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.urls and (self.devices or self.servers != 1):
+        if self.urls and (self.devices or self.num_servers != 1):
             raise ValueError("give either urls, or servers or devices to start")
-        if self.devices and self.servers not in (1, len(self.devices)):
-            raise ValueError(f"servers is {self.servers}, but devices has {len(self.devices)}")
-        if self.servers < 1:
-            raise ValueError(f"servers must be at least 1 (found {self.servers})")
+        if self.devices and self.num_servers not in (1, len(self.devices)):
+            raise ValueError(
+                f"num_servers is {self.num_servers}, but devices has {len(self.devices)}"
+            )
+        if self.num_servers < 1:
+            raise ValueError(f"num_servers must be at least 1 (found {self.num_servers})")
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")
@@ -123,9 +125,9 @@ class VllmServer(VllmOptions):
         atexit.register(self.close)
         self._folder = scratch(2 * size)
         folder = Path(self._folder.name)
-        self._transfer = transfer(self.transfer, folder, self.address, self.sync_timeout)
-        places = self.urls or ["not started"] * (len(self.devices) or self.servers)
-        self._servers = [Server(url, token, self.sync_timeout) for url in places]
+        self._transfer = transfer(self.transfer, folder, self.transfer_address, self.sync_timeout_s)
+        places = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
+        self._servers = [Server(url, token, self.sync_timeout_s) for url in places]
 
     def sync(self, policy: Policy) -> None:
         """Give all servers the policy's weights; what they are writing meanwhile is paused.
@@ -152,7 +154,7 @@ class VllmServer(VllmOptions):
 
         Raises:
             UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
-                or it was lost more than `restarts` times.
+                or it was lost more than `max_restarts` times.
         """
         assert self._servers, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
@@ -197,7 +199,7 @@ class VllmServer(VllmOptions):
     def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
         """See `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
         stays, generating = super().memory(policy, capacity)
-        here = 0 if self.urls or self.devices else self.servers
+        here = 0 if self.urls or self.devices else self.num_servers
         return here * stays, here * generating
 
     # -------------------------------------------------------------------------------------- servers
@@ -216,23 +218,23 @@ class VllmServer(VllmOptions):
         if distributed.is_main():
             return
         self._version = version
-        self._servers = [Server(url, token, self.sync_timeout) for url, token in found]
+        self._servers = [Server(url, token, self.sync_timeout_s) for url, token in found]
         for server in self._servers:
             server.ready = True
 
     def _bring_up(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Until every server runs and holds the last weights; `restarts` tries after the first.
+        """Until every server runs and holds the last weights; `max_restarts` tries after the first.
 
         `weights`: the policy's, if they are at hand.
         """
         with self._lock:
-            for _ in range(self.restarts + 1):
+            for _ in range(self.max_restarts + 1):
                 down = [server for server in self._servers if not server.ready]
                 if not down:
                     return
                 faults = self._launch(down, weights)
             if faults:
-                raise UserError(f"gave up after {self.restarts + 1} tries: {faults[0]}")
+                raise UserError(f"gave up after {self.max_restarts + 1} tries: {faults[0]}")
 
     def _launch(
         self, down: Sequence[Server], weights: Mapping[str, torch.Tensor] | None
@@ -268,7 +270,7 @@ class VllmServer(VllmOptions):
     def _begin(self, server: Server) -> None:
         """From launched, or from anywhere with a server elsewhere, to ready."""
         server.life += 1
-        server.wait_until_healthy(self.start_timeout)
+        server.wait_until_healthy(self.start_timeout_s)
         _same_model(server, self._policy, self.length_limit(self._policy), self._transfer.backend)
         server.rpc("abandon_update", stage="start")
         self._transfer.open(server)
@@ -319,7 +321,7 @@ class VllmServer(VllmOptions):
 
     def _round(self, job: Job, finished: Finished | None) -> None:
         """Ask the servers that are ready until nothing waits, or none is ready any more."""
-        job.deadline = time.monotonic() + self.timeout
+        job.deadline = time.monotonic() + self.generate_timeout_s
         servers = [server for server in self._servers if server.ready]
         if not servers:
             return  # they are being given new weights: `_bring_up` waits for that
@@ -353,7 +355,7 @@ class VllmServer(VllmOptions):
                     self._give_up(job, _final(fault))
                     return
                 log.warning("asked for again: %s", fault)
-                job.lost(number, fault, self.restarts)
+                job.lost(number, fault, self.max_restarts)
             except UserError as error:
                 self._give_up(job, error)
 

@@ -185,7 +185,7 @@ def confined(path: str, root: str | None) -> Path:
         MediaError: it lies elsewhere (or there is no root); names the file and the root.
     """
     if root is None:
-        raise MediaError(f"{path}: no folder for media is known; set data.root")
+        raise MediaError(f"{path}: no folder for media is known; set data.media_root")
     try:
         real, home = Path(path).resolve(), Path(root).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links

@@ -259,14 +259,14 @@ def _check_length(
         raise _Silent(
             f"{media.name}: ends at {total / rate:g} s, before the part from {media.start:g} s"
         )
-    if end - first > config.max_seconds * rate:
+    if end - first > config.max_duration_s * rate:
         raise _too_long(media, f"{(end - first) / rate:.2f} s", config)
 
 
 def _too_long(media: Media, length: str, config: AudioConfig) -> MediaError:
-    otherwise = "; data.video.sound: false leaves it out" if media.kind == "video" else ""
+    otherwise = "; data.video.audio: false leaves it out" if media.kind == "video" else ""
     return MediaError(
-        f"{media.name}: {length} of sound exceed data.audio.max_seconds ({config.max_seconds:g} s)"
+        f"{media.name}: {length} of sound exceed data.audio.max_duration_s ({config.max_duration_s:g} s)"
         f"{otherwise}"
     )
 
@@ -277,17 +277,17 @@ def _audio(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioC
     count = 0
     for block in blocks:
         count += len(block)
-        if count > config.max_seconds * rate + 1:
-            raise _too_long(media, f"more than {config.max_seconds:g} s", config)
+        if count > config.max_duration_s * rate + 1:
+            raise _too_long(media, f"more than {config.max_duration_s:g} s", config)
         parts.append(block)
     if not count:
         raise _Silent(f"{media.name}: holds no samples")
     samples = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if not np.isfinite(samples).all():
         raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")
-    if rate != config.rate:
-        samples = soxr.resample(samples, rate, config.rate)
-    missing = int(MIN_SECONDS * config.rate) - len(samples)
+    if rate != config.sampling_rate:
+        samples = soxr.resample(samples, rate, config.sampling_rate)
+    missing = int(MIN_SECONDS * config.sampling_rate) - len(samples)
     if missing > 0:
         samples = np.pad(samples, (0, missing))
-    return Audio(np.ascontiguousarray(samples, np.float32), config.rate)
+    return Audio(np.ascontiguousarray(samples, np.float32), config.sampling_rate)

@@ -217,7 +217,7 @@ def _decoded_bytes(job: Job[Any]) -> int:
     total = 0
     for medium in job.sample.media:
         if medium.kind == "audio" or (medium.kind == "video" and job.reading.sound):
-            total += int(4 * job.reading.audio.rate * job.reading.audio.max_seconds)
+            total += int(4 * job.reading.audio.sampling_rate * job.reading.audio.max_duration_s)
         if medium.kind == "video":
             video = job.reading.video
             total += 3 * min(video.max_frames * video.max_pixels, 2 * video.total_pixels)

@@ -112,7 +112,7 @@ def fitted(width: int, height: int, count: int, config: VideoConfig) -> tuple[in
     The budget of one frame is the smaller of `max_pixels` and two shares of `total_pixels`; smaller
     frames have sides that are multiples of `factor`.
     """
-    factor = config.factor
+    factor = config.size_divisor
     limit = max(min(config.max_pixels, config.total_pixels / count * FACTOR), factor**2)
     wide, high = (max(factor, round(side / factor) * factor) for side in (width, height))
     if wide * high <= limit:

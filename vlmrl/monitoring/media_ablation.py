@@ -52,10 +52,13 @@ class Reliance:
     def metrics(self) -> dict[str, float]:
         """The numbers there are, under the names of their curves."""
         named = {
-            "canary/blank_logprob_drop": self.blank_logprob_drop,
-            "canary/swap_logprob_drop": self.swap_logprob_drop,
-            "canary/blank_reward_drop": self.blank_reward_drop,
-            **{f"canary/blank_{kind}_logprob_drop": drop for kind, drop in self.kinds.items()},
+            "media_ablation/blank_logprob_drop": self.blank_logprob_drop,
+            "media_ablation/swap_logprob_drop": self.swap_logprob_drop,
+            "media_ablation/blank_reward_drop": self.blank_reward_drop,
+            **{
+                f"media_ablation/blank_{kind}_logprob_drop": drop
+                for kind, drop in self.kinds.items()
+            },
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -65,20 +68,20 @@ class Reliance:
             return (
                 "the model hardly looks: gray images and frames, or silence, instead of the real "
                 f"ones cost its own answers {self.blank_logprob_drop:.2g} nats a token "
-                f"(checks.canary_floor is {floor:g}); it guesses from the words, or its media do "
+                f"(checks.media_ablation_min_drop is {floor:g}); it guesses from the words, or its media do "
                 "not reach it"
             )
         for kind, drop in self.kinds.items():
             if drop < floor:
                 return (
                     f"the model hardly looks at its {NAMES[kind]}: blank ones cost its own answers "
-                    f"{drop:.2g} nats a token (checks.canary_floor is {floor:g}), and its other "
+                    f"{drop:.2g} nats a token (checks.media_ablation_min_drop is {floor:g}), and its other "
                     "media stay as they are; these do not reach it, or it does not need them"
                 )
         if self.swap_logprob_drop is not None and self.swap_logprob_drop < floor:
             return (
                 "the model does not tell its media apart: those of other prompts cost its own "
-                f"answers {self.swap_logprob_drop:.2g} nats a token (checks.canary_floor is "
+                f"answers {self.swap_logprob_drop:.2g} nats a token (checks.media_ablation_min_drop is "
                 f"{floor:g}); it may give one answer to all"
             )
         return None

@@ -30,10 +30,11 @@ LOWER = {
     "reference": "algorithm.options.kl=0, or model.lora (the base model is then the reference)",
     "gradients": "model.lora or model.freeze",
     "optimizer": "optimizer.name=adamw_8bit, model.lora or model.freeze",
-    "activations": "optimizer.micro_tokens, model.gradient_checkpointing=true, model.max_pixels",
-    "logits": "optimizer.micro_tokens",
-    "engine": "engine.options.gpu_memory_utilization or sleep=true, or vllm_server on another device",
-    "kv cache": "engine.options.max_rows, rollout.max_tokens, rollout.prompts",
+    "activations": "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, model.max_pixels",
+    "logits": "optimizer.micro_batch_tokens",
+    "engine": "engine.options.gpu_memory_utilization or enable_sleep_mode=true, or vllm_server on "
+    "another device",
+    "kv cache": "engine.options.max_num_seqs, rollout.max_tokens, rollout.prompts",
 }
 """What lowers each part, most effective first."""
 
@@ -90,7 +91,7 @@ def forecast(
     limit = config.rollout.max_tokens
     longest = len(prompt.encoded.ids) + limit
     completions = config.rollout.prompts * config.rollout.group_size
-    rows = max(1, min(config.optimizer.micro_tokens // longest, completions))
+    rows = max(1, min(config.optimizer.micro_batch_tokens // longest, completions))
     capacity = _capacity(policy.device)
     stays, generating = _engine(engine, policy, completions * longest, longest, capacity)
     low_memory = config.optimizer.shared_forward == "low_memory"
@@ -104,7 +105,7 @@ def forecast(
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
     }
-    several = low_memory or rows * config.optimizer.updates < completions
+    several = low_memory or rows * config.optimizer.minibatches < completions
     return Forecast(parts, capacity, several)
 
 
@@ -215,7 +216,7 @@ def _engine(
     """Bytes that the engine keeps, and those that it needs only while it generates `tokens`."""
     if isinstance(engine, VllmOptions):
         return engine.memory(policy, capacity)
-    most = getattr(engine, "max_rows", None)
+    most = getattr(engine, "max_num_seqs", None)
     cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
     return 0 if engine.exact else weight_bytes(policy), cached
 

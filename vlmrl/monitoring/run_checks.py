@@ -1,4 +1,4 @@
-"""What a run asks of itself now and then: parity of engine and trainer, and the blind canary."""
+"""What a run asks of itself now and then: parity of engine and trainer, and the media ablation."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Checks:
 
         Raises:
             UserError: the engine is not the trainer's twin, or the model does not look and
-                `checks.canary_stop` is set.
+                `checks.media_ablation_stop` is set.
         """
         found: dict[str, float] = {}
         if self._parity_due(done):
             found |= self._parity(done)
-            distributed.barrier()  # the canary may set another temperature for all ranks
-        if self.prompts and _due(done, self.config.canary_every):
-            found |= self._canary(done, progress)
+            distributed.barrier()  # the media ablation may set another temperature for all ranks
+        if self.prompts and _due(done, self.config.media_ablation_every):
+            found |= self._ablate_media(done, progress)
         return found
 
     def due(self, done: int) -> bool:
         """Whether anything is to be asked after `done` steps."""
-        canary = bool(self.prompts) and _due(done, self.config.canary_every)
-        return canary or self._parity_due(done)
+        ablation = bool(self.prompts) and _due(done, self.config.media_ablation_every)
+        return ablation or self._parity_due(done)
 
     def _parity_due(self, done: int) -> bool:
         every = self.config.parity_every
@@ -66,13 +66,13 @@ class Checks:
         found.require(allowed, f"parity after {done} steps")
         return found.metrics()
 
-    def _canary(self, done: int, progress: float) -> dict[str, float]:
+    def _ablate_media(self, done: int, progress: float) -> dict[str, float]:
         found = reliance(
             self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
         )
-        floor = self.config.canary_floor
+        floor = self.config.media_ablation_min_drop
         complaint = found.complaint(floor) if floor is not None else None
-        if complaint and self.config.canary_stop:
+        if complaint and self.config.media_ablation_stop:
             raise UserError(f"after {done} steps: {complaint}")
         if complaint:
             self.tell(f"after {done} steps: {complaint}")

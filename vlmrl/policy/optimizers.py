@@ -16,9 +16,9 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
     share = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
-    if config.schedule == "linear":
+    if config.lr_schedule == "linear":
         return config.lr * (1 - share)
-    if config.schedule == "cosine":
+    if config.lr_schedule == "cosine":
         return config.lr * 0.5 * (1 + math.cos(math.pi * share))
     return config.lr
 

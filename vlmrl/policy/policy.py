@@ -207,7 +207,7 @@ class Policy:
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
         """Train with this optimizer from now on."""
-        self.optimizer, self.clip_norm = optimizer, config.clip_norm
+        self.optimizer, self.max_grad_norm = optimizer, config.max_grad_norm
         if config.shared_forward in ("on", "low_memory") and not self._can_share:
             raise UserError(
                 f"optimizer.shared_forward: {config.shared_forward}, but this model family or its "
@@ -261,7 +261,7 @@ class Policy:
             self.sharded.forget_unused()
         else:
             distributed.sum_gradients(self.trainable)
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.trainable, self.clip_norm)
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.trainable, self.max_grad_norm)
         return (norm.full_tensor() if self.sharded else norm).item()
 
     def _fitting(self, batch: TrainBatch, work: Callable[[TrainBatch], _T]) -> _T:
@@ -278,7 +278,7 @@ class Policy:
                 if self.sharded:
                     raise UserError(
                         "out of memory: with distributed.strategy fsdp2 no rank can cut its "
-                        "micro-batches alone; lower optimizer.micro_tokens"
+                        "micro-batches alone; lower optimizer.micro_batch_tokens"
                     ) from error
                 if all(len(micro.group) == 1 for micro in batch.micro):
                     raise UserError(

@@ -56,7 +56,7 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     weight = scheduled(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
-    deadline = reward.deadline or (SLOW_DEADLINE if verifier.slow else None)
+    deadline = reward.timeout_s or (SLOW_DEADLINE if verifier.slow else None)
     return Component(reward.label, verifier, float(weight), reward.gate, spec, deadline)
 
 

@@ -16,13 +16,13 @@ Scored = tuple[Rollouts, Rewards]
 def refill(
     algorithm: Algorithm, rollouts: Rollouts, rewards: Rewards, another: Callable[[], Scored]
 ) -> tuple[Rollouts, Rewards, dict[str, float]]:
-    """P groups worth training on, drawn from at most `1 + algorithm.refill` batches.
+    """P groups worth training on, drawn from at most `1 + algorithm.dynamic_sampling_batches` batches.
 
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11. When the bound is reached the step goes on with
     fewer groups: `rollout/groups_short` says how many are missing, `rollout/batches` how many were drawn,
     `rollout/refused_share` which share of all drawn groups was uniform.
     """
-    if not algorithm.refill:
+    if not algorithm.dynamic_sampling_batches:
         return rollouts, rewards, {}
     wanted = rollouts.shape[0]
     chosen: list[Scored] = []
@@ -35,7 +35,7 @@ def refill(
         chosen.append(_groups(rollouts, rewards, kept))
         found += len(kept)
         cursor = rollouts.batch.cursor
-        if found == wanted or drawn > algorithm.refill:
+        if found == wanted or drawn > algorithm.dynamic_sampling_batches:
             break
         rollouts, rewards = another()
     metrics = {

@@ -73,16 +73,16 @@ def evaluate(
     all), `length` (tokens), the same behind `<source>/`, and those of `metrics.by_mode`; of the
     sampled completions behind `sampled/`. Each has a 95 % bootstrap interval, resampled by image
     where several prompts share one (they are not independent). `pass_at_k` is the chance that at
-    least one of k samples reaches `config.pass_at` in `config.metric`. With several ranks the
+    least one of k samples reaches `config.pass_threshold` in `config.metric`. With several ranks the
     batches are this rank's rows, dealt in turns, and every rank gets the result of all.
 
-    With `config.forced`, which needs the `policy`, every prompt whose template begins with a
+    With `config.force_thinking`, which needs the `policy`, every prompt whose template begins with a
     thought is also answered greedily when forced to think and when forced not to:
     `forced/think/...`, `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the
     mean over prompts of the difference think - direct.
 
     Raises:
-        UserError: `config.forced`, and no prompt can be forced.
+        UserError: `config.force_thinking`, and no prompt can be forced.
     """
     scored: list[tuple[str, Rollouts, Rewards]] = []
     answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
@@ -92,7 +92,7 @@ def evaluate(
         draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + apart + 2 * number + 1)
         draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
         draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
-        draws += _forced(engine, policy, batch, max_tokens) if config.forced else []
+        draws += _forced(engine, policy, batch, max_tokens) if config.force_thinking else []
         for drawn, rollouts in draws:
             rewards = scorer.score(rollouts, progress, whole=False)
             scored.append((drawn, rollouts, rewards))
@@ -102,13 +102,13 @@ def evaluate(
     passes = distributed.from_turns(passes)
     if not answered["greedy"]:
         raise ValueError("nothing to evaluate: no batch came")
-    if config.forced and not answered["forced_think"]:
-        raise UserError("evaluation.forced: no template of these sources begins with a thought")
+    if config.force_thinking and not answered["forced_think"]:
+        raise UserError("evaluation.force_thinking: no source's template begins with a thought")
     values = _columns(answered)
     result = {
         "step": step,
         "metrics": {key: _mean(pairs) for key, pairs in values.items()},
-        "intervals": {key: interval(pairs, config.bootstrap) for key, pairs in values.items()},
+        "intervals": {k: interval(v, config.bootstrap_resamples) for k, v in values.items()},
         "num_samples": len(values["reward"]),
         "pass_at_k": _pass_at_k(passes, config.samples) if passes else None,
     }
@@ -142,7 +142,7 @@ def _forced(
     engine: Engine, policy: Policy | None, batch: PromptBatch, max_tokens: int
 ) -> list[tuple[str, Rollouts]]:
     """Both forced answers to the prompts of a batch that can be forced."""
-    assert policy is not None, "config.forced needs the policy"
+    assert policy is not None, "config.force_thinking needs the policy"
     able = tuple(prompt for prompt in batch.prompts if forced_thinking.can_be_forced(prompt))
     return [
         (
@@ -203,7 +203,7 @@ def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]
         else:
             verdicts = (v[name] for v in group if name in v)
             scores = [v.score for v in verdicts if v.applies and v.score is not None]
-        counts.append((len(scores), sum(score >= config.pass_at for score in scores)))
+        counts.append((len(scores), sum(score >= config.pass_threshold for score in scores)))
     return counts
 
 

@@ -36,7 +36,7 @@ class Ahead:
     """
 
     def __init__(self, loader: Loader, engine: Engine, policy: Policy, config: Config) -> None:
-        self._staleness = config.rollout.staleness
+        self._staleness = config.rollout.max_staleness
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
         self._flights: deque[_Flight] = deque()
         self._saved: deque[Mapping[str, Any]] = deque()

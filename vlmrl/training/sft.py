@@ -96,8 +96,8 @@ def check(
     metric = None
     if (
         config.stop_at is not None
-        and stage.step >= config.check_from
-        and stage.step % config.check_every == 0
+        and stage.step >= config.validate_from
+        and stage.step % config.validate_every == 0
     ):
         metric = metric_now()
     reached = metric is not None and config.stop_at is not None and metric >= config.stop_at

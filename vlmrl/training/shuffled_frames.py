@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 def control_group(
     batch: PromptBatch, policy: Policy, engine: Engine, draw: RolloutConfig, seed: int
 ) -> Rollouts | None:
-    """`draw.contrast` completions for each prompt with a video, its frames shuffled; None: nothing to do.
+    """Completions for each prompt with a video, its frames shuffled; None: nothing to do.
 
-    The frames' order and the draws depend on `seed` and the batch alone.
+    There are `draw.shuffled_group_size` of them for each prompt. The frames' order and the
+    draws depend on `seed` and the batch alone.
     """
     asked = _with_videos(batch.prompts)
-    if not draw.contrast or not asked:
+    if not draw.shuffled_group_size or not asked:
         return None
     spoiled = tuple(_spoiled(batch.prompts[p], policy, seed_of(seed, p)) for p in asked)
     return rank_shards.generate(
-        engine, PromptBatch(spoiled), Sampling.of(draw, draw.contrast, seed)
+        engine, PromptBatch(spoiled), Sampling.of(draw, draw.shuffled_group_size, seed)
     )
 
 
@@ -66,8 +67,8 @@ def told(
 def metrics(rewards: Rewards) -> dict[str, float]:
     """What `temporal_contrast` found, over the groups that have a control group; empty: none has.
 
-    `contrast/ordered`, `contrast/shuffled`: share of correct completions; `contrast/bonus_share`: of
-    groups in which one got the bonus.
+    `shuffled_frames/ordered`, `shuffled_frames/shuffled`: share of correct completions;
+    `shuffled_frames/bonus_share`: of groups in which one got the bonus.
     """
     ordered, shuffled, paid = [], [], []
     for group in rewards.verdicts:
@@ -79,9 +80,9 @@ def metrics(rewards: Rewards) -> dict[str, float]:
     if not paid:
         return {}
     return {
-        "contrast/ordered": statistics.fmean(ordered),
-        "contrast/shuffled": statistics.fmean(shuffled),
-        "contrast/bonus_share": statistics.fmean(paid),
+        "shuffled_frames/ordered": statistics.fmean(ordered),
+        "shuffled_frames/shuffled": statistics.fmean(shuffled),
+        "shuffled_frames/bonus_share": statistics.fmean(paid),
     }
 
 

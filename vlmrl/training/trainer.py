@@ -115,7 +115,7 @@ class Trainer:
                 self.config.folder,
                 self.policy,
                 state,
-                self.config.run.keep,
+                self.config.run.keep_checkpoints,
                 self.best,
                 self.ahead.state,
             )
@@ -158,15 +158,15 @@ class Trainer:
         batches = pack(
             rollouts,
             advantages,
-            updates=cut.updates,
-            micro_tokens=cut.micro_tokens,
+            updates=cut.minibatches,
+            micro_tokens=cut.micro_batch_tokens,
             max_tokens=self.config.rollout.max_tokens,
             rank=distributed.rank(),
         )
         with self.timers("logprob"):
             if self.algorithm.kl:
                 batches = self.policy.with_reference(batches)
-            if cut.updates * cut.epochs > 1:
+            if cut.minibatches * cut.epochs > 1:
                 batches = self.policy.with_old(batches)
         return list(batches) * cut.epochs
 

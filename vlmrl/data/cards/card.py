@@ -47,7 +47,7 @@ class Card:
         raise TypeError(f"{type(self).__name__} must define to_sample")
 
     def media_root(self) -> str | None:
-        """The folder that media paths must stay inside, unless `data.root` names another."""
+        """The folder that media paths must stay inside, unless `data.media_root` names another."""
         return None
 
     def group(self, row: Mapping[str, Any]) -> str | None:

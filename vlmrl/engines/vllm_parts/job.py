@@ -101,7 +101,9 @@ def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: flo
     except Refused as error:
         raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
     except NoAnswer as fault:
-        raise EngineFault(f"{_stage(server)}: {fault} (engine option timeout)") from fault
+        raise EngineFault(
+            f"{_stage(server)}: {fault} (engine option generate_timeout_s)"
+        ) from fault
     try:
         return Answer(tuple(reply["prompt_token_ids"]), tuple(map(_written, reply["choices"])))
     except (KeyError, TypeError, ValueError) as error:

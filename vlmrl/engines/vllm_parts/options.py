@@ -35,8 +35,8 @@ class VllmOptions:
     time. `gpu_memory_utilization`: share of each GPU that vLLM may take. `kv_cache_gib`: size of
     the key-value cache; absent: what that share leaves, on a CPU 1. `block_size`: tokens of one
     cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy
-    merged into full weights, or as an adapter. `restarts`: how many times in a row a broken engine
-    is started again before the run stops. `timeout`: seconds for one call of generate.
+    merged into full weights, or as an adapter. `max_restarts`: how many times in a row a broken engine
+    is started again before the run stops. `generate_timeout_s`: seconds for one call of generate.
     """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -50,14 +50,14 @@ class VllmOptions:
     block_size: int | None = None
     enforce_eager: bool = False
     lora: Literal["merged", "adapter"] = "merged"
-    restarts: int = 2
-    timeout: float = 1800.0
+    max_restarts: int = 2
+    generate_timeout_s: float = 1800.0
 
     def check(self, policy: Policy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
         if self.max_videos and policy.family.unserved_videos:
             why = policy.family.unserved_videos
-            raise UserError(f"engine option max_clips: {why}; use engine: hf")
+            raise UserError(f"engine option max_videos: {why}; use engine: hf")
         lora = policy.config.lora
         if self.lora != "adapter":
             return
@@ -78,8 +78,8 @@ class VllmOptions:
         """Most media of one prompt, by option."""
         return {
             "max_images": self.max_images,
-            "max_recordings": self.max_audios,
-            "max_clips": self.max_videos,
+            "max_audios": self.max_audios,
+            "max_videos": self.max_videos,
         }
 
     def _media_limits(self, policy: Policy) -> dict[str, int]:

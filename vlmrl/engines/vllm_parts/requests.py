@@ -80,8 +80,8 @@ def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
     for prompt in batch.prompts:
         counts = {
             "max_images": len(prompt.images),
-            "max_recordings": sum(isinstance(m, Audio) for m in prompt.media),
-            "max_clips": sum(isinstance(m, Video) for m in prompt.media),
+            "max_audios": sum(isinstance(m, Audio) for m in prompt.media),
+            "max_videos": sum(isinstance(m, Video) for m in prompt.media),
         }
         for option, count in counts.items():
             if count > limits[option]:

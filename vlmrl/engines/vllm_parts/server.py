@@ -39,8 +39,8 @@ class NoAnswer(EngineFault):
 class Server:
     """Calls to one server, and the life of its process if it is a child."""
 
-    def __init__(self, url: str, token: str, sync_timeout: float) -> None:
-        self.url, self.token, self._sync_timeout = url, token, sync_timeout
+    def __init__(self, url: str, token: str, sync_timeout_s: float) -> None:
+        self.url, self.token, self._sync_timeout = url, token, sync_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
         self.ready = False
@@ -84,7 +84,7 @@ class Server:
                 if time.monotonic() > deadline:
                     raise EngineFault(
                         f"start: {self} was not ready after {timeout:g} s (engine option "
-                        f"start_timeout): {fault}"
+                        f"start_timeout_s): {fault}"
                     ) from fault
             time.sleep(0.2)
 

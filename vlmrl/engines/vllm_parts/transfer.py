@@ -229,7 +229,7 @@ def _listener(address: str) -> socket.socket:
         return socket.create_server((address, 0))
     except OSError as error:
         raise UserError(
-            f"engine option address: this machine cannot listen on {address!r}: {error}"
+            f"engine option transfer_address: this machine cannot listen on {address!r}: {error}"
         ) from error
 
 

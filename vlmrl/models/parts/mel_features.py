@@ -25,7 +25,7 @@ def mel_features(extractor: Any, audios: Sequence[Audio], whole: bool) -> dict[s
         if audio.rate != extractor.sampling_rate:
             raise UserError(
                 f"a recording at {audio.rate} Hz for a model of {extractor.sampling_rate} Hz: "
-                f"set data.audio.rate to {extractor.sampling_rate}"
+                f"set data.audio.sampling_rate to {extractor.sampling_rate}"
             )
         if len(audio.samples) > extractor.n_samples:
             raise UserError(

@@ -44,7 +44,7 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Clips(Card):
+class Videos(Card):
     """When a wandering square is red, in seconds.
 
     Options: `frames` of a video (one a second; set `data.video.fps` to 1 to show them all); `size` of
@@ -75,7 +75,7 @@ class Clips(Card):
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One small dictionary per video; nothing is drawn yet."""
         if split not in COUNTS:
-            raise UserError(f"card 'clips' has no split {split!r}; there are: {', '.join(COUNTS)}")
+            raise UserError(f"card 'videos' has no split {split!r}; there are: {', '.join(COUNTS)}")
         return [
             {"id": f"clips-{split}-{i}", "split": split, "index": i}
             for i in range(self.count or COUNTS[split])
