@@ -163,6 +163,15 @@ def test_one_module_imports_hugging_face_datasets() -> None:
     assert importers <= {"vlmrl.data.cards.hub"}
 
 
+def test_no_test_imports_a_test() -> None:
+    for path in sorted(ROOT.glob("tests/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            wrong = [m for m in modules if re.search(r"(^|\.)(test_|conftest)|^tests\b", m)]
+            assert not wrong, f"{path.name} imports {wrong}: share it through tests/helpers/"
+
+
 # ------------------------------------------------------------------------------------- packaging
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import Page
 
 from helpers import task_data
+from helpers.report_page import Page
 from helpers.small import CORPUS, TEXT, loaded
 from vlmrl import cli
 from vlmrl.answers import templates

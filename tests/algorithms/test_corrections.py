@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
-from test_algorithms import RECIPES, inputs_of, random_inputs, recipe_of
 
+from helpers.losses import RECIPES, inputs_of, random_inputs, recipe_of
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.errors import UserError
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 from PIL import Image
-from test_audio import muxed, tone
 
 from helpers import small
+from helpers.audios import muxed, tone
 from vlmrl import cli, doctor, plugins
 from vlmrl.config import load
 from vlmrl.doctor import bench, model

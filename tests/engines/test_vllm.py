@@ -6,9 +6,10 @@ import os
 import pytest
 import torch
 from PIL import Image
-from test_models_video import CASES, shown
 
+from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
+from helpers.vllm_engine import change, engine_for, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -24,26 +25,6 @@ from vlmrl.schema import PromptBatch
 from vlmrl.training import forced_thinking
 
 LORA = LoraConfig(rank=4, alpha=8)
-SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
-
-
-def engine_for(made, **options):
-    engine = Vllm(enforce_eager=True, **SMALL, **options)
-    engine.start(made)
-    return engine
-
-
-def change(made, seed=0, scale=0.05):
-    """What an optimizer step does, only larger: every trainable weight moves."""
-    noise = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in made.trainable:
-            weight += scale * torch.randn(weight.shape, generator=noise)
-    made.version += 1
-
-
-def tokens(rollouts):
-    return [[c.token_ids for c in group] for group in rollouts.completions]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +50,7 @@ def fresh():
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(family, lora):
     made = policy(family, lora=lora)
     engine = engine_for(made, max_videos=2)
-    videos = [shown(made, *media()) for media in CASES.values()]
+    videos = [ask(made, *media()) for media in VIDEO_CASES.values()]
     prompts = [*mixed_batch(made).prompts, *probe_prompts(made), *videos]
     assert parity(engine, made, prompts).max_abs < 1e-5
     for step in range(2):

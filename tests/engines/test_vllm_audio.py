@@ -2,37 +2,24 @@
 
 import pytest
 
-from helpers.small import CORPUS, TEXT, mixed_batch, policy, prompt
-from helpers.small import audio as recording
+from helpers.prompts import ask, image
+from helpers.small import audio, mixed_batch, policy, prompt
+from helpers.videos import video
+from helpers.vllm_engine import change, engine_for, listening_policy, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from test_qwen2_5_omni import asked, image, video
-from test_vllm import change, engine_for, tokens
 
-from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
+from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.models.loading import load_model
 from vlmrl.monitoring.engine_parity import parity, probe_prompts
-from vlmrl.policy.optimizers import adamw
-from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch
 
 
-def listening():
-    """A policy of the length that vLLM has built in: 30 seconds."""
-    audio = {"max_source_positions": 1500}
-    build = BuildConfig(family="qwen2_audio", text=TEXT, audio=audio, vocab_size=320)
-    config = ModelConfig(build=build)
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
-    return made
-
-
 def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
-    made = listening()
+    made = listening_policy()
     engine = engine_for(made)
     prompts = [*mixed_batch(made).prompts, *probe_prompts(made)]
     assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
@@ -56,15 +43,15 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
     adapted = {"lora": LoraConfig(rank=4, alpha=8, towers=towers[lora])} if lora else {}
     made = policy("qwen2_5_omni", **adapted)
     engine = engine_for(made, **({"lora": lora} if lora else {}))
-    sights = [image(84, 56), recording(0.5), recording(4.1), image(56, 84)]
-    prompts = [asked(made, *sights[:n]) for n in range(5)]
+    sights = [image((84, 56)), audio(0.5), audio(4.1), image((56, 84))]
+    prompts = [ask(made, *sights[:n]) for n in range(5)]
     assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
     change(made)
     assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
     assert parity(engine, made, prompts).max_abs < 1e-5
     with pytest.raises(UserError, match=r"1 videos exceed the engine's max_videos \(0\)"):
-        engine.generate(PromptBatch((asked(made, video(4)),)), Sampling(n=1, max_tokens=2))
+        engine.generate(PromptBatch((ask(made, video(4)),)), Sampling(n=1, max_tokens=2))
     engine.close()
 
 

@@ -5,13 +5,12 @@ Their heads are tied, the harder case: vLLM keeps a copy of the head.
 
 import pytest
 
+from helpers.prompts import IMAGE_FAMILIES, ask_about_images, mix_images
 from helpers.small import CORPUS, FAMILIES, model_config
+from helpers.vllm_engine import change, engine_for
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from test_families import FAMILIES as ALL
-from test_families import mixed, shown
-from test_vllm import change, engine_for
 
 from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
@@ -33,16 +32,16 @@ def tied_policy(name):
     return made
 
 
-@pytest.mark.parametrize("name", sorted({*ALL} - {*FAMILIES}))
+@pytest.mark.parametrize("name", sorted({*IMAGE_FAMILIES} - {*FAMILIES}))
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)
     engine = engine_for(made)
-    prompts = [shown(made, text="red " * n) for n in (3, 60)]
+    prompts = [ask_about_images(made, text="red " * n) for n in (3, 60)]
     if name in CAUSAL_ON_CPU:
         with pytest.raises(UserError, match=r"mean \|Δ log p\|"):
             parity(engine, made, probe_prompts(made)).require(tolerance(made), "at start")
     else:
-        prompts += [*mixed(made), *probe_prompts(made)]
+        prompts += [*mix_images(made), *probe_prompts(made)]
     assert parity(engine, made, prompts).max_abs < 1e-5
     change(made)
     assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet

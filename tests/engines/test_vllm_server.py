@@ -20,10 +20,11 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from test_models_video import CASES, shown
 
 from helpers.faulty_proxy import FaultyProxy, altered
+from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
+from helpers.vllm_engine import SMALL, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -41,7 +42,6 @@ from vlmrl.models.qwen2_5_vl import Qwen25Vl
 from vlmrl.monitoring.engine_parity import parity, probe_prompts
 from vlmrl.schema import PromptBatch
 
-SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
 DRAW = Sampling(n=3, max_tokens=8, seed=4)
 GENERATE = "/inference/v1/generate"
 
@@ -54,10 +54,6 @@ def change(made, seed=0, scale=0.05):
         for weight, first in zip(made.trainable, start.trainable, strict=True):
             weight.copy_(first + scale * torch.randn(weight.shape, generator=noise))
     made.version += 1
-
-
-def tokens(rollouts):
-    return [[c.token_ids for c in group] for group in rollouts.completions]
 
 
 def packed(rollouts, max_tokens):
@@ -152,7 +148,7 @@ def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     (server,) = engine._servers
     change(made)
     engine.sync(made)
-    videos = [shown(made, *media()) for media in CASES.values()]
+    videos = [ask(made, *media()) for media in VIDEO_CASES.values()]
     assert parity(engine, made, [*probe_prompts(made), *videos]).max_abs < 1e-5
     monkeypatch.setenv(serve.TOKEN, server.token)
     adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))

@@ -8,20 +8,19 @@ import time
 import numpy as np
 import pytest
 import torch
-from test_models_video import CASES, shown
 
+from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import mixed_batch, policy
 from helpers.videos import video
+from helpers.vllm_engine import SMALL, change, engine_for, listening_policy, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from test_vllm import change, engine_for, tokens
-from test_vllm_audio import listening
 
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.engines.vllm_parts import job
 from vlmrl.engines.vllm_parts.frames import as_seen, packed, unpacked
-from vlmrl.engines.vllm_parts.job import Job, ask, request
 from vlmrl.engines.vllm_parts.requests import sampling_fields
 from vlmrl.engines.vllm_parts.server import Refused
 from vlmrl.engines.vllm_server import VllmServer
@@ -29,7 +28,6 @@ from vlmrl.errors import UserError
 from vlmrl.monitoring.engine_parity import parity
 from vlmrl.schema import PromptBatch
 
-SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
 GREEDY = Sampling(n=1, max_tokens=8, greedy=True)
 
 
@@ -41,7 +39,7 @@ def served(made, **options):
 
 def videos_of(made):
     """One prompt for each case: one and several videos, with images, odd counts, uneven times."""
-    return [shown(made, *media()) for media in CASES.values()]
+    return [ask(made, *media()) for media in VIDEO_CASES.values()]
 
 
 def logprobs(rollouts):
@@ -51,7 +49,7 @@ def logprobs(rollouts):
 def ids_seen(engine, made, prompt):
     """The prompt's ids after media expansion, as the server has them."""
     fields = sampling_fields(made, GREEDY, 0)
-    return ask(engine._servers[0], prompt, fields, time.monotonic() + 60).prompt_ids
+    return job.ask(engine._servers[0], prompt, fields, time.monotonic() + 60).prompt_ids
 
 
 @pytest.fixture(scope="module")
@@ -100,14 +98,14 @@ def test_the_same_frames_at_other_times_are_another_clip(pair):
     made, engine = pair
     fast, slow = video(4, fps=2.0), video(4, fps=0.25)
     assert np.array_equal(fast.frames, slow.frames)
-    prompts = [shown(made, one) for one in (fast, slow, fast)]
+    prompts = [ask(made, one) for one in (fast, slow, fast)]
     positions = [prompt.encoded.position_ids for prompt in prompts]
     assert positions[0].max() < positions[1].max()
     assert parity(engine, made, prompts).max_abs < 1e-5
 
 
 def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync():
-    made = listening()
+    made = listening_policy()
     engine = served(made)
     prompts = mixed_batch(made).prompts
     assert sum(len(prompt.media) for prompt in prompts) == 4
@@ -125,8 +123,8 @@ def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(
 
 def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
     made, engine = pair
-    with pytest.raises(UserError, match=r"'s': 3 videos exceed the engine's max_videos \(2\)"):
-        engine.generate(PromptBatch((shown(made, video(2), video(2), video(2)),)), GREEDY)
+    with pytest.raises(UserError, match=r"'row-1': 3 videos exceed the engine's max_videos \(2\)"):
+        engine.generate(PromptBatch((ask(made, video(2), video(2), video(2)),)), GREEDY)
 
 
 # -------------------------------------------------------------------------------------- the bytes
@@ -143,9 +141,9 @@ def test_a_packed_clip_comes_out_to_the_bit():
 def test_only_so_many_large_clips_are_on_their_way_at_a_time():
     made = policy()
     frames = np.broadcast_to(np.uint8(0), (64, 1024, 1024, 3))  # 192 MiB, without the memory
-    large = dataclasses.replace(shown(made), media=(dataclasses.replace(video(2), frames=frames),))
-    for prompts, width in (([shown(made)] * 8, 8), ([shown(made), large] * 4, 2), ([large], 1)):
-        assert Job(prompts, GREEDY, 0).width(max_num_seqs=64) == width
+    large = dataclasses.replace(ask(made), media=(dataclasses.replace(video(2), frames=frames),))
+    for prompts, width in (([ask(made)] * 8, 8), ([ask(made), large] * 4, 2), ([large], 1)):
+        assert job.Job(prompts, GREEDY, 0).width(max_num_seqs=64) == width
 
 
 NO_VIDEOS = {
@@ -165,8 +163,8 @@ def test_what_is_no_packed_clip_is_refused(data):
 
 def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
     made, engine = pair
-    prompt = shown(made, video(2))
-    body = request(prompt, sampling_fields(made, GREEDY, 0))
+    prompt = ask(made, video(2))
+    body = job.request(prompt, sampling_fields(made, GREEDY, 0))
     for data in NO_VIDEOS.values():
         url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
         wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}

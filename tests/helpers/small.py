@@ -87,3 +87,12 @@ def advantages(rollouts: Rollouts, values: Sequence[Sequence[float]] | None = No
     made = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     given = torch.tensor(values) if values is not None else made
     return Advantages(given, torch.ones(shape, dtype=torch.bool), torch.ones(shape))
+
+
+def blind(policy):
+    """The policy with a projector that makes the same of every image."""
+    with torch.no_grad():
+        for name, weight in policy.base.named_parameters():
+            if name.startswith(policy.family.towers["projector"]):
+                weight.zero_()
+    return policy

@@ -4,11 +4,11 @@ import dataclasses
 import functools
 import socket
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from test_shared_forward import (
+
+from helpers.prompts import IMAGE_FAMILIES, ask_about_images, hf_inputs, logits, mix_images
+from helpers.shared_forward import (
     GRADIENT,
     LOGPROBS,
     gaps,
@@ -17,7 +17,6 @@ from test_shared_forward import (
     rollouts_of,
     with_live_adapter,
 )
-
 from helpers.small import CORPUS, advantages, loaded, model_config, policy
 from vlmrl import plugins
 from vlmrl.algorithms.grpo import Grpo
@@ -29,67 +28,16 @@ from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.base import family_of
 from vlmrl.models.loading import load_model
-from vlmrl.schema import Media, PromptBatch, Sample, Truth
+from vlmrl.schema import PromptBatch, Sample, Truth
 
-FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 SIZES = [(100, 100), (64, 48), (300, 90), (90, 300), (250, 230), (500, 120), (113, 111), (31, 40)]
 SIZES += [(1, 1), (700, 4), (3, 500), (168, 85), (85, 168), (337, 169)]
 """Of images: small and large, wide and tall; families that tile make one or several tiles."""
 CLOSE = {"atol": 1e-5, "rtol": 0}
 
-each_family = pytest.mark.parametrize("name", FAMILIES)
+each_family = pytest.mark.parametrize("name", IMAGE_FAMILIES)
 shared_policy = functools.cache(policy)
 """For tests that leave the policy as it is."""
-
-
-def image(size, seed=0):
-    width, height = size
-    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def shown(model, *sizes, text="Where is the red shape?"):
-    """A prompt with images of these sizes before its text."""
-    pictures = [image(size, seed) for seed, size in enumerate(sizes)]
-    parts = (*(Media("image", data=b"-") for _ in pictures), text)
-    sample = Sample("s", "noise", parts, Truth())
-    return make_prompt(sample, pictures, model.family, model.processor)
-
-
-def mixed(model):
-    """Prompts of one image, of three, of none, of one that may become several tiles."""
-    sizes = [[(64, 48)], [(100, 100), (300, 90), (64, 48)], [], [(90, 300)]]
-    return [shown(model, *s, text="Where?" + " red" * i) for i, s in enumerate(sizes)]
-
-
-def hf_inputs(model, prompt):
-    """What the HF processor makes of the same prompt."""
-    begun = prompt.text.startswith(model.processor.tokenizer.bos_token or "\0")
-    return model.processor(
-        text=[prompt.text],
-        images=list(prompt.images) or None,
-        add_special_tokens=not begun,
-        return_tensors="pt",
-    )
-
-
-def logits(model, prompts, rows=None):
-    """Our logits [B, T, V] of left-padded rows: towers once, spread, decode, head."""
-    rows = range(len(prompts)) if rows is None else rows
-    encoded = [p.encoded for p in prompts]
-    longest = max(len(encoded[r].ids) for r in rows)
-    axes = len(encoded[0].position_ids)
-    ids = torch.full((len(rows), longest), model.processor.tokenizer.pad_token_id)
-    mask, positions = torch.zeros_like(ids), torch.zeros(axes, *ids.shape, dtype=torch.long)
-    for row, r in enumerate(rows):
-        n = len(encoded[r].ids)
-        ids[row, -n:], mask[row, -n:] = torch.tensor(encoded[r].ids), 1
-        positions[:, row, -n:] = encoded[r].position_ids
-    with torch.no_grad():
-        features = model.family.tower_features(model.model, encoded)
-        features = model.family.spread(features, encoded, rows)
-        hidden = model.family.decode(model.model, ids, mask, positions, features)
-        return model.family.head(model.model)(hidden)
 
 
 # ------------------------------------------------------------------------------------ prompts
@@ -99,7 +47,7 @@ def logits(model, prompts, rows=None):
 @pytest.mark.parametrize("sizes", [[], [(64, 48)], [(300, 90)], [(100, 100), (90, 300)]], ids=str)
 def test_ids_and_tensors_equal_those_of_the_hf_processor(name, sizes):
     model = loaded(name)
-    made = shown(model, *sizes)
+    made = ask_about_images(model, *sizes)
 
     theirs = hf_inputs(model, made)
 
@@ -114,7 +62,7 @@ def test_ids_and_tensors_equal_those_of_the_hf_processor(name, sizes):
 @each_family
 def test_a_prompt_is_what_the_chat_template_of_the_hf_processor_makes(name):
     model = loaded(name)
-    made = shown(model, (64, 48))
+    made = ask_about_images(model, (64, 48))
     content = [
         {"type": "image", "image": made.images[0]},
         {"type": "text", "text": "Where is the red shape?"},
@@ -133,7 +81,7 @@ def test_a_prompt_is_what_the_chat_template_of_the_hf_processor_makes(name):
 def test_the_tokens_of_a_picture_follow_from_its_size(name):
     model = loaded(name)
     for size in SIZES:
-        ids = hf_inputs(model, shown(model, size))["input_ids"][0].tolist()
+        ids = hf_inputs(model, ask_about_images(model, size))["input_ids"][0].tolist()
         wanted = ids.count(model.model.config.image_token_id)
         assert model.family.image_tokens(model.processor, *size) == wanted, size
 
@@ -141,9 +89,9 @@ def test_the_tokens_of_a_picture_follow_from_its_size(name):
 @each_family
 def test_the_frame_holds_the_first_picture_and_the_familys_space(name):
     model = loaded(name)
-    frame = shown(model, (300, 90), (64, 48)).frame
+    frame = ask_about_images(model, (300, 90), (64, 48)).frame
     assert (frame.width, frame.height, frame.space) == (300, 90, model.family.space)
-    assert shown(model).frame.space == model.family.space
+    assert ask_about_images(model).frame.space == model.family.space
 
 
 @each_family
@@ -152,7 +100,7 @@ def test_what_it_cannot_show_is_a_clear_error(name):
     forged = Sample("row-8", "t", (f"Look: {model.family.media_tokens[0]}",), Truth())
     with pytest.raises(UserError, match=r"row-8.*media token"):
         make_prompt(forged, [], model.family, model.processor)
-    made = shown(model, (64, 48))
+    made = ask_about_images(model, (64, 48))
     with pytest.raises(UserError, match="1 image placeholders for 0 images"):
         model.family.encode(model.processor, made.text, [])
 
@@ -164,7 +112,7 @@ def test_what_it_cannot_show_is_a_clear_error(name):
 @pytest.mark.parametrize("sizes", [[], [(64, 48)], [(300, 90), (100, 100)]], ids=str)
 def test_logits_of_a_prompt_equal_the_hf_models_own_forward(name, sizes):
     model = loaded(name)
-    made = shown(model, *sizes)
+    made = ask_about_images(model, *sizes)
     with torch.no_grad():
         theirs = model.model(**hf_inputs(model, made)).logits
     torch.testing.assert_close(logits(model, [made]), theirs, **CLOSE)
@@ -173,7 +121,7 @@ def test_logits_of_a_prompt_equal_the_hf_models_own_forward(name, sizes):
 @each_family
 def test_rows_with_different_numbers_of_pictures_equal_each_prompt_alone(name):
     model = loaded(name)
-    prompts, rows = mixed(model), [0, 0, 3, 1, 2, 1]
+    prompts, rows = mix_images(model), [0, 0, 3, 1, 2, 1]
     alone = [logits(model, [p])[0] for p in prompts]
     for row, r in zip(logits(model, prompts, rows), rows, strict=True):
         torch.testing.assert_close(row[-len(alone[r]) :], alone[r], **CLOSE)
@@ -184,7 +132,7 @@ def test_log_probs_of_the_hf_engine_are_the_trainers(name):
     made = shared_policy(name)
     engine = Hf()
     engine.start(made)
-    batch = PromptBatch(tuple(mixed(made)))
+    batch = PromptBatch(tuple(mix_images(made)))
     rollouts = engine.generate(batch, Sampling(n=3, max_tokens=6, seed=1))
     (packed,) = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=700, max_tokens=6)
     for micro in packed.micro:
@@ -213,7 +161,7 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(name, tied, tmp_path, 
     assert type(read.family) is type(built.family)
     head, words = read.model.get_output_embeddings(), read.model.get_input_embeddings()
     assert (head.weight is words.weight) == tied
-    ours, theirs = (shown(model, (300, 90), (64, 48)) for model in (built, read))
+    ours, theirs = (ask_about_images(model, (300, 90), (64, 48)) for model in (built, read))
     assert ours.text == theirs.text and ours.encoded.ids == theirs.encoded.ids
     assert torch.equal(logits(built, [ours]), logits(read, [theirs]))
     ends = read.family.stop_token_ids(read.processor)
@@ -248,7 +196,9 @@ def test_placeholders_are_banned_and_the_end_of_a_turn_stops(name):
     model = loaded(name)
     banned = model.family.media_token_ids(model.processor)
     assert model.model.config.image_token_id in banned
-    with_image, without = (shown(model, *sizes).encoded.ids for sizes in ([(300, 90)], []))
+    with_image, without = (
+        ask_about_images(model, *sizes).encoded.ids for sizes in ([(300, 90)], [])
+    )
     around = set(with_image) - set(without) - set(banned)
     assert not model.processor.tokenizer.decode(sorted(around)).strip()  # line breaks
     ends = model.family.stop_token_ids(model.processor)
@@ -264,7 +214,7 @@ def test_it_serves_its_model_type(name):
 
 # ------------------------------------------------------------------------------ shared forward
 
-SHARED = [n for n in FAMILIES if plugins.load("family", n).shared]
+SHARED = [n for n in IMAGE_FAMILIES if plugins.load("family", n).shared]
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -2,50 +2,22 @@
 
 import functools
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
+from helpers.prompts import VIDEO_CASES, ask, hf_inputs, logits
+from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 from helpers.small import FAMILIES, advantages, loaded, policy
-from helpers.videos import video as clip
-from vlmrl.data.prompt import make_prompt
+from helpers.videos import video
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Video
-from vlmrl.schema import Media, PromptBatch, Sample, Truth
+from vlmrl.schema import PromptBatch
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
 each_family = pytest.mark.parametrize("name", FAMILIES)
 shared_policy = functools.cache(policy)
-
-
-def image(seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 255, (56, 84, 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def shown(model, *media, text="When does it turn red?"):
-    """A prompt with these media before its text."""
-    kinds = ["video" if isinstance(m, Video) else "image" for m in media]
-    parts = (*(Media(kind, data=b"-") for kind in kinds), text)
-    return make_prompt(Sample("s", "t", parts, Truth()), media, model.family, model.processor)
-
-
-def hf_inputs(model, prompt):
-    """What the HF processor makes of the same prompt."""
-    clips = [m.paired() for m in prompt.media if isinstance(m, Video)]
-    video = {"videos": [c.frames for c in clips], "do_sample_frames": False}
-    video |= {"video_metadata": [c.metadata for c in clips]}
-    return model.processor(
-        text=[prompt.text],
-        images=list(prompt.images) or None,
-        **(video if clips else {}),
-        return_tensors="pt",
-    )
 
 
 def hf_positions(model, inputs):
@@ -57,38 +29,11 @@ def hf_positions(model, inputs):
     return positions[:, 0], inputs["input_ids"].shape[1] + delta.item()
 
 
-def logits(model, prompts, rows=None):
-    rows = range(len(prompts)) if rows is None else rows
-    encoded = [p.encoded for p in prompts]
-    longest = max(len(encoded[r].ids) for r in rows)
-    ids = torch.full((len(rows), longest), model.processor.tokenizer.pad_token_id)
-    mask, positions = torch.zeros_like(ids), torch.zeros(3, *ids.shape, dtype=torch.long)
-    for row, r in enumerate(rows):
-        n = len(encoded[r].ids)
-        ids[row, -n:], mask[row, -n:] = torch.tensor(encoded[r].ids), 1
-        positions[:, row, -n:] = encoded[r].position_ids
-    with torch.no_grad():
-        features = model.family.tower_features(model.model, encoded)
-        features = model.family.spread(features, encoded, rows)
-        hidden = model.family.decode(model.model, ids, mask, positions, features)
-        return model.family.head(model.model)(hidden)
-
-
-CASES = {
-    "one": lambda: [clip(8, fps=4.0, size=(112, 84))],
-    "odd": lambda: [clip(5, fps=2.0, size=(84, 56))],
-    "a single frame": lambda: [clip(1, fps=2.0, size=(84, 56))],
-    "two": lambda: [clip(4, fps=2.0, size=(84, 84)), clip(6, fps=5.0, size=(112, 140))],
-    "mixed": lambda: [image(1), clip(4, fps=2.0, size=(84, 84)), image(2)],
-    "uneven": lambda: [clip(4, times=(0.0, 0.1, 0.2, 3.0), size=(168, 168))],
-}
-
-
 @each_family
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", VIDEO_CASES)
 def test_ids_pixels_and_positions_equal_the_hf_processors(name, case):
     model = loaded(name)
-    made = shown(model, *CASES[case]())
+    made = ask(model, *VIDEO_CASES[case]())
 
     theirs = hf_inputs(model, made)
 
@@ -104,10 +49,10 @@ def test_ids_pixels_and_positions_equal_the_hf_processors(name, case):
         assert made.encoded.next_position == following
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", VIDEO_CASES)
 def test_qwen2_5_positions_are_hfs_but_text_never_shares_those_of_frames(case):
     model = loaded("qwen2_5_vl")
-    made = shown(model, *CASES[case]())
+    made = ask(model, *VIDEO_CASES[case]())
     theirs, _ = hf_positions(model, hf_inputs(model, made))
     ours, ids = made.encoded.position_ids, torch.tensor(made.encoded.ids)
     tokens = (model.processor.image_token_id, model.processor.video_token_id)
@@ -124,9 +69,9 @@ def test_qwen2_5_positions_are_hfs_but_text_never_shares_those_of_frames(case):
 def test_qwen2_5_counts_seconds():
     model = loaded("qwen2_5_vl")
     per_second = model.model.config.vision_config.tokens_per_second
-    made = shown(model, clip(8, fps=4.0, size=(56, 56)))
-    video = torch.tensor(made.encoded.ids) == model.processor.video_token_id
-    times = made.encoded.position_ids[0, video]
+    made = ask(model, video(8, fps=4.0, size=(56, 56)))
+    is_video = torch.tensor(made.encoded.ids) == model.processor.video_token_id
+    times = made.encoded.position_ids[0, is_video]
     assert (times - times[0]).unique().tolist() == [
         0,
         per_second // 2,
@@ -137,7 +82,7 @@ def test_qwen2_5_counts_seconds():
 
 def test_qwen3_writes_the_seconds_of_uneven_frames():
     model = loaded("qwen3_vl")
-    made = shown(model, clip(6, times=(0.0, 0.1, 0.2, 3.0, 7.0, 7.5), size=(64, 64)))
+    made = ask(model, video(6, times=(0.0, 0.1, 0.2, 3.0, 7.0, 7.5), size=(64, 64)))
     text = model.processor.tokenizer.decode(made.encoded.ids)
     assert [f"<{t} seconds>" in text for t in ("0.1", "1.6", "7.2")] == [True] * 3
 
@@ -146,7 +91,7 @@ def test_qwen3_writes_the_seconds_of_uneven_frames():
 @pytest.mark.parametrize("size", [(100, 60), (300, 40), (640, 480)])
 def test_the_frame_of_a_clip_holds_sizes_and_duration(name, size):
     model = loaded(name)
-    made = shown(model, clip(4, fps=2.0, size=size))
+    made = ask(model, video(4, fps=2.0, size=size))
     factor = model.processor.video_processor.patch_size
     _, rows, columns = made.encoded.tensors["video_grid_thw"][0].tolist()
     frame = made.frame
@@ -158,14 +103,14 @@ def test_the_frame_of_a_clip_holds_sizes_and_duration(name, size):
 @each_family
 def test_a_clip_that_the_model_refuses_is_a_clear_error(name):
     with pytest.raises(UserError, match="video of 3x900 pixels is refused"):
-        shown(loaded(name), clip(4, fps=2.0, size=(3, 900)))
+        ask(loaded(name), video(4, fps=2.0, size=(3, 900)))
 
 
 @each_family
 @pytest.mark.parametrize("case", ["one", "two", "mixed"])
 def test_logits_equal_the_hf_models_own_forward(name, case):
     model = loaded(name)
-    made = shown(model, *CASES[case]())
+    made = ask(model, *VIDEO_CASES[case]())
     inputs = hf_inputs(model, made)
     with torch.no_grad():
         theirs = model.model(**inputs, position_ids=made.encoded.position_ids[:, None]).logits
@@ -175,7 +120,7 @@ def test_logits_equal_the_hf_models_own_forward(name, case):
 @each_family
 def test_rows_of_mixed_media_equal_each_prompt_alone(name):
     model = loaded(name)
-    prompts = [shown(model, *CASES[c]()) for c in ("mixed", "one", "two")] + [shown(model)]
+    prompts = [ask(model, *VIDEO_CASES[c]()) for c in ("mixed", "one", "two")] + [ask(model)]
     rows = [1, 1, 0, 3, 2, 0]
     alone = [logits(model, [p])[0] for p in prompts]
     for row, r in zip(logits(model, prompts, rows), rows, strict=True):
@@ -185,7 +130,7 @@ def test_rows_of_mixed_media_equal_each_prompt_alone(name):
 @each_family
 def test_the_hf_engines_log_probs_and_the_shared_forward_are_the_trainers(name):
     made = shared_policy(name)
-    prompts = tuple(shown(made, *CASES[c]()) for c in ("one", "mixed", "two"))
+    prompts = tuple(ask(made, *VIDEO_CASES[c]()) for c in ("one", "mixed", "two"))
     engine = Hf()
     engine.start(made)
     rollouts = engine.generate(PromptBatch(prompts), Sampling(n=2, max_tokens=6, seed=1))

@@ -6,13 +6,12 @@ import json
 
 import pytest
 import torch
-from test_audio import muxed, tone
-from test_families import logits
-from test_qwen2_5_omni import NAME, asked, image, video
-from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
-from helpers.small import audio as recording
-from helpers.small import loaded, policy
+from helpers.audios import muxed, tone
+from helpers.prompts import ask, image, logits
+from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
+from helpers.small import audio, loaded, policy
+from helpers.videos import video
 from vlmrl.assemble import build
 from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import RolloutConfig, load
@@ -24,9 +23,13 @@ from vlmrl.monitoring.engine_parity import parity
 from vlmrl.schema import PromptBatch
 from vlmrl.training import shuffled_frames
 
+NAME = "qwen2_5_omni"
+
 
 def heard(count, seconds, fps=2.0):
-    return dataclasses.replace(video(count, fps), sound=recording(seconds, seed=count))
+    return dataclasses.replace(
+        video(count, fps=fps, size=(84, 56)), sound=audio(seconds, seed=count)
+    )
 
 
 CASES = {
@@ -41,15 +44,15 @@ CASES = {
     "25 frames a second": (heard(56, 2.3, fps=25.0),),
     "uneven to a turn": (heard(14, 4.7, fps=2.99),),
     "frames leap over turns": (heard(6, 20.0, fps=0.25),),
-    "with an image and a recording": (image(84, 56), heard(6, 2.9), recording(1.3)),
-    "after a recording": (recording(0.7), heard(6, 4.4), image(56, 84), recording(0.3)),
-    "two": (heard(6, 2.9), image(84, 56), heard(8, 4.2)),
+    "with an image and a recording": (image((84, 56)), heard(6, 2.9), audio(1.3)),
+    "after a recording": (audio(0.7), heard(6, 4.4), image((56, 84)), audio(0.3)),
+    "two": (heard(6, 2.9), image((84, 56)), heard(8, 4.2)),
 }
 
 
 @functools.cache
 def made(case):
-    return asked(loaded(NAME), *CASES[case])
+    return ask(loaded(NAME), *CASES[case])
 
 
 def hf_inputs(model, prompt):
@@ -113,15 +116,15 @@ def test_ids_tensors_and_positions_equal_those_of_transformers(case):
 def test_a_clip_is_heard_or_not_whatever_the_other_clips_are():
     """transformers has one switch for all videos; ours are each as transformers lays it alone."""
     model = loaded(NAME)
-    pair = (heard(6, 2.9), video(8))
-    both = asked(model, *pair).encoded
+    pair = (heard(6, 2.9), video(8, size=(84, 56)))
+    both = ask(model, *pair).encoded
     start, end = (
         getattr(model.model.config, f"vision_{mark}_token_id") for mark in ("start", "end")
     )
     starts = [i for i, token in enumerate(both.ids) if token == start]
     ends = [i + 1 for i, token in enumerate(both.ids) if token == end]
     for medium, i, j in zip(pair, starts, ends, strict=True):
-        alone = asked(model, medium).encoded
+        alone = ask(model, medium).encoded
         first = alone.ids.index(start)
         assert both.ids[i:j] == alone.ids[first : first + j - i]
         ours, theirs = both.position_ids[:, i:j], alone.position_ids[:, first : first + j - i]
@@ -132,8 +135,8 @@ def test_a_clip_is_heard_or_not_whatever_the_other_clips_are():
 @functools.cache
 def mixed():
     model = loaded(NAME)
-    silent = (heard(6, 2.9), image(84, 56), video(4), recording(0.4))
-    return [*map(made, CASES), asked(model, *silent), asked(model, video(4)), asked(model)]
+    silent = (heard(6, 2.9), image((84, 56)), video(4, size=(84, 56)), audio(0.4))
+    return [*map(made, CASES), ask(model, *silent), ask(model, video(4, size=(84, 56))), ask(model)]
 
 
 def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
@@ -181,7 +184,7 @@ def test_greedy_tokens_are_those_of_hfs_generate():
 def test_the_shared_forward_equals_the_plain_one(training):
     trained = policy(NAME, **training)
     names = ("heard for a moment only", "with an image and a recording", "two")
-    shown = (*map(made, names), asked(loaded(NAME), video(4)))
+    shown = (*map(made, names), ask(loaded(NAME), video(4, size=(84, 56))))
     logprobs, gradient = gaps(trained, dataclasses.replace(micro_batch(trained), prompts=shown))
     assert logprobs < LOGPROBS
     assert gradient < GRADIENT
@@ -190,7 +193,7 @@ def test_the_shared_forward_equals_the_plain_one(training):
 def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
-    prompt = asked(loaded(NAME), heard(6, 2.9), image(84, 56))
+    prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
     draw = RolloutConfig(shuffled_group_size=2, max_tokens=3)
     control = shuffled_frames.control_group(PromptBatch((prompt,)), trained, engine, draw, seed=1)
     assert control is not None and control.shape == (1, 2)

@@ -8,15 +8,16 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from test_families import logits
-from test_qwen2_5_omni import NAME, asked, image, video
 
+from helpers.prompts import ask, image, logits
 from helpers.small import audio, loaded
+from helpers.videos import video
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 
+NAME = "qwen2_5_omni"
 TALKER = {
     "embedding_size": 64,
     "hidden_size": 32,
@@ -78,8 +79,8 @@ def test_the_thinker_alone_is_taken_out_of_a_whole_checkpoint(whole, capfd):
     assert read.model.config.model_type == "qwen2_5_omni_thinker"
     kept, given = read.model.state_dict(), made.model.state_dict()
     assert kept.keys() == given.keys() and all(torch.equal(kept[n], given[n]) for n in given)
-    shown = (video(4), audio(0.4), image(56, 84))
-    ours, theirs = asked(made, *shown), asked(read, *shown)
+    shown = (video(4, size=(84, 56)), audio(0.4), image((56, 84)))
+    ours, theirs = ask(made, *shown), ask(read, *shown)
     assert ours.encoded.ids == theirs.encoded.ids
     assert torch.equal(logits(made, [ours]), logits(read, [theirs]))
 

@@ -3,42 +3,23 @@
 import dataclasses
 import functools
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from test_families import logits
-from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 
+from helpers.prompts import ask, image, logits
+from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 from helpers.small import CORPUS, audio, loaded, model_config, policy
+from helpers.videos import video
 from vlmrl.config import ModelConfig
-from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio, Video, kind_of
+from vlmrl.media_types import Audio, Video
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring.engine_parity import parity
-from vlmrl.schema import Media, PromptBatch, Sample, Truth
+from vlmrl.schema import PromptBatch
 
 NAME = "qwen2_5_omni"
-
-
-def image(width, height):
-    pixels = np.random.default_rng(width).integers(0, 255, (height, width, 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def video(count, fps=2.0):
-    frames = np.random.default_rng(count).integers(0, 255, (count, 56, 84, 3), np.uint8)
-    times = tuple(i / fps for i in range(count))
-    return Video(frames, times, count / fps, tuple(range(count)), count, fps, (84, 56))
-
-
-def asked(model, *media, text="Where is the red shape?"):
-    parts = (*(Media(kind_of(m), data=b"-") for m in media), text)
-    sample = Sample("row-1", "t", parts, Truth())
-    return make_prompt(sample, list(media), model.family, model.processor)
 
 
 @functools.cache
@@ -46,12 +27,12 @@ def mixed():
     """All kinds, alone and together; none."""
     model = loaded(NAME)
     return [
-        asked(model, image(84, 56)),
-        asked(model, audio(0.5)),
-        asked(model, text="red red"),
-        asked(model, video(6)),
-        asked(model, audio(1.3), image(56, 84), audio(0.4), text="Same?"),
-        asked(model, video(4), image(84, 84), audio(2.1)),
+        ask(model, image((84, 56))),
+        ask(model, audio(0.5)),
+        ask(model, text="red red"),
+        ask(model, video(6, size=(84, 56))),
+        ask(model, audio(1.3), image((56, 84)), audio(0.4), text="Same?"),
+        ask(model, video(4, size=(84, 56)), image((84, 84)), audio(2.1)),
     ]
 
 
@@ -69,7 +50,7 @@ def hf_inputs(model, prompt):
 
 def test_ids_tensors_and_positions_equal_those_of_transformers():
     model = loaded(NAME)
-    for made in [*mixed(), asked(model, video(8, fps=4.0))]:
+    for made in [*mixed(), ask(model, video(8, size=(84, 56), fps=4.0))]:
         theirs = hf_inputs(model, made)
         assert list(made.encoded.ids) == theirs["input_ids"][0].tolist()
         for key, tensor in made.encoded.tensors.items():
@@ -100,10 +81,10 @@ def with_media(made):
     """A micro-batch whose groups show, hear, and watch."""
     micro = micro_batch(made)
     shown = (
-        asked(made, image(84, 56)),
-        asked(made, audio(0.5), video(4)),
-        asked(made, text="red"),
-        asked(made, audio(1.3), image(56, 84), audio(0.4)),
+        ask(made, image((84, 56))),
+        ask(made, audio(0.5), video(4, size=(84, 56))),
+        ask(made, text="red"),
+        ask(made, audio(1.3), image((56, 84)), audio(0.4)),
     )
     return dataclasses.replace(micro, prompts=shown)
 
@@ -151,8 +132,8 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
     read = load_model(ModelConfig(path=str(tmp_path)))
     head, words = read.model.get_output_embeddings(), read.model.get_input_embeddings()
     assert (head.weight is words.weight) == tied
-    shown = (video(4), audio(0.4), image(56, 84))
-    ours, theirs = (asked(model, *shown) for model in (built, read))
+    shown = (video(4, size=(84, 56)), audio(0.4), image((56, 84)))
+    ours, theirs = (ask(model, *shown) for model in (built, read))
     assert ours.encoded.ids == theirs.encoded.ids
     assert torch.equal(logits(built, [ours]), logits(read, [theirs]))
 
@@ -160,10 +141,10 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
 def test_too_long_and_forged_media_are_clear_errors():
     model = loaded(NAME)
     with pytest.raises(UserError, match=r"row-1.*31\.00 s: this model hears at most 30 s"):
-        asked(model, audio(31))
+        ask(model, audio(31))
     with pytest.raises(UserError, match=r"row-1.*media token <\|AUDIO\|>"):
-        asked(model, text="Hear <|AUDIO|>")
-    made = asked(model, audio(1))
+        ask(model, text="Hear <|AUDIO|>")
+    made = ask(model, audio(1))
     with pytest.raises(UserError, match="1 audio placeholders for 0 audios"):
         model.family.encode(model.processor, made.text, [])
 

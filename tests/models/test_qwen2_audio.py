@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors import safe_open
-from test_families import logits
-from test_shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
 
-from helpers.small import CORPUS, advantages, loaded, mixed_batch, policy, prompt
-from helpers.small import audio as recording
+from helpers.prompts import ask, logits
+from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
+from helpers.small import CORPUS, advantages, audio, loaded, mixed_batch, policy, prompt
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
@@ -40,16 +39,11 @@ def hf_inputs(model, prompts):
     )
 
 
-def asked(model, *audios, text="Which digit?"):
-    sample = Sample("row-1", "t", (*(Media("audio", data=b"-") for _ in audios), text), Truth())
-    return make_prompt(sample, list(audios), model.family, model.processor)
-
-
 @settings(max_examples=25)
 @given(st.lists(st.integers(1600, 32000), max_size=3))
 def test_ids_and_mel_features_equal_those_of_the_hf_processor(lengths):
     model = loaded(NAME)
-    made = asked(model, *(recording(n / 16000, n) for n in lengths))
+    made = ask(model, *(audio(n / 16000, n) for n in lengths))
 
     theirs = hf_inputs(model, [made])
 
@@ -63,22 +57,22 @@ def test_ids_and_mel_features_equal_those_of_the_hf_processor(lengths):
 
 def test_a_second_of_sound_is_25_tokens():
     model = loaded(NAME)
-    ids = asked(model, recording(1.0), recording(2.0)).encoded.ids
+    ids = ask(model, audio(1.0), audio(2.0)).encoded.ids
     assert ids.count(model.model.config.audio_token_id) == 25 + 50
 
 
 def test_what_it_cannot_hear_is_a_clear_error():
     model = loaded(NAME)
     with pytest.raises(UserError, match=r"row-1.*2\.50 s: this model hears at most 2 s"):
-        asked(model, recording(2.5))
+        ask(model, audio(2.5))
     with pytest.raises(UserError, match=r"row-1.*8000 Hz.*data\.audio\.rate to 16000"):
-        asked(model, Audio(np.zeros(8000, np.float32), 8000))
+        ask(model, Audio(np.zeros(8000, np.float32), 8000))
     with pytest.raises(UserError, match=r"row-1.*media token"):
-        asked(model, text="Hear <|AUDIO|>")
+        ask(model, text="Hear <|AUDIO|>")
     shown = Sample("row-2", "t", (Media("image", path="a.png"), "What?"), Truth())
     with pytest.raises(UserError, match=r"row-2.*a\.png is a image.*audio"):
         make_prompt(shown, [Image.new("RGB", (28, 28))], model.family, model.processor)
-    made = asked(model, recording(1.0))
+    made = ask(model, audio(1.0))
     with pytest.raises(UserError, match="1 places for 0 recordings"):
         model.family.encode(model.processor, made.text, [])
     for positions in (120, "x"):

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_models_video import hf_inputs, image, shown
-from test_run_checks import blinded
 
 from helpers import small
+from helpers.prompts import ask, hf_inputs, image
 from helpers.videos import video
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.data.prompt import make_prompt, with_media
@@ -31,14 +30,14 @@ def found(policy, prompts, max_tokens=8):
         return reliance(engine, policy, scorer, prompts, max_tokens)
 
 
-def asked(policy, case):
+def prompts_of(policy, case):
     """Three prompts of one kind."""
     if case == "recordings":
         return [small.prompt(policy, number, images=1 + number % 2) for number in range(3)]
     clips = [video(count, size=(84, 56)) for count in (4, 5, 6)]
     if case == "clips":
-        return [shown(policy, one) for one in clips]
-    return [shown(policy, image(number), one) for number, one in enumerate(clips)]
+        return [ask(policy, one) for one in clips]
+    return [ask(policy, image(seed=number), one) for number, one in enumerate(clips)]
 
 
 CASES = [
@@ -52,10 +51,10 @@ CASES = [
 @pytest.mark.parametrize(("family", "case"), CASES)
 def test_other_media_move_a_model_that_looks_and_leave_a_blind_one_where_it_is(family, case):
     policy = small.policy(family)
-    sighted = found(policy, asked(policy, case))
+    sighted = found(policy, prompts_of(policy, case))
     assert abs(sighted.blank_logprob_drop) > 1e-2  # of random weights: up or down
     assert abs(sighted.swap_logprob_drop) > 1e-4
-    blind = found(blinded(policy), asked(policy, case))
+    blind = found(small.blind(policy), prompts_of(policy, case))
     assert abs(blind.blank_logprob_drop) < 1e-6
     assert abs(blind.swap_logprob_drop) < 1e-6
     assert blind.blank_reward_drop == 0
@@ -65,7 +64,7 @@ def test_other_media_move_a_model_that_looks_and_leave_a_blind_one_where_it_is(f
 @pytest.mark.parametrize(("family", "case"), CASES)
 def test_a_prompt_keeps_its_ids_and_positions(family, case):
     policy = small.policy(family)
-    prompts = asked(policy, case)
+    prompts = prompts_of(policy, case)
     for prompt, lent in zip(prompts, donors(prompts), strict=True):
         assert lent is not None
         for other in (blanks(prompt), lent):
@@ -78,7 +77,7 @@ def test_a_blank_has_the_size_the_times_and_the_length_but_no_content():
     policy = small.policy()
     own = replace(video(4, times=(0.0, 0.1, 0.2, 3.0)), sound=small.audio(0.5))
     heard = small.audio(0.3)
-    gray, still, silence = blanks(replace(shown(policy), media=(image(), own, heard)))
+    gray, still, silence = blanks(replace(ask(policy), media=(image(), own, heard)))
     assert gray.size == image().size and gray.getextrema() == ((128, 128),) * 3
     assert still.frames.shape == own.frames.shape and (still.frames == 128).all()
     assert (still.times, still.metadata) == (own.times, own.metadata)
@@ -99,7 +98,7 @@ def heard_by(policy, prompt, media):
 @pytest.mark.parametrize(("family", "case"), [CASES[2], CASES[3]])
 def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, case):
     policy = small.policy(family)
-    prompt = asked(policy, case)[0]
+    prompt = prompts_of(policy, case)[0]
     drop = found(policy, [prompt], max_tokens=3)
     engine = Hf()
     engine.start(policy)
@@ -120,7 +119,7 @@ def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, c
 
 def test_a_kind_that_does_not_arrive_is_told_apart_from_those_that_do():
     policy = small.policy("qwen2_5_omni")
-    prompts = [listened(policy, image(number), number) for number in range(2)]
+    prompts = [listened(policy, image(seed=number), number) for number in range(2)]
     both = found(policy, prompts)
     assert set(both.kinds) == {"image", "audio"}
     assert all(abs(drop) > 1e-4 for drop in both.kinds.values())
@@ -152,7 +151,7 @@ def test_a_complaint_names_the_kind():
 
 
 def with_own(*media):
-    return replace(shown(small.policy()), media=media)
+    return replace(ask(small.policy()), media=media)
 
 
 def test_a_clip_is_lent_evenly_spread_frames_of_another_at_its_own_times():
@@ -178,19 +177,19 @@ def test_a_recording_is_lent_another_cut_or_repeated_to_its_length():
 
 def test_each_kind_comes_from_the_next_prompt_that_shows_another_of_it():
     film, music = video(4), small.audio(0.2, 1)
-    mixed = with_own(image(0), film)
-    prompts = [mixed, with_own(music), with_own(image(1)), with_own(video(6))]
+    mixed = with_own(image(seed=0), film)
+    prompts = [mixed, with_own(music), with_own(image(seed=1)), with_own(video(6))]
     first, second, third, fourth = donors(prompts)
     assert second is None  # no other recording
-    assert np.array_equal(np.asarray(first[0]), np.asarray(image(1)))
+    assert np.array_equal(np.asarray(first[0]), np.asarray(image(seed=1)))
     assert np.array_equal(first[1].frames, video(6).frames[[0, 2, 3, 5]])
-    assert np.array_equal(np.asarray(third[0]), np.asarray(image(0)))
+    assert np.array_equal(np.asarray(third[0]), np.asarray(image(seed=0)))
     assert len(fourth[0].frames) == 6
 
 
 def test_prompts_without_a_donor_do_not_keep_others_from_being_measured():
     policy = small.policy()
-    prompts = [shown(policy, image(0)), shown(policy, image(1)), shown(policy, video(4))]
+    prompts = [ask(policy, image(seed=0)), ask(policy, image(seed=1)), ask(policy, video(4))]
     together = found(policy, prompts)
     assert together.swap_logprob_drop == pytest.approx(
         found(policy, prompts[:2]).swap_logprob_drop, abs=1e-6

@@ -32,15 +32,6 @@ class Remote(Hf):
     exact = False  # type: ignore[misc]
 
 
-def blinded(policy):
-    """The policy with a projector that makes the same of every image."""
-    with torch.no_grad():
-        for name, weight in policy.base.named_parameters():
-            if name.startswith(policy.family.towers["projector"]):
-                weight.zero_()
-    return policy
-
-
 def checks(policy, said: list[str], engine=None, **settings) -> Checks:
     engine = engine or Hf()
     engine.start(policy)
@@ -59,7 +50,7 @@ def test_other_pictures_cost_a_model_that_looks_its_answers_and_a_blind_one_noth
     assert sighted["media_ablation/blank_logprob_drop"] > 0.05
     assert sighted["media_ablation/swap_logprob_drop"] > 0.05
     assert said == []
-    blind = checks(blinded(small.policy(family)), said)(0, 0.0)
+    blind = checks(small.blind(small.policy(family)), said)(0, 0.0)
     assert abs(blind["media_ablation/blank_logprob_drop"]) < 1e-6
     assert abs(blind["media_ablation/swap_logprob_drop"]) < 1e-6
     assert blind["media_ablation/blank_reward_drop"] == 0
@@ -92,7 +83,7 @@ def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
 
 def test_a_floor_can_stop_the_run_and_none_never_warns():
     said: list[str] = []
-    policy = blinded(small.policy())
+    policy = small.blind(small.policy())
     with pytest.raises(
         UserError, match=r"after 0 steps: the model hardly looks.*media_ablation_min_drop"
     ):

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vlmrl.config import parse
+from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio
 from vlmrl.report import build_report
@@ -33,74 +32,6 @@ from vlmrl.system import atomic_files
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href=//x.test>$\\frac{$"
 )
-
-
-class Page(HTMLParser):
-    """The tags of a page with their attributes, and its text."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def with_class(self, name: str) -> list[dict[str, str | None]]:
-        return [a for _, a in self.tags if name in (a.get("class") or "").split()]
-
-
-def verdict(score: float | None, **more: Any) -> dict[str, Any]:
-    return {
-        "score": score,
-        "parts": {},
-        "answer": None,
-        "note": "",
-        "applies": True,
-        "fault": None,
-        **more,
-    }
-
-
-def completion(reward: float, box: list[float] | None = None, **more: Any) -> dict[str, Any]:
-    answer = None if box is None else [{"box": box}]
-    return {
-        "text": "<think>left</think><answer>here</answer>",
-        "thought": "left",
-        "answer": "here",
-        "finish_reason": "stop",
-        "tokens": 9,
-        "reward": reward,
-        "valid": True,
-        "advantage": reward - 0.5,
-        "kept": True,
-        "verdicts": {"box_iou": verdict(reward, answer=answer, parts={"iou": reward})},
-        **more,
-    }
-
-
-def row(name: str, completions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    media = {"kind": "image", "name": "a.png", "start": None, "end": None, "thumbnail": "red.png"}
-    return {
-        "id": name,
-        "source": "shapes",
-        "question": "Where is it?",
-        "prompt": "<image>Where is it?",
-        "media": [media],
-        "frame": {},
-        "truth": {"boxes": [{"box": [0.25, 0.5, 0.75, 1.0], "label": "ace"}], "none": False},
-        "completions": completions,
-        **more,
-    }
-
-
-def config() -> Any:
-    tree = {"model": {"path": "m"}, "data": {"train": ["shapes"]}, "rewards": ["box_iou"]}
-    return parse({**tree, "run": {"name": "my run"}})
 
 
 def result(step: int, **metrics: float) -> dict[str, Any]:

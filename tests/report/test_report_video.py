@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from test_report import Page, completion, config, row, verdict
 
+from helpers.report_page import Page, completion, config, row, verdict
 from helpers.videos import video
 from vlmrl.report.media import Album, shapes, view
 from vlmrl.report.page import build_report

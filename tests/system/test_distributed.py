@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from test_resume import TINY, metric_lines
 
 from helpers import ranks
+from helpers.runs import TINY, metric_lines, torchrun
 from vlmrl import plugins
 from vlmrl.assemble import build
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
-
-ROOT = Path(__file__).parents[2]
-
-
-def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` on several ranks of this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc-per-node", str(processes), *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    return subprocess.run(
-        command, env=environment, cwd=ROOT, timeout=240, capture_output=True, text=True
-    )
 
 
 @pytest.fixture(scope="module")

@@ -15,34 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import build
 from vlmrl.config import load
 from vlmrl.errors import UserError
-from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
 from vlmrl.system.interrupt import Interrupt
-
-TINY = [
-    "run.threads=1",
-    "run.steps=5",
-    "run.save_every=2",
-    "run.keep_checkpoints=2",
-    "run.rollouts_every=2",
-    "run.report=false",
-    "tracking.tensorboard=false",
-    "sft.max_steps=4",
-    "sft.batch_size=4",
-    "sft.stop_at=null",
-    "sft.decay_steps=1",
-    "rollout.prompts=4",
-    "rollout.group_size=3",
-    "rollout.max_tokens=6",
-    "evaluation.every=2",
-    "evaluation.limit=6",
-    # By the quickstart's own rewards so short a run earns nothing and learns nothing.
-    f"rewards=[{Path(__file__).parents[1] / 'helpers/copy_engine.py'}:varied]",
-    "evaluation.metric=varied",
-]
 
 
 def config(folder: Path, *more: str):
@@ -61,23 +39,6 @@ def stop_after(steps: int) -> type[Interrupt]:
             return self.looks >= steps
 
     return StopAfter
-
-
-def final_state(folder: Path) -> dict[str, bytes]:
-    last = checkpoint.latest(folder)
-    assert last is not None
-    state = json.loads((last / "trainer/state.json").read_text())
-    del state["extra"]["seconds"]
-    return {
-        **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
-        **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
-        "state": json.dumps(state).encode(),
-    }
-
-
-def metric_lines(folder: Path) -> list[dict[str, float]]:
-    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in lines]
 
 
 @pytest.fixture(scope="module")

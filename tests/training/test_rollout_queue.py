@@ -3,63 +3,29 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
 
+from helpers.rollouts_ahead import (
+    SPARSE,
+    ahead_config,
+    begin_training,
+    ids_of,
+    no_thread_is_left,
+    trained_ids,
+)
 from vlmrl.assemble import build
 from vlmrl.commands.validate import validate
-from vlmrl.config import load
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.policy import checkpoint
-from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
-
-HELPERS = Path(__file__).parents[1] / "helpers"
-TINY = [
-    "run.threads=1",
-    "run.steps=6",
-    "run.save_every=1",
-    "run.keep_checkpoints=9",
-    "run.rollouts_every=1",
-    "run.report=false",
-    "tracking.tensorboard=false",
-    "sft=null",
-    "rollout.prompts=3",
-    "rollout.group_size=3",
-    "rollout.max_tokens=6",
-    "evaluation=null",
-    "checks.media_ablation_every=0",
-    "checks.parity_every=0",
-    "optimizer.lr=1e-2",
-    f"rewards=[{HELPERS}/copy_engine.py:varied]",
-]
-SPARSE = f"rewards=[{HELPERS}/copy_engine.py:sparse]"
-COPY = f"engine.name={HELPERS}/copy_engine.py:CopyEngine"
-
-
-def config(folder: Path, *more: str):
-    return load("quickstart", [f"run.dir={folder}", *TINY, COPY, *more])
-
-
-@contextmanager
-def training(settings):
-    """A trainer at the beginning of a run."""
-    with ExitStack() as stack:
-        trainer = build._trainer(settings, None, Progress(), stack)
-        build._begin_rl(trainer, None, Progress())
-        yield trainer
-
-
-def ids_of(rollouts) -> list[str]:
-    return [prompt.sample.id for prompt in rollouts.batch.prompts]
 
 
 def ages_of(report, version: int) -> set[int]:
@@ -67,35 +33,18 @@ def ages_of(report, version: int) -> set[int]:
     return {version - v for group in groups for c in group for v, _ in c.versions}
 
 
-def trained(folder: Path) -> list[list[str]]:
-    """The samples of every step that a run has finished."""
-    files = sorted((folder / "rollouts").glob("step-*.jsonl"), key=lambda p: int(p.stem[5:]))
-    return [[json.loads(line)["id"] for line in f.read_text().splitlines()] for f in files]
-
-
-@pytest.fixture(scope="module")
-def order(tmp_path_factory) -> list[list[str]]:
-    """The samples of the first batches, as the loader deals them."""
-    with training(config(tmp_path_factory.mktemp("order") / "run")) as trainer:
-        return [[p.sample.id for p in trainer.loader.next().prompts] for _ in range(30)]
-
-
-def no_thread_is_left() -> bool:
-    return not any(thread.name == "rollouts" for thread in threading.enumerate())
-
-
 # ------------------------------------------------------------------------------------ staleness 0
 
 
 @pytest.mark.parametrize("more", [[], ["optimizer.minibatches=3", "optimizer.epochs=2"]])
 def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more):
-    settings = config(tmp_path / "run", *more)
-    with training(settings) as trainer:
+    settings = ahead_config(tmp_path / "run", *more)
+    with begin_training(settings) as trainer:
         for _ in range(3):
             trainer.step()
         weights = {name: w.clone() for name, w in trainer.policy.weights().items()}
         assert {thread for thread, _ in trainer.engine.calls} == {"MainThread"}
-    with training(settings) as trainer:
+    with begin_training(settings) as trainer:
         start = {name: w.clone() for name, w in trainer.policy.weights().items()}
         for step in range(3):
             seed = seed_of(settings.run.seed, 11, step, 0)
@@ -134,13 +83,13 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
     tmp_path, order, staleness, more
 ):
     for pause in (0.0, 0.005, 0.03):
-        settings = config(
+        settings = ahead_config(
             tmp_path / "run",
             f"rollout.max_staleness={staleness}",
             f"engine.options.pause={pause}",
             *more,
         )
-        with training(settings) as trainer:
+        with begin_training(settings) as trainer:
             taken = []
             for _ in range(settings.run.steps):
                 version = trainer.policy.version
@@ -158,7 +107,7 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
 
 
 def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_path):
-    with training(config(tmp_path / "run", "rollout.max_staleness=2")) as trainer:
+    with begin_training(ahead_config(tmp_path / "run", "rollout.max_staleness=2")) as trainer:
         sync = trainer.engine.sync
 
         def late_sync(policy):
@@ -174,7 +123,9 @@ def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_
 
 
 def test_nothing_is_issued_that_no_step_would_take(tmp_path):
-    with training(config(tmp_path / "run", "rollout.max_staleness=3", "run.steps=4")) as trainer:
+    with begin_training(
+        ahead_config(tmp_path / "run", "rollout.max_staleness=3", "run.steps=4")
+    ) as trainer:
         for _ in range(4):
             trainer.step()
         assert len(trainer.engine.calls) == 4
@@ -184,22 +135,26 @@ def test_nothing_is_issued_that_no_step_would_take(tmp_path):
 
 
 def test_an_engine_that_cannot_is_refused_before_anything_is_written(tmp_path):
-    settings = config(tmp_path / "run", "rollout.max_staleness=1", "engine={name: hf, options: {}}")
+    settings = ahead_config(
+        tmp_path / "run", "rollout.max_staleness=1", "engine={name: hf, options: {}}"
+    )
     for refuse in (validate, build.train):
         with pytest.raises(
             UserError, match=r"engine 'hf' cannot generate while.*use engine vllm_s"
         ):
             refuse(settings)
     assert not (tmp_path / "run").exists()
-    validate(config(tmp_path / "run", "rollout.max_staleness=1", "engine={name: vllm_server}"))
+    validate(
+        ahead_config(tmp_path / "run", "rollout.max_staleness=1", "engine={name: vllm_server}")
+    )
 
 
 def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path, order):
     poison = order[2][1]
-    settings = config(
+    settings = ahead_config(
         tmp_path / "run", "rollout.max_staleness=2", f"engine.options.poison={json.dumps(poison)}"
     )
-    with training(settings) as trainer:
+    with begin_training(settings) as trainer:
         trainer.step()
         trainer.step()
         for _ in range(2):
@@ -209,8 +164,8 @@ def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path
 
 
 def test_the_end_of_a_run_ends_the_threads(tmp_path):
-    settings = config(tmp_path / "run", "rollout.max_staleness=2", "engine.options.pause=0.2")
-    with pytest.raises(KeyboardInterrupt), training(settings) as trainer:
+    settings = ahead_config(tmp_path / "run", "rollout.max_staleness=2", "engine.options.pause=0.2")
+    with pytest.raises(KeyboardInterrupt), begin_training(settings) as trainer:
         trainer.ahead.fill(0, 0)
         raise KeyboardInterrupt
     assert no_thread_is_left()
@@ -218,7 +173,7 @@ def test_the_end_of_a_run_ends_the_threads(tmp_path):
 
 def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
     folder = tmp_path / "run"
-    settings = config(
+    settings = ahead_config(
         folder,
         "rollout.max_staleness=2",
         "engine.options.pause=0.02",
@@ -226,11 +181,11 @@ def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
         "checks={media_ablation_every: 3, media_ablation_prompts: 2, parity_every: 2}",
         "run.steps=4",
     )
-    with training(settings) as trainer:
+    with begin_training(settings) as trainer:
         assert trainer.run(Interrupt())
         assert not trainer.engine.mixed
     assert len(list((folder / "evals").glob("*.json"))) == 3
-    assert trained(folder) == order[:4]
+    assert trained_ids(folder) == order[:4]
 
 
 # ----------------------------------------------------------------------------------------- resume
@@ -266,11 +221,11 @@ def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order,
         with monkeypatch.context() as patch:
             patch.setattr(build, "Interrupt", stop_after(steps, how))
             try:
-                assert not build.train(config(folder, "resume=auto", *settings))["finished"]
+                assert not build.train(ahead_config(folder, "resume=auto", *settings))["finished"]
             except MemoryError:
                 assert how == "crash"
-    assert build.train(config(folder, "resume=auto", *settings))["finished"]
-    assert trained(folder) == order[:8]
+    assert build.train(ahead_config(folder, "resume=auto", *settings))["finished"]
+    assert trained_ids(folder) == order[:8]
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 9))
     assert all(line["rollout/staleness_max"] <= 2 for line in lines)
@@ -281,8 +236,8 @@ def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order,
 def stopped(tmp_path_factory) -> Path:
     """The checkpoint after two steps of a run with η = 2; the two batches that wait are finished."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    settings = config(folder, "rollout.max_staleness=2")
-    with training(settings) as trainer:
+    settings = ahead_config(folder, "rollout.max_staleness=2")
+    with begin_training(settings) as trainer:
         for _ in range(2):
             trainer.step()
         trainer.ahead.drain()
@@ -292,7 +247,7 @@ def stopped(tmp_path_factory) -> Path:
 
 def resumed(path: Path, tmp_path: Path, order: list[list[str]], staleness: int) -> tuple:
     """Reports of the steps 3 to 6 of a run that goes on from a checkpoint."""
-    settings = config(tmp_path / "on", f"rollout.max_staleness={staleness}")
+    settings = ahead_config(tmp_path / "on", f"rollout.max_staleness={staleness}")
     progress = checkpoint.read_progress(path)
     with ExitStack() as stack:
         trainer = build._trainer(settings, path, progress, stack)

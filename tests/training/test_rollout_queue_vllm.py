@@ -12,9 +12,15 @@ import time
 import psutil
 import pytest
 import torch
-from test_rollout_queue import TINY, ids_of, no_thread_is_left, order, trained, training  # noqa: F401
-from test_rollout_queue import config as ahead_config
 
+from helpers.rollouts_ahead import (
+    TINY,
+    ahead_config,
+    begin_training,
+    ids_of,
+    no_thread_is_left,
+    trained_ids,
+)
 from helpers.small import advantages
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
@@ -38,10 +44,10 @@ def spans(rollouts):
     return [c.versions for group in rollouts.completions for c in group]
 
 
-def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):  # noqa: F811
+def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):
     """Also with an update that arrives while a batch is being written."""
     settings = config(tmp_path / "run", "rollout.max_staleness=2", "rollout.max_tokens=300")
-    with training(settings) as trainer:
+    with begin_training(settings) as trainer:
         trainer.policy.stop_ids = ()  # long enough to be met by an update
         weights, found = {}, []
         for step in range(4):
@@ -78,7 +84,7 @@ def assert_each_token_is_by_its_version(policy, rollouts, weights):
 
 
 @pytest.mark.nightly
-def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, order):  # noqa: F811
+def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, order):
     folder = tmp_path / "run"
     more = ["rollout.max_staleness=2", "run.save_every=2", "rollout.max_tokens=60", "resume=auto"]
 
@@ -100,7 +106,7 @@ def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, o
     assert build.train(config(folder, *more))["finished"]
     killer.join()
     assert killed
-    assert trained(folder) == order[:6]
+    assert trained_ids(folder) == order[:6]
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 7))
     assert all(line["rollout/staleness_max"] <= 2 for line in lines)

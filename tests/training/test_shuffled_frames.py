@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_distributed import torchrun
-from test_models_video import shown
-from test_resume import final_state, metric_lines
 
 from helpers import small
+from helpers.prompts import ask
+from helpers.runs import final_state, metric_lines, torchrun
 from helpers.videos import video, write_video
 from vlmrl import plugins
 from vlmrl.assemble import build
@@ -80,7 +79,7 @@ def test_frames_change_places_and_nothing_else_does() -> None:
 def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     policy = small.policy(family)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (56, 56, 3), np.uint8))
-    prompts = (shown(policy, image), shown(policy, image, video(4)), shown(policy))
+    prompts = (ask(policy, image), ask(policy, image, video(4)), ask(policy))
     engine = Hf()
     engine.start(policy)
 

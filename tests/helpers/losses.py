@@ -1,0 +1,49 @@
+"""Recipes by name, and inputs of their losses."""
+
+from __future__ import annotations
+
+import torch
+
+from vlmrl import plugins
+from vlmrl.algorithms.base import LossInputs
+
+RECIPES = ["dapo", "dr_grpo", "gpg", "grpo", "rloo"]
+
+
+def recipe_of(name, **options):
+    return plugins.build("algorithm", name, options)
+
+
+def inputs_of(new, advantages, *, old=None, sampling=None, ref=None, mask=None, weights=None):
+    mask = torch.ones_like(new).bool() if mask is None else mask
+    old = new.detach() if old is None else old
+    return LossInputs(
+        new=new,
+        old=old,
+        sampling=old if sampling is None else sampling,
+        ref=ref,
+        advantages=advantages,
+        mask=mask,
+        weights=torch.ones(len(new)) if weights is None else weights,
+        num_tokens=int(mask.sum()),
+        num_rollouts=len(new),
+        max_tokens=new.shape[1],
+    )
+
+
+def random_inputs(seed=0, spread=0.3, **changes):
+    """Four completions of 3 to 6 tokens with old, sampling and reference log-probs nearby."""
+    noise = torch.Generator().manual_seed(seed)
+
+    def near(centre):
+        return centre + spread * torch.randn(4, 6, generator=noise)
+
+    new = (-1 - torch.rand(4, 6, generator=noise)).requires_grad_()
+    values = {
+        "old": near(new.detach()),
+        "sampling": near(new.detach()),
+        "ref": near(new.detach()),
+        "mask": torch.arange(6) < torch.tensor([6, 3, 4, 5])[:, None],
+    }
+    given = torch.tensor([[1.5], [-0.5], [-0.7], [-0.3]])
+    return inputs_of(new, given, **{**values, **changes})

@@ -1,0 +1,85 @@
+"""Prompts around given media, what the Hugging Face processor makes of them, and their logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from PIL import Image
+
+from helpers.videos import video
+from vlmrl import plugins
+from vlmrl.data.prompt import make_prompt
+from vlmrl.media_types import Video, kind_of
+from vlmrl.schema import Media, Sample, Truth
+
+IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
+
+
+def image(size=(84, 56), seed=0):
+    """Noise of this width and height."""
+    width, height = size
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def ask(model, *media, text="Where is the red shape?"):
+    """A prompt with these media before its text."""
+    parts = (*(Media(kind_of(m), data=b"-") for m in media), text)
+    sample = Sample("row-1", "t", parts, Truth())
+    return make_prompt(sample, list(media), model.family, model.processor)
+
+
+def ask_about_images(model, *sizes, text="Where is the red shape?"):
+    """A prompt with images of these sizes before its text."""
+    return ask(model, *(image(size, seed) for seed, size in enumerate(sizes)), text=text)
+
+
+def mix_images(model):
+    """Prompts of one image, of three, of none, of one that may become several tiles."""
+    sizes = [[(64, 48)], [(100, 100), (300, 90), (64, 48)], [], [(90, 300)]]
+    return [ask_about_images(model, *s, text="Where?" + " red" * i) for i, s in enumerate(sizes)]
+
+
+VIDEO_CASES = {
+    "one": lambda: [video(8, fps=4.0, size=(112, 84))],
+    "odd": lambda: [video(5, fps=2.0, size=(84, 56))],
+    "a single frame": lambda: [video(1, fps=2.0, size=(84, 56))],
+    "two": lambda: [video(4, fps=2.0, size=(84, 84)), video(6, fps=5.0, size=(112, 140))],
+    "mixed": lambda: [image(seed=1), video(4, fps=2.0, size=(84, 84)), image(seed=2)],
+    "uneven": lambda: [video(4, times=(0.0, 0.1, 0.2, 3.0), size=(168, 168))],
+}
+"""Media of one prompt: one and several videos, with images, odd counts, uneven times."""
+
+
+def hf_inputs(model, prompt):
+    """What the HF processor makes of the same prompt of images and videos."""
+    videos = [m.paired() for m in prompt.media if isinstance(m, Video)]
+    given = {"videos": [v.frames for v in videos], "do_sample_frames": False}
+    given |= {"video_metadata": [v.metadata for v in videos]}
+    begun = prompt.text.startswith(model.processor.tokenizer.bos_token or "\0")
+    return model.processor(
+        text=[prompt.text],
+        images=list(prompt.images) or None,
+        **(given if videos else {}),
+        add_special_tokens=not begun,
+        return_tensors="pt",
+    )
+
+
+def logits(model, prompts, rows=None):
+    """Our logits [B, T, V] of left-padded rows: towers once, spread, decode, head."""
+    rows = range(len(prompts)) if rows is None else rows
+    encoded = [p.encoded for p in prompts]
+    longest = max(len(encoded[r].ids) for r in rows)
+    axes = len(encoded[0].position_ids)
+    ids = torch.full((len(rows), longest), model.processor.tokenizer.pad_token_id)
+    mask, positions = torch.zeros_like(ids), torch.zeros(axes, *ids.shape, dtype=torch.long)
+    for row, r in enumerate(rows):
+        n = len(encoded[r].ids)
+        ids[row, -n:], mask[row, -n:] = torch.tensor(encoded[r].ids), 1
+        positions[:, row, -n:] = encoded[r].position_ids
+    with torch.no_grad():
+        features = model.family.tower_features(model.model, encoded)
+        features = model.family.spread(features, encoded, rows)
+        hidden = model.family.decode(model.model, ids, mask, positions, features)
+        return model.family.head(model.model)(hidden)

@@ -1,0 +1,61 @@
+"""Runs of a few tiny steps, and what they leave in their folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from vlmrl.policy import checkpoint
+
+ROOT = Path(__file__).parents[2]
+TINY = [
+    "run.threads=1",
+    "run.steps=5",
+    "run.save_every=2",
+    "run.keep_checkpoints=2",
+    "run.rollouts_every=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft.max_steps=4",
+    "sft.batch_size=4",
+    "sft.stop_at=null",
+    "sft.decay_steps=1",
+    "rollout.prompts=4",
+    "rollout.group_size=3",
+    "rollout.max_tokens=6",
+    "evaluation.every=2",
+    "evaluation.limit=6",
+    # By the quickstart's own rewards so short a run earns nothing and learns nothing.
+    f"rewards=[{Path(__file__).parent / 'copy_engine.py'}:varied]",
+    "evaluation.metric=varied",
+]
+
+
+def final_state(folder: Path) -> dict[str, bytes]:
+    last = checkpoint.latest(folder)
+    assert last is not None
+    state = json.loads((last / "trainer/state.json").read_text())
+    del state["extra"]["seconds"]
+    return {
+        **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
+        **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
+        "state": json.dumps(state).encode(),
+    }
+
+
+def metric_lines(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in lines]
+
+
+def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` on several ranks of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", str(processes), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, timeout=240, capture_output=True, text=True
+    )

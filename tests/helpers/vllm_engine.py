@@ -1,0 +1,43 @@
+"""Engine `vllm` on small policies."""
+
+from __future__ import annotations
+
+import torch
+
+from helpers.small import CORPUS, TEXT
+from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
+from vlmrl.engines.vllm import Vllm
+from vlmrl.models.loading import load_model
+from vlmrl.policy.optimizers import adamw
+from vlmrl.policy.policy import Policy
+
+SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
+
+
+def engine_for(made, **options):
+    engine = Vllm(enforce_eager=True, **SMALL, **options)
+    engine.start(made)
+    return engine
+
+
+def change(made, seed=0, scale=0.05):
+    """What an optimizer step does, only larger: every trainable weight moves."""
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in made.trainable:
+            weight += scale * torch.randn(weight.shape, generator=noise)
+    made.version += 1
+
+
+def tokens(rollouts):
+    return [[c.token_ids for c in group] for group in rollouts.completions]
+
+
+def listening_policy():
+    """A policy of the length that vLLM has built in: 30 seconds."""
+    audio = {"max_source_positions": 1500}
+    build = BuildConfig(family="qwen2_audio", text=TEXT, audio=audio, vocab_size=320)
+    config = ModelConfig(build=build)
+    made = Policy(*load_model(config, CORPUS, seed=0), config)
+    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
+    return made
