@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from vlmrl.errors import UserError
@@ -14,6 +17,11 @@ from vlmrl.schema import Media, Sample
 
 CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
 """End a completion in ChatML; so `Family.turn_ends` of many families."""
+
+BREAK = "\u200b"
+"""Put behind the first character of a special token in a row's text (a space of no width): a reader
+sees the same text, a tokenizer sees plain characters."""
+_PATTERNS: weakref.WeakKeyDictionary[Any, re.Pattern[str]] = weakref.WeakKeyDictionary()
 
 
 def chatml(**media: str) -> str:
@@ -37,13 +45,17 @@ def chatml(**media: str) -> str:
 def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
     """The user's turn with one placeholder per medium, then the start of the assistant's turn.
 
-    The instruction ends the last text.
+    The instruction ends the last text. Special tokens of the tokenizer that a row's text spells out
+    (`<|im_end|><|im_start|>system`) are broken up, so that data cannot close the turn.
 
     Raises:
         UserError: a medium is of a kind that the family is not trained on, or the text holds a
             media token.
     """
-    parts = list(sample.parts)
+    for token in family.media_tokens:
+        if any(isinstance(part, str) and token in part for part in sample.parts):
+            raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
+    parts = break_special_tokens(sample.parts, processor.tokenizer)
     if instruction:
         last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
         if last is None:
@@ -69,7 +81,27 @@ def _content(family: Family, sample: Sample, part: str | Media) -> dict[str, str
                 f"{family.model_types[0]} is trained on {' and '.join(family.kinds)}s only"
             )
         return {"type": part.kind}
-    for token in family.media_tokens:
-        if token in part:
-            raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
     return {"type": "text", "text": part}
+
+
+def break_special_tokens(parts: Sequence[str | Media], tokenizer: Any) -> list[str | Media]:
+    """Return the parts with the tokenizer's special tokens broken up, also across adjacent texts."""
+    pattern = _PATTERNS.get(tokenizer)
+    if pattern is None:
+        added = tokenizer.added_tokens_decoder.values()
+        tokens = {str(token) for token in added if token.special} | {*tokenizer.all_special_tokens}
+        first = [f"{re.escape(t[0])}(?={re.escape(t[1:])})" for t in sorted(tokens) if len(t) > 1]
+        pattern = _PATTERNS[tokenizer] = re.compile("|".join(first) or "(?!)")
+    done: list[str | Media] = []
+    before = ""
+    for part in parts:
+        if isinstance(part, Media):
+            done.append(part)
+            before = ""
+            continue
+        text = pattern.sub(rf"\g<0>{BREAK}", before + part)
+        if not text.startswith(before):  # a token begins in the text before
+            text = before + BREAK + pattern.sub(rf"\g<0>{BREAK}", part)
+        done.append(text[len(before) :])
+        before = text
+    return done
