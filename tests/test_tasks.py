@@ -238,6 +238,7 @@ def paid(rows: list[dict[str, Any]], verifier: str) -> float:
     return sum(found) / len(found)
 
 
+@pytest.mark.slow
 def test_tracking_from_a_cold_start_to_boxes_on_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +257,7 @@ def test_tracking_from_a_cold_start_to_boxes_on_frames(
     assert len(drawn) > truths  # the guesses, too
 
 
+@pytest.mark.slow
 def test_grounded_answers_from_a_cold_start_to_spans_on_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def test_grounded_answers_from_a_cold_start_to_spans_on_a_line(
     assert "left: 26.3%; width: 52.6%" in {a["style"] for a in spans}
 
 
+@pytest.mark.slow
 def test_sound_events_from_a_cold_start_to_spans_under_the_waveform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ def test_sound_events_from_a_cold_start_to_spans_under_the_waveform(
     assert len([tag for tag, _ in page.tags if tag == "audio"]) == len(cards)
 
 
+@pytest.mark.slow
 def test_transcription_trains_on_the_word_error_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def paid(report: Report) -> set[str]:
     return {f.attack for f in report.findings if f.problem.startswith("paid")}
 
 
+@pytest.mark.slow
 def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
     needed = {"judge": {"callable": f"{mine}:as_judge"}}
     reports = list(verify_shipped(needed))

@@ -158,6 +158,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         cli.main()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
 def test_without_vllm_its_engines_say_how_to_get_it(vlmrl: Callable[..., Ran], engine: str) -> None:
@@ -218,6 +219,7 @@ def test_score_runs_a_function_of_the_user(vlmrl: Callable[..., Ran]) -> None:
     assert json.loads(ran.out)["score"] == 0.75
 
 
+@pytest.mark.slow
 def test_verify_says_yes_or_no(vlmrl: Callable[..., Ran]) -> None:
     Path("mine.py").write_text("def score(text): return min(1.0, len(text) / 200)\n")
     ran = vlmrl("verify", "mine.py:score", "--out", "report.json")

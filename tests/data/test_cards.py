@@ -25,6 +25,7 @@ DATASETS = ("bccd", "cards", "charts", "gui", "iqa_livec", "tables", "fsdd", "vi
 KINDS = ("images", "videos", "audios")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_shared_row_becomes_a_sample(name: str) -> None:

@@ -344,6 +344,7 @@ def test_close_and_restore_end_the_thread_at_once_though_a_decoder_hangs(
     loader.close()
 
 
+@pytest.mark.slow
 def test_the_thread_makes_the_same_tensors_and_leaves_the_trainer_alone() -> None:
     settings = config.load("video_grounding")
     sources = [open_source(SourceConfig(card="videos"), reading=reading_of(settings.data))]

@@ -76,6 +76,7 @@ def test_counts_and_choices_agree_with_the_scene() -> None:
         assert all(option in sample.text for option in sample.truth.options or ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["grounding", "counting", "question", "reading"])
 def test_no_scene_is_in_two_splits(task: str) -> None:
     card = shapes(task=task)
@@ -98,6 +99,7 @@ def test_scenes_depend_on_seed_and_index_only() -> None:
     assert [s.media for s in exact] == [s.media for s in first]
 
 
+@pytest.mark.slow
 def test_demonstrations_are_as_loose_as_asked() -> None:
     overlaps = []
     for sample in samples(shapes(), "demos"):

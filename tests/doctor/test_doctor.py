@@ -69,12 +69,14 @@ def test_the_quickstart_passes_every_check_with_exit_code_0(monkeypatch, capsys,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_adapters_references_and_other_families_pass_too():
     more = ["model.lora={rank: 2}", "algorithm.options.kl=0.1", "model.build.family=qwen3_vl"]
     assert not failed(findings(*more))
     assert not failed(findings("algorithm.options.kl=0.1", "model.build.family=qwen2_vl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen2_5_omni"])
 def test_clips_are_not_compared_with_the_processor(family, tmp_path):
     (tmp_path / "0.mp4").write_bytes(muxed("mp4", "aac", tone(300, 1.2, 48000), 48000, 0.0))
@@ -108,6 +110,7 @@ def test_versions_other_than_those_tested_are_a_warning(installed, verdict, text
     assert text in found.text
 
 
+@pytest.mark.slow
 def test_a_verifier_that_cannot_score_its_truth_fails_with_exit_code_1(tmp_path, monkeypatch):
     stingy = tmp_path / "stingy.py"
     stingy.write_text("def score(answer, truth):\n    return 0.5 if '[' in answer else 0.0\n")
@@ -122,6 +125,7 @@ def test_a_verifier_that_cannot_score_its_truth_fails_with_exit_code_1(tmp_path,
     assert ended.value.code == 1
 
 
+@pytest.mark.slow
 def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("def score(answer, truth):\n    return 1 / truth.number\n")
@@ -130,6 +134,7 @@ def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
     assert "TypeError" in failed(found)["verifier"]
 
 
+@pytest.mark.slow
 def test_a_blind_model_is_flagged(monkeypatch):
     load = doctor.bench.assembly.load
 
@@ -159,6 +164,7 @@ class Stuck(Hf):
         self._policy = self.first
 
 
+@pytest.mark.slow
 def test_an_engine_that_weights_do_not_reach_fails_after_the_change_only(monkeypatch):
     build = plugins.build
     monkeypatch.setattr(
@@ -174,6 +180,7 @@ def test_an_engine_that_weights_do_not_reach_fails_after_the_change_only(monkeyp
     assert "after a change of all trained weights" in wrong["sync"]
 
 
+@pytest.mark.slow
 def test_bad_rows_too_long_prompts_and_wrong_configs_are_said(tmp_path):
     Image.new("RGB", (84, 56), "red").save(tmp_path / "a.png")
     rows = [
@@ -218,6 +225,7 @@ def test_the_space_of_answers_is_told_by_their_fit():
 # --------------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatch):
     monkeypatch.setattr(memory_forecast, "_capacity", lambda device: 2**26)
     found = findings()["memory"][0]
@@ -225,6 +233,7 @@ def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatc
     assert "activations: lower with optimizer.micro_batch_tokens" in found[1]
 
 
+@pytest.mark.slow
 def test_a_user_error_of_a_check_is_its_verdict(monkeypatch):
     def refuses(_):
         raise UserError("not this one")

@@ -118,6 +118,7 @@ def loss_and_gradient(train_batch, recipe):
     return total, table.grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), RECIPES)
 @settings(max_examples=40)
 @given(batches(), st.integers(1, 120), st.randoms(use_true_random=False))
@@ -138,6 +139,7 @@ def test_no_cut_and_no_order_changes_loss_or_gradient(name, options, batch, budg
     torch.testing.assert_close(loss_and_gradient(cut, recipe), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), RECIPES)
 @settings(max_examples=20)
 @given(batches(), st.integers(1, 7))

@@ -41,6 +41,7 @@ from vlmrl.policy.policy import Policy
 # ------------------------------------------------------------------------------ equal to the plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("images", [(1, 2, 0, 1), (0, 0, 0, 0), (2,)])
 def test_it_equals_the_plain_forward(family, images):
@@ -51,6 +52,7 @@ def test_it_equals_the_plain_forward(family, images):
     assert gradient < GRADIENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [
@@ -91,6 +93,7 @@ def test_bfloat16_is_as_far_from_float32_as_the_plain_forward():
 # ------------------------------------------------------------------------------------- low memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [{}, {"freeze": ["vision"]}, {"lora": LoraConfig(rank=4)}, {"dtype": "bfloat16"}],
@@ -137,6 +140,7 @@ def most_kept(made, batch):
     return most
 
 
+@pytest.mark.slow
 def test_low_memory_keeps_less_for_the_backward_than_the_plain_forward_of_one_completion():
     kept = {}
     for setting in ("off", "low_memory"):
@@ -181,6 +185,7 @@ def run_on(monkeypatch):
     monkeypatch.setattr(shared_forward, "packed_row", wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_it", [leak, run_on])
 def test_a_wrong_shared_forward_is_far_outside_the_tolerance(monkeypatch, break_it):
     made = policy()
@@ -191,6 +196,7 @@ def test_a_wrong_shared_forward_is_far_outside_the_tolerance(monkeypatch, break_
     assert gradient > 500 * GRADIENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_it", [leak, run_on])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_notices_a_wrong_shared_forward_and_goes_on_without(
@@ -207,6 +213,7 @@ def test_a_run_notices_a_wrong_shared_forward_and_goes_on_without(
     assert all(logprobs.equal(expected) for logprobs in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, dropout=0.5)])
 def test_a_run_finds_the_shared_forward_right(caplog, dtype, lora):
@@ -269,6 +276,7 @@ def test_the_vision_tower_sees_every_picture_once():
         assert patches == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
 def test_updates_old_and_reference_logprobs_are_the_same_with_it_and_without(tmp_path, lora):
     weights = {}
@@ -325,6 +333,7 @@ def whole_mask(tokens, window):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(GROUPS, st.sampled_from([1, 3]), st.sampled_from([1, 3, 99]), st.integers(0, 2**16))
 def test_the_cascade_equals_attention_under_the_whole_mask(groups, queries_per_key, window, seed):
@@ -439,6 +448,7 @@ class Hungry(Grpo):
         return super().loss(inputs)
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing_else(caplog):
     gradients, batches = [], None
     for algorithm in (Grpo(), Hungry()):
@@ -453,6 +463,7 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing_else(caplog
     assert caplog.text.count("out of memory") == 2, "the smaller budget is kept"
 
 
+@pytest.mark.slow
 def test_out_of_memory_with_a_single_completion_is_the_users_to_solve():
     made = policy()
     with pytest.raises(UserError, match="out of memory"):
@@ -478,6 +489,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.slow
 def test_runs_with_it_and_without_it_have_the_same_curves(tmp_path, monkeypatch):
     (tmp_path / "sums.py").write_text(SCORE)
     curves = []

@@ -117,6 +117,7 @@ def test_text_is_found_in_every_form_of_message() -> None:
         message_text(3)
 
 
+@pytest.mark.slow
 def test_trl_trains_with_our_reward_function(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     model = tiny_model(tmp_path / "model")
@@ -273,6 +274,7 @@ def test_verls_reward_manager_calls_our_function() -> None:
 # ---------------------------------------------------------------------------------------- imports
 
 
+@pytest.mark.slow
 def test_no_verifier_and_no_adaptor_imports_torch() -> None:
     modules = [f"vlmrl.rewards.{name}" for name in plugins.names("verifier")]
     modules += [

@@ -101,6 +101,7 @@ def test_narrow_video_equals_an_independent_decode(width: int, tmp_path: Path) -
     assert np.array_equal(video.frames, by_pyav(path, video.indices)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the shared data folder is not here")
 def test_real_clips_equal_an_independent_decode() -> None:
     rows = [json.loads(line) for s in ("train", "test") for line in (REAL / f"{s}.jsonl").open()]
@@ -115,6 +116,7 @@ def test_real_clips_equal_an_independent_decode() -> None:
         assert clip.duration == pytest.approx(row["duration"], abs=0.04), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the shared data folder is not here")
 @pytest.mark.parametrize("name", ["asl_again.mkv", "cars_0.mp4", "flower.webm", "friday.mp4"])
 def test_frames_and_sizes_are_those_of_qwen_vl_utils(name: str, monkeypatch: Any) -> None:

@@ -43,6 +43,7 @@ shared_policy = functools.cache(policy)
 # ------------------------------------------------------------------------------------ prompts
 
 
+@pytest.mark.slow
 @each_family
 @pytest.mark.parametrize("sizes", [[], [(64, 48)], [(300, 90)], [(100, 100), (90, 300)]], ids=str)
 def test_ids_and_tensors_equal_those_of_the_hf_processor(name, sizes):
@@ -146,6 +147,7 @@ def test_log_probs_of_the_hf_engine_are_the_trainers(name):
 # --------------------------------------------------------------------------------- on the disk
 
 
+@pytest.mark.slow
 @each_family
 @pytest.mark.parametrize("tied", [False, True])
 def test_saved_and_loaded_again_it_is_the_same_to_the_bit(name, tied, tmp_path, monkeypatch):
@@ -217,6 +219,7 @@ def test_it_serves_its_model_type(name):
 SHARED = [n for n in IMAGE_FAMILIES if plugins.load("family", n).shared]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("images", [(1, 2, 0, 1), (0, 0), (2,)], ids=str)
 def test_the_shared_forward_equals_the_plain_one(name, images):
@@ -227,6 +230,7 @@ def test_the_shared_forward_equals_the_plain_one(name, images):
     assert gradient < GRADIENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize(
     "training",
@@ -243,6 +247,7 @@ def test_the_shared_forward_equals_the_plain_one_however_it_is_trained(name, tra
     assert gradient < GRADIENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_low_memory_gives_the_gradient_of_the_plain_forward(name):
     gradients = []

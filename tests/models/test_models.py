@@ -85,6 +85,7 @@ def test_encode_equals_the_hf_processor_and_get_rope_index(name, images):
         assert made.encoded.position_ids.tolist() == [list(range(len(made.encoded.ids)))] * 3
 
 
+@pytest.mark.slow
 @each_family
 @settings(max_examples=25, deadline=None)
 @given(

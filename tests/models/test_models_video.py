@@ -127,6 +127,7 @@ def test_rows_of_mixed_media_equal_each_prompt_alone(name):
         torch.testing.assert_close(row[-len(alone[r]) :], alone[r], **CLOSE)
 
 
+@pytest.mark.slow
 @each_family
 def test_the_hf_engines_log_probs_and_the_shared_forward_are_the_trainers(name):
     made = shared_policy(name)

@@ -152,6 +152,7 @@ def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
         torch.testing.assert_close(row[-len(alone[r]) :], alone[r], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_alone():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
@@ -230,6 +231,7 @@ def ran(folder, *overrides):
     return medium, (folder / "run/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_path):
     omni = "model.build.family=qwen2_5_omni"
     for name, overrides, heard in (

@@ -71,6 +71,7 @@ def measured(config, made, engine, prompts):
     return sum(t.nbytes for t in stays) + max(gradients + generating, updating)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "model"),
     [

@@ -202,6 +202,7 @@ def lines(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_has_its_checks_on_the_curves_and_learns_the_same_without_them(tmp_path):
     asked = [
         "checks.media_ablation_every=2",

@@ -59,6 +59,7 @@ def test_the_config_names_every_optimizer():
     assert set(typing.get_args(annotation)) == {"adamw", *quantization.OPTIMIZERS}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
 @pytest.mark.parametrize("name", quantization.OPTIMIZERS)
 def test_their_updates_are_nearly_those_of_adamw(name):

@@ -116,6 +116,7 @@ def test_boxes_are_drawn_in_pixels_of_the_picture(run: Path) -> None:
     assert text.count(truth) == 5 and text.count(guess) == 4
 
 
+@pytest.mark.slow
 def test_a_picture_is_embedded_once_and_only_within_the_budget(run: Path) -> None:
     assert build_report(run).read_text().count("data:image/png;base64,") == 1
     album = Album(run_folder.media_folder(run), budget=0)

@@ -69,6 +69,7 @@ def random_set(seed):
     return boxes, labels, scores, true_boxes, true_labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_average_precision_equals_cocoeval(seed):
     boxes, labels, scores, true_boxes, true_labels = random_set(seed)

@@ -60,6 +60,7 @@ def test_every_shipped_verifier_has_a_case():
     assert set(CASES) == set(ITEM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 @law
 @given(data=st.data())
@@ -74,6 +75,7 @@ def test_any_text_gives_a_finite_score_in_range_and_the_same_one_twice(name, dat
     assert score(verifier, case, text, truth) == score(verifier, case, text, truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 @law
 @given(data=st.data())
@@ -88,6 +90,7 @@ def test_the_perfect_answer_scores_the_best_and_junk_never_raises_it(name, data)
     assert score(verifier, case, case.junk(perfect), truth) <= best + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in ITEM if CASES[n].shuffles])
 @law
 @given(data=st.data())
@@ -101,6 +104,7 @@ def test_the_order_of_what_is_listed_changes_nothing(name, data):
     assert again == pytest.approx(first, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["detection", "point", "mask_iou", "confidence"])
 @law
 @given(data=st.data())
@@ -117,6 +121,7 @@ def test_saying_it_again_never_pays_where_there_is_one_thing_to_find(name, data)
         assert score(verifier, case, json.dumps(listed + more), one) <= first + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("text", ["", " \n", "<think>7</think>", "<think>7", "<answer></answer>"])
 def test_no_answer_scores_nothing(name, text):
@@ -192,6 +197,7 @@ GROUP_OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GROUP)
 @law
 @given(data=st.data())

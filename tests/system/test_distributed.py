@@ -43,6 +43,7 @@ def by_two(folder_of_two: Path) -> list[dict[str, Any]]:
     return [torch.load(path, weights_only=True) for path in paths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ranks.CASES)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_ranks_give_the_update_of_one(strategy, name, by_two, tmp_path):
@@ -87,6 +88,7 @@ def run_of_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_of_two_ranks_is_the_run_of_one_until_it_draws(run_of_two, tmp_path):
     folder, said = run_of_two
     alone = tmp_path / "run"
@@ -109,6 +111,7 @@ def test_a_run_of_two_ranks_is_the_run_of_one_until_it_draws(run_of_two, tmp_pat
     assert (folder / "rollouts/media" / row["media"][0]["thumbnail"]).is_file()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(run_of_two, tmp_path):
     folder, _ = run_of_two
     more = [f"run.dir={folder}", *TINY, "run.steps=6", "resume=auto"]
@@ -124,6 +127,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(run_of_two, tmp_path):
     assert [state["loader"]["draws"] for state in states] == [24, 28]
 
 
+@pytest.mark.slow
 def test_an_exception_on_one_rank_ends_all(tmp_path):
     part = tmp_path / "breaks.py"
     part.write_text(

@@ -48,6 +48,7 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, 5, 8])
 def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, steps):
     folder = tmp_path / "run"
@@ -61,6 +62,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, st
     assert evaluations == sorted(p.name for p in (whole / "evals").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -92,6 +94,7 @@ def test_a_finished_run_is_left_as_it_is_by_resume(whole):
     assert before == {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
 
 
+@pytest.mark.slow
 def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
     folder = tmp_path / "run"
     build.train(config(folder, "run.steps=1"))
@@ -123,6 +126,7 @@ def test_resuming_with_other_data_is_refused(whole):
         build.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     real, calls = torch.save, []

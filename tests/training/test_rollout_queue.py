@@ -36,6 +36,7 @@ def ages_of(report, version: int) -> set[int]:
 # ------------------------------------------------------------------------------------ staleness 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["optimizer.minibatches=3", "optimizer.epochs=2"]])
 def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more):
     settings = ahead_config(tmp_path / "run", *more)
@@ -71,6 +72,7 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more
 # -------------------------------------------------------------------------------- bound and order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("staleness", "more"),
     [
@@ -122,6 +124,7 @@ def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_
         assert 0 <= m["rollout/trainer_waiting"] <= 1 and 0 <= m["rollout/generation_idle"] <= 1
 
 
+@pytest.mark.slow
 def test_nothing_is_issued_that_no_step_would_take(tmp_path):
     with begin_training(
         ahead_config(tmp_path / "run", "rollout.max_staleness=3", "run.steps=4")
@@ -171,6 +174,7 @@ def test_the_end_of_a_run_ends_the_threads(tmp_path):
     assert no_thread_is_left()
 
 
+@pytest.mark.slow
 def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
     folder = tmp_path / "run"
     settings = ahead_config(
@@ -207,6 +211,7 @@ def stop_after(steps: int, how: str) -> type[Interrupt]:
     return Stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["interrupt", "crash"])
 @pytest.mark.parametrize("pause", [0.0, 0.03])
 def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order, how, pause):
@@ -263,6 +268,7 @@ def resumed(path: Path, tmp_path: Path, order: list[list[str]], staleness: int) 
     return [report for report, _ in reports], made
 
 
+@pytest.mark.slow
 def test_finished_completions_are_trained_on_as_they_were_saved(stopped, tmp_path, order):
     queue = checkpoint.read_queue(stopped)
     assert [len(entry["groups"]) for entry in queue] == [3, 3]
@@ -278,6 +284,7 @@ def test_finished_completions_are_trained_on_as_they_were_saved(stopped, tmp_pat
         assert report.metrics["rollout/stale_dropped"] == 0
 
 
+@pytest.mark.slow
 def test_what_is_too_old_for_a_lower_bound_is_made_again(stopped, tmp_path, order):
     ages = [
         [2 - min(v for c in group["completions"] for v, _ in c["versions"]) for group in groups]

@@ -75,6 +75,7 @@ def test_frames_change_places_and_nothing_else_does() -> None:
     assert (shuffled_frames.shuffled(video(1), seed=5).frames == video(1).frames).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     policy = small.policy(family)
@@ -168,6 +169,7 @@ def weights(folder: Path) -> dict[str, bytes]:
     return {k: v for k, v in final_state(folder).items() if k != "state"}
 
 
+@pytest.mark.slow
 def test_the_control_group_is_not_trained_on_and_its_bonus_is(rows: Path, tmp_path: Path) -> None:
     without = ran(rows, tmp_path / "without", weight=0, size=0)
     unpaid = ran(rows, tmp_path / "unpaid", weight=0, size=2)
@@ -186,6 +188,7 @@ def test_the_control_group_is_not_trained_on_and_its_bonus_is(rows: Path, tmp_pa
     check_bonus(paid)
 
 
+@pytest.mark.slow
 def test_several_processes_compare_as_one_does(rows: Path, tmp_path: Path) -> None:
     arguments = [*settings(rows, 0.3, 2), f"run.dir={tmp_path / 'two'}"]
     done = torchrun("-m", "vlmrl", "train", "quickstart", *arguments)

@@ -186,6 +186,7 @@ def slow_greedy(model: Policy, given: Prompt, begun: list[int], limit: int) -> l
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["fresh", "direct"])
 @pytest.mark.parametrize("mode", forced_thinking.MODES)
 def test_a_forced_answer_is_the_greedy_one_after_that_beginning(
@@ -327,6 +328,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Callab
         yield folder, command
 
 
+@pytest.mark.slow
 def test_a_run_writes_both_forced_numbers_and_its_modes(
     ran: tuple[Path, Callable[..., int]],
 ) -> None:
