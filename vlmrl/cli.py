@@ -273,13 +273,13 @@ def check(
     sources = _sources(data, option, media_root)
     make = None
     if model:
-        from vlmrl.assemble.build import prompt_maker, with_sound
+        from vlmrl.assemble.build import prompt_maker, with_audio
         from vlmrl.models.loading import load_model
         from vlmrl.policy.policy import Policy
 
         settings = configs.ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
-        make, sources = prompt_maker(policy, {}), with_sound(sources, policy.family)
+        make, sources = prompt_maker(policy, {}), with_audio(sources, policy.family)
     raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
 
 

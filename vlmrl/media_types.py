@@ -46,7 +46,7 @@ class Video:
     total: int
     fps: float
     original: tuple[int, int]
-    sound: Audio | None = None
+    audio: Audio | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def num_bytes(decoded: Decoded) -> int:
     if isinstance(decoded, Audio):
         return decoded.samples.nbytes
     if isinstance(decoded, Video):
-        return decoded.frames.nbytes + (num_bytes(decoded.sound) if decoded.sound else 0)
+        return decoded.frames.nbytes + (num_bytes(decoded.audio) if decoded.audio else 0)
     return 3 * decoded.width * decoded.height
 
 
@@ -111,6 +111,6 @@ def described(decoded: Decoded) -> str:
         return f"{decoded.duration:.2f} s at {decoded.rate} Hz"
     size = "{} x {} upright pixels".format(*decoded.size)
     if isinstance(decoded, Video):
-        heard = "" if decoded.sound is None else f", with sound at {decoded.sound.rate} Hz"
+        heard = "" if decoded.audio is None else f", with sound at {decoded.audio.rate} Hz"
         return f"{len(decoded.frames)} frames of {decoded.duration:.2f} s, {size}{heard}"
     return size

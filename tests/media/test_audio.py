@@ -20,7 +20,7 @@ from helpers.videos import animation
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, Reading
-from vlmrl.media.audio import MIN_SECONDS, load_audio, load_sound
+from vlmrl.media.audio import MIN_SECONDS, load_audio, load_video_audio
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Media, Sample, Truth
@@ -234,7 +234,7 @@ def test_damaged_bytes_give_a_recording_or_a_media_error(
 def test_the_sound_of_a_clip_counts_from_its_first_picture(video_from: float) -> None:
     samples = np.concatenate([tone(300, 0.5, 48000), tone(900, 1, 48000)])
     medium = Media("video", data=muxed("mp4", "aac", samples, 48000, video_from))
-    sound = load_sound(medium)
+    sound = load_video_audio(medium)
     assert sound is not None
     assert sound.duration == pytest.approx(1.5 - video_from, abs=0.03)
     first = np.abs(np.fft.rfft(sound.samples[800:7200])).argmax() / 0.4
@@ -247,15 +247,15 @@ def test_a_clip_without_sound_has_none() -> None:
         images = out.add_stream("libx264", rate=10, width=32, height=32, pix_fmt="yuv420p")
         out.mux(images.encode(av.VideoFrame(32, 32, "yuv420p")))
         out.mux(images.encode())
-    assert load_sound(Media("video", data=buffer.getvalue())) is None
+    assert load_video_audio(Media("video", data=buffer.getvalue())) is None
     with pytest.raises(MediaError, match="no audio track"):
         heard(buffer.getvalue())
 
 
-def shown_with_sound(data: bytes, **part: float) -> Video:
+def shown_with_audio(data: bytes, **part: float) -> Video:
     """A video of ten frames a second, decoded as a run that hears videos does."""
     sample = Sample("s", "t", (Media("video", data=data, **part),), Truth())
-    (made,) = decode(sample, Access(), Reading(VideoConfig(fps=10), sound=True))
+    (made,) = decode(sample, Access(), Reading(VideoConfig(fps=10), with_audio=True))
     assert isinstance(made, Video)
     return made
 
@@ -272,39 +272,39 @@ def test_picture_and_sound_of_a_clip_count_from_the_same_moment(
 ) -> None:
     samples = np.concatenate([tone(300, 0.5, 48000), tone(900, 1.5, 48000)])
     data = muxed(container, "aac", samples, 48000, video_from)
-    whole = shown_with_sound(data)
-    part = shown_with_sound(data, start=0.3, end=0.8)
-    late = shown_with_sound(data, start=0.8, end=9.0)
-    assert whole.sound and part.sound and late.sound
+    whole = shown_with_audio(data)
+    part = shown_with_audio(data, start=0.3, end=0.8)
+    late = shown_with_audio(data, start=0.8, end=9.0)
+    assert whole.audio and part.audio and late.audio
     assert whole.duration == pytest.approx(1, abs=0.02)
     for made in (whole, part, late):
-        assert made.sound is not None
-        assert made.sound.duration == pytest.approx(made.duration, abs=0.002)
+        assert made.audio is not None
+        assert made.audio.duration == pytest.approx(made.duration, abs=0.002)
     # as the file has it: 300 Hz until half a second, whenever the images begin
     for made, since in ((whole, 0.0), (part, 0.3)):
-        assert made.sound is not None
+        assert made.audio is not None
         turn = max(0.0, 0.5 - video_from - since)
         if turn > 0.1:
-            assert pitch(made.sound, 0, turn - 0.05) == pytest.approx(300, abs=20)
-        assert pitch(made.sound, turn + 0.05, turn + 0.25) == pytest.approx(900, abs=20)
+            assert pitch(made.audio, 0, turn - 0.05) == pytest.approx(300, abs=20)
+        assert pitch(made.audio, turn + 0.05, turn + 0.25) == pytest.approx(900, abs=20)
     assert len(part.frames) == pytest.approx(5, abs=1) and part.times[0] <= 0.1
 
 
 @pytest.mark.parametrize("container", ["mp4", "matroska"])
 def test_sound_may_end_before_the_pictures(container: str) -> None:
     data = muxed(container, "aac", tone(300, 0.5, 48000), 48000, 0.0)
-    whole = shown_with_sound(data)
-    assert whole.sound is not None
-    assert whole.sound.duration == pytest.approx(0.5, abs=0.05) and whole.duration > 0.9
-    assert shown_with_sound(data, start=0.8).sound is None
-    assert shown_with_sound(data, end=0.4).sound is not None
+    whole = shown_with_audio(data)
+    assert whole.audio is not None
+    assert whole.audio.duration == pytest.approx(0.5, abs=0.05) and whole.duration > 0.9
+    assert shown_with_audio(data, start=0.8).audio is None
+    assert shown_with_audio(data, end=0.4).audio is not None
 
 
 def test_clips_without_a_track_and_animations_have_no_sound() -> None:
-    assert shown_with_sound(animation([100] * 6)).sound is None
+    assert shown_with_audio(animation([100] * 6)).audio is None
     silent = Media("video", data=muxed("mp4", "aac", tone(300, 1, 48000), 48000, 0.0))
     (made,) = decode(Sample("s", "t", (silent,), Truth()), Access(), Reading())
-    assert isinstance(made, Video) and made.sound is None  # nobody listens
+    assert isinstance(made, Video) and made.audio is None  # nobody listens
 
 
 def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
@@ -320,8 +320,8 @@ def test_sound_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     read = Access(str(tmp_path))
     assert len(decode(sample, read)) == 1
     with pytest.raises(MediaError, match=r"spoiled\.mp4"):
-        decode(sample, read, Reading(sound=True))
-    long = Reading(audio=AudioConfig(max_duration_s=0.5), sound=True)
+        decode(sample, read, Reading(with_audio=True))
+    long = Reading(audio=AudioConfig(max_duration_s=0.5), with_audio=True)
     with pytest.raises(
         MediaError, match=r"max_duration_s.*data\.video\.audio: false leaves it out"
     ):

@@ -28,7 +28,7 @@ NAME = "qwen2_5_omni"
 
 def heard(count, seconds, fps=2.0):
     return dataclasses.replace(
-        video(count, fps=fps, size=(84, 56)), sound=audio(seconds, seed=count)
+        video(count, fps=fps, size=(84, 56)), audio=audio(seconds, seed=count)
     )
 
 
@@ -59,7 +59,7 @@ def hf_inputs(model, prompt):
     """What the HF processor makes of it when it is told to hear videos."""
     clips = [m for m in prompt.media if isinstance(m, Video)]
     sounding = [m for m in prompt.media if not isinstance(m, PilImage)]
-    sounds = [m.sound if isinstance(m, Video) else m for m in sounding]
+    sounds = [m.audio if isinstance(m, Video) else m for m in sounding]
     told = {"use_audio_in_video": True}
     if hasattr(model.processor, "load_audio_from_video"):  # transformers 5.23
         of_video = [clips.index(m) if isinstance(m, Video) else None for m in sounding]

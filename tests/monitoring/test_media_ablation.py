@@ -75,13 +75,13 @@ def test_a_prompt_keeps_its_ids_and_positions(family, case):
 
 def test_a_blank_has_the_size_the_times_and_the_length_but_no_content():
     policy = small.policy()
-    own = replace(video(4, times=(0.0, 0.1, 0.2, 3.0)), sound=small.audio(0.5))
+    own = replace(video(4, times=(0.0, 0.1, 0.2, 3.0)), audio=small.audio(0.5))
     heard = small.audio(0.3)
     gray, still, silence = blanks(replace(ask(policy), media=(image(), own, heard)))
     assert gray.size == image().size and gray.getextrema() == ((128, 128),) * 3
     assert still.frames.shape == own.frames.shape and (still.frames == 128).all()
     assert (still.times, still.metadata) == (own.times, own.metadata)
-    assert still.sound.duration == 0.5 and not still.sound.samples.any()
+    assert still.audio.duration == 0.5 and not still.audio.samples.any()
     assert silence.duration == 0.3 and not silence.samples.any()
     assert silence.samples.dtype == np.float32
 

@@ -278,12 +278,12 @@ def opened(config: Config, source: SourceConfig) -> Source:
     return open_source(source, data.media_root, data.allow_urls, reading_of(data))
 
 
-def with_sound(sources: Sequence[Source], family: Family) -> list[Source]:
+def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:
     """The sources, their videos with sound if the family hears it and `data.video.audio` allows it."""
     readings = [source.reading for source in sources]
     heard = [family.hears_videos and reading.video.audio is not False for reading in readings]
     made = zip(sources, readings, heard, strict=True)
-    return [replace(source, reading=replace(reading, sound=h)) for source, reading, h in made]
+    return [replace(source, reading=replace(reading, with_audio=h)) for source, reading, h in made]
 
 
 def all_sources(config: Config) -> list[Source]:
@@ -342,7 +342,7 @@ def _loader(
     # The loader's thread has its own: two threads may not use one tokenizer at once.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
-        with_sound(sources, policy.family),
+        with_audio(sources, policy.family),
         prompt_maker(policy, instructed(config), processor),
         size,
         seed=config.run.seed,
@@ -387,7 +387,7 @@ def _batches(
     shared: bool = False,
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Fresh batches of held-out prompts, each time it is called; shared, of this rank's share."""
-    sources = with_sound(sources, policy.family)
+    sources = with_audio(sources, policy.family)
     make = prompt_maker(policy, instructed(config))
     size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}

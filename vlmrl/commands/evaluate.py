@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
-from vlmrl.assemble.build import prompt_maker, with_sound
+from vlmrl.assemble.build import prompt_maker, with_audio
 from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
@@ -62,7 +62,7 @@ def evaluate_model(
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
-    sources = with_sound([open_source(source, reading=reading)], policy.family)
+    sources = with_audio([open_source(source, reading=reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
         engine = plugins.build("engine", "hf")

@@ -60,7 +60,7 @@ class Source:
 def reading_of(data: DataConfig) -> Reading:
     """How a config wants videos and recordings read."""
     limits = (data.decode_timeout_s, data.decode_memory_mb)
-    return Reading(data.video, data.audio, *limits, sound=bool(data.video.audio))
+    return Reading(data.video, data.audio, *limits, with_audio=bool(data.video.audio))
 
 
 def open_source(

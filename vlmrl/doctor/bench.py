@@ -76,7 +76,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
     loaded = assembly.load(config, None, sources)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
-    prompts, bad = _prompts(config, assembly.with_sound(sources, policy.family), policy)
+    prompts, bad = _prompts(config, assembly.with_audio(sources, policy.family), policy)
     if not prompts:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
     engine.start(policy)

@@ -67,7 +67,7 @@ class Reading:
     """In which a sample's media must be decoded."""
     memory_mb: int = 1024
     """MiB that decoding a sample's videos and recordings may take."""
-    sound: bool = False
+    with_audio: bool = False
     """Whether videos come with their sound."""
 
 

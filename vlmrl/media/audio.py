@@ -57,14 +57,14 @@ def load_audio(
         except soundfile.LibsndfileError:
             stream.seek(0, os.SEEK_END)  # forget what is buffered: the descriptor was moved
             stream.seek(0)
-            return _by_av(stream, media, config, sound=False)
+            return _by_av(stream, media, config, of_video=False)
         try:
             return _audio(blocks, rate, media, config)
         except soundfile.LibsndfileError as error:
             raise MediaError(f"{media.name}: damaged recording: {error}") from error
 
 
-def load_sound(
+def load_video_audio(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
 ) -> Audio | None:
     """The sound of a video from `media.start` to `media.end`, seconds from its first image.
@@ -77,7 +77,7 @@ def load_sound(
     """
     with open_media(media, access or Access()) as stream:
         try:
-            return _by_av(stream, media, config or AudioConfig(), sound=True)
+            return _by_av(stream, media, config or AudioConfig(), of_video=True)
         except _Silent:
             return None
 
@@ -169,7 +169,7 @@ def _soundfile_blocks(
 # --------------------------------------------------------------------------------------- FFmpeg
 
 
-def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> Audio:
+def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, of_video: bool) -> Audio:
     """The recording by FFmpeg; as a video's `sound`, time counts from the first image."""
     try:
         with av.open(stream, options={"format_whitelist": CONTAINERS}) as container:
@@ -177,7 +177,7 @@ def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, sound: bool) -> 
                 raise _Silent(f"{media.name}: has no audio track")
             track = container.streams.audio[0]
             _check_header(media.name, track.rate, track.channels)
-            zero = container.streams.video[0] if sound and container.streams.video else track
+            zero = container.streams.video[0] if of_video and container.streams.video else track
             origin = _seconds(zero, zero.start_time)
             first, last = _bounds(media, track.rate)
             total = None

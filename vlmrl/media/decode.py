@@ -75,7 +75,9 @@ def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
 
 def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
     if medium.kind == "video":
-        return load_video(medium, access, reading.video, reading.audio if reading.sound else None)
+        return load_video(
+            medium, access, reading.video, reading.audio if reading.with_audio else None
+        )
     if medium.kind == "audio":
         return load_audio(medium, access, reading.audio)
     return load_image(medium, access)
@@ -216,7 +218,7 @@ def _decoded_bytes(job: Job[Any]) -> int:
         return 0
     total = 0
     for medium in job.sample.media:
-        if medium.kind == "audio" or (medium.kind == "video" and job.reading.sound):
+        if medium.kind == "audio" or (medium.kind == "video" and job.reading.with_audio):
             total += int(4 * job.reading.audio.sampling_rate * job.reading.audio.max_duration_s)
         if medium.kind == "video":
             video = job.reading.video

@@ -22,7 +22,7 @@ from PIL import Image, ImageSequence
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, located, open_media
-from vlmrl.media.audio import CONTAINERS, load_sound
+from vlmrl.media.audio import CONTAINERS, load_video_audio
 from vlmrl.media.frame_sampling import Timeline, choose, fitted
 from vlmrl.media.image import DAMAGE, MAX_PIXELS, load_image, opened_image, refusal, to_rgb
 from vlmrl.media_types import Video
@@ -73,7 +73,7 @@ def load_video(
 
     Raises:
         MediaError: the file cannot be opened, holds no frames, is damaged where frames are taken,
-            or has no time between start and end, or its sound cannot be read (`load_sound`); the
+            or has no time between start and end, or its sound cannot be read (`load_video_audio`); the
             message names it.
     """
     try:
@@ -89,11 +89,11 @@ def load_video(
     except MediaError as error:
         told = str(error)
         raise MediaError(told if media.name in told else f"{media.name}: {told}") from error
-    line, sound = reader.line, None
+    line, track = reader.line, None
     if audio is not None and not reader.silent:
         since = max(0.0, media.start or 0.0)
         part = replace(media, start=since, end=since + chosen.duration)
-        sound = load_sound(part, access, audio)
+        track = load_video_audio(part, access, audio)
     return Video(
         frames,
         chosen.times,
@@ -102,7 +102,7 @@ def load_video(
         len(line.stamps),
         line.fps,
         reader.size,
-        sound,
+        track,
     )
 
 

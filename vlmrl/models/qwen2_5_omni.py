@@ -203,7 +203,7 @@ class Qwen25Omni(MropeFamily):
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
         sounds = [
-            m.sound if isinstance(m, Video) else m for m in media if not isinstance(m, PilImage)
+            m.audio if isinstance(m, Video) else m for m in media if not isinstance(m, PilImage)
         ]
         heard = [sound for sound in sounds if sound is not None]
         tensors = mel_features(processor.feature_extractor, heard, whole=True)

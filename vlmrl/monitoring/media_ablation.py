@@ -115,7 +115,7 @@ def reliance(
 def blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
     """For each of the prompt's media one of its size, times and length without content.
 
-    Images and frames are mid-gray, recordings and the sound of videos silent. `only`: media of
+    Images and frames are mid-gray, recordings and the audio of videos silent. `only`: media of
     other kinds stay as they are.
     """
     return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
@@ -125,8 +125,8 @@ def _blank(medium: Decoded) -> Decoded:
     if isinstance(medium, Audio):
         return replace(medium, samples=np.zeros_like(medium.samples))
     if isinstance(medium, Video):
-        sound = medium.sound and replace(medium.sound, samples=np.zeros_like(medium.sound.samples))
-        return replace(medium, frames=np.full_like(medium.frames, GRAY), sound=sound)
+        audio = medium.audio and replace(medium.audio, samples=np.zeros_like(medium.audio.samples))
+        return replace(medium, frames=np.full_like(medium.frames, GRAY), audio=audio)
     return Image.new("RGB", medium.size, (GRAY,) * 3)
 
 
@@ -175,10 +175,10 @@ def _fitted(other: Decoded, own: Decoded) -> Decoded:
         assert isinstance(other, Video)
         places = np.linspace(0, len(other.frames) - 1, len(own.frames)).round().astype(int)
         frames = [_resized(Image.fromarray(other.frames[i]), own.size) for i in places]
-        sound = own.sound
-        if sound is not None and other.sound is not None:
-            sound = replace(sound, samples=np.resize(other.sound.samples, len(sound.samples)))
-        return replace(own, frames=np.stack([np.asarray(frame) for frame in frames]), sound=sound)
+        audio = own.audio
+        if audio is not None and other.audio is not None:
+            audio = replace(audio, samples=np.resize(other.audio.samples, len(audio.samples)))
+        return replace(own, frames=np.stack([np.asarray(frame) for frame in frames]), audio=audio)
     assert isinstance(other, Image.Image)
     return _resized(other, own.size)
 

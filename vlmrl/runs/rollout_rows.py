@@ -103,7 +103,7 @@ def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
 
 
 def _video(folder: Path, video: Video, track: Track | None) -> Row:
-    heard = {} if video.sound is None else {"sound": _sound(folder, video.sound)}
+    heard = {} if video.audio is None else {"sound": _sound(folder, video.audio)}
     return {**video_thumbnails.stored(folder, video, track.times if track else ()), **heard}
 
 
