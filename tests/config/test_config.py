@@ -354,3 +354,24 @@ def test_the_json_schema_explains_its_keys() -> None:
 def test_a_resolved_config_loads_to_itself() -> None:
     settings = with_("rewards.box_iou.weight={schedule: [[0, 0.5], [0.5, 1]]}", "sft={}")
     assert config.parse(json.loads(settings.model_dump_json())) == settings
+
+
+def test_every_key_has_a_description() -> None:
+    tree_ = json.loads(config.schema())
+    sections = {"config": tree_, **tree_["$defs"]}
+    keys = {
+        f"{name}.{key}": value
+        for name, section in sections.items()
+        for part in (section, *section.get("anyOf", ()))
+        for key, value in part.get("properties", {}).items()
+    }
+    assert len(keys) > 100
+    # pydantic leaves out a description that is the one of the section itself
+    of_section = {
+        f"#/$defs/{name}": section.get("description") for name, section in sections.items()
+    }
+    described = {
+        path: value.get("description") or of_section.get(value.get("$ref"))
+        for path, value in keys.items()
+    }
+    assert [path for path, text in described.items() if not text] == []

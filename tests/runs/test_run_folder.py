@@ -17,12 +17,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
 from vlmrl.config import parse
 from vlmrl.errors import UserError
+from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import rows, to_json
-from vlmrl.schema import Advantages, Box, Completion, Encoded, Frame, Media, Parsed, Point, Prompt, PromptBatch, Rewards, Rollouts, Sample, Span, StepReport, Track, Truth, Verdict
+from vlmrl.schema import (
+    Advantages,
+    Box,
+    Completion,
+    Encoded,
+    Frame,
+    Media,
+    Parsed,
+    Point,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    Span,
+    StepReport,
+    Track,
+    Truth,
+    Verdict,
+)
+from vlmrl.system import atomic_files
 
 NO_IDS = Encoded((), (), {}, torch.zeros(1, 0), 0)
 
@@ -179,7 +198,9 @@ def test_whatever_a_verifier_answers_becomes_strict_json(value: object) -> None:
 
 def test_resuming_drops_every_later_line_and_file(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        atomic_files.append_line(run_folder.metrics_path(tmp_path), {"step": step, "reward/mean": 0.1})
+        atomic_files.append_line(
+            run_folder.metrics_path(tmp_path), {"step": step, "reward/mean": 0.1}
+        )
         run_folder.write_rollouts(tmp_path, report(step))
         run_folder.write_evaluation(tmp_path, step, {"metrics": {}}, [])
     run_folder.rewind(tmp_path, 2)

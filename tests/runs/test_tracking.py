@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from vlmrl.runs import console, run_folder
-from vlmrl.system import atomic_files
 from vlmrl.config import Config, parse
 from vlmrl.errors import UserError
-from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
+from vlmrl.runs import console, run_folder
 from vlmrl.runs.tracking import Tracker
+from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
+from vlmrl.system import atomic_files
 
 METRICS = {
     "reward/mean": 0.612,

@@ -1,31 +1,25 @@
 """The config of a run: `load` a file, or `parse` a tree of plain values, into a `Config`.
 
-`sections.py` says what a config holds, `tree.py` reads files, `extends` and `key=value`, and
-`reading.py` turns every mistake into one line that names the key's path and the nearest valid name.
-Nothing here imports torch.
+`sections/` has one file for each section and `whole.py` joins them; `tree.py` reads files, `extends`
+and `key=value`; `reading.py` turns every mistake into one line that names the key's path and the
+nearest valid name. Nothing here imports torch.
 """
 
-from vlmrl.config.media import AudioConfig, VideoConfig
 from vlmrl.config.reading import load, parse, schema
-from vlmrl.config.rollout import RolloutConfig
 from vlmrl.config.section import PluginRef, Section
-from vlmrl.config.sections import (
-    BuildConfig,
-    ChecksConfig,
-    Config,
-    ControlConfig,
-    DataConfig,
-    EvaluationConfig,
-    LoraConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RewardConfig,
-    RunConfig,
-    ScoringConfig,
-    SftConfig,
-    SourceConfig,
-    TrackingConfig,
-)
+from vlmrl.config.sections.checks import ChecksConfig
+from vlmrl.config.sections.control import ControlConfig
+from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
+from vlmrl.config.sections.distributed import DistributedConfig
+from vlmrl.config.sections.evaluation import EvaluationConfig
+from vlmrl.config.sections.model import BuildConfig, LoraConfig, ModelConfig
+from vlmrl.config.sections.optimizer import OptimizerConfig
+from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
+from vlmrl.config.sections.rollout import RolloutConfig
+from vlmrl.config.sections.run import RunConfig
+from vlmrl.config.sections.sft import SftConfig
+from vlmrl.config.sections.tracking import TrackingConfig
+from vlmrl.config.whole import Config
 
 __all__ = [
     "AudioConfig",
@@ -34,6 +28,7 @@ __all__ = [
     "Config",
     "ControlConfig",
     "DataConfig",
+    "DistributedConfig",
     "EvaluationConfig",
     "LoraConfig",
     "ModelConfig",

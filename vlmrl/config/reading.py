@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from vlmrl import renamed
 from vlmrl.config import tree as config_tree
-from vlmrl.config.sections import Config, Section
+from vlmrl.config.section import Section
+from vlmrl.config.whole import Config
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 

@@ -1,4 +1,4 @@
-"""What every part of the config is made of."""
+"""The base classes of a config's sections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ class Named(Section):
 
 
 class PluginRef(Named):
-    """A plugin by name with its options."""
+    """A part by name, with its options."""
 
     name: str
+    """A shipped part, `path/to/file.py:Name` or `package.module:Name`."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the part."""

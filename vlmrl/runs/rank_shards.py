@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vlmrl.system import distributed
-from vlmrl.system.seeds import seed_of
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.runs.rollout_rows import Row
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.system import distributed
+from vlmrl.system.seeds import seed_of
 
 
 def is_here(prompt: Prompt) -> bool:

@@ -18,10 +18,22 @@ from typing import Any
 import soundfile
 from PIL import Image
 
+from vlmrl.media_types import Audio, Video
 from vlmrl.runs import video_thumbnails
-from vlmrl.media_types import Video, Audio
+from vlmrl.schema import (
+    Advantages,
+    Box,
+    Completion,
+    Point,
+    Prompt,
+    Rewards,
+    Rollouts,
+    Sample,
+    Span,
+    Track,
+    Verdict,
+)
 from vlmrl.system.atomic_files import write_bytes
-from vlmrl.schema import Advantages, Box, Completion, Point, Prompt, Rewards, Rollouts, Sample, Span, Track, Verdict
 
 Row = dict[str, Any]
 

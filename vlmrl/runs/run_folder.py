@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import vlmrl
-from vlmrl.system import distributed
 from vlmrl.config import Config
-from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
+from vlmrl.runs.rank_shards import whole_rows
 from vlmrl.runs.rollout_rows import Row, rows, to_json
 from vlmrl.schema import StepReport
-from vlmrl.runs.rank_shards import whole_rows
+from vlmrl.system import distributed
+from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),

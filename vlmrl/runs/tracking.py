@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
-from vlmrl.runs import console, run_folder
 from vlmrl.config import Config
 from vlmrl.errors import UserError
-from vlmrl.system.atomic_files import append_line, truncate_lines
+from vlmrl.runs import console, run_folder
 from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import StepReport
+from vlmrl.system.atomic_files import append_line, truncate_lines
 
 Phase = Literal["sft", "rl"]
 Sink = Callable[[Phase, int, Mapping[str, float]], None]

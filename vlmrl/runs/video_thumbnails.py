@@ -57,9 +57,7 @@ def _small(frame: np.ndarray, side: int) -> Image.Image:
     image = Image.fromarray(frame)
     if max(image.size) < TOY_SIDE:
         scale = TOY_SIDE // max(image.size)
-        return image.resize(
-            (image.width * scale, image.height * scale), Image.Resampling.NEAREST
-        )
+        return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
     image.thumbnail((side, side))
     return image
 

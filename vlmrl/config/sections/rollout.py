@@ -8,22 +8,26 @@ from vlmrl.config.section import Section
 
 
 class RolloutConfig(Section):
-    """How completions are drawn."""
+    """How completions are sampled."""
 
     prompts: int = Field(16, ge=1)
     """P: prompts per step."""
     group_size: int = Field(8, ge=2)
-    """G: completions per prompt; an advantage is relative to the others of its group."""
+    """G: completions per prompt. An advantage is relative to the other completions of its group."""
     shuffled_group_size: int = Field(0, ge=0)
-    """Completions of a control group for each prompt with a video, which is shown with its frames in
-    shuffled order (T-GRPO). They are not trained on; the reward `temporal_contrast` compares. 0: none."""
+    """Completions of a control group for each prompt with a video, whose frames are shuffled (T-GRPO).
+    They are not trained on; the reward `temporal_contrast` compares the groups. 0: none."""
     max_tokens: int = Field(256, ge=1)
+    """Longest completion, in tokens."""
     temperature: float = Field(1.0, gt=0)
+    """Sampling temperature; log-probs in the loss are at this temperature, too."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability. 1: from all."""
     top_k: int = Field(0, ge=0)
+    """Sample from the k likeliest tokens. 0: from all."""
     max_staleness: int = Field(0, ge=0)
-    """η: batches that are generated ahead while the policy trains, so that no token is by weights
-    more than η updates old. 0: generate, then train. More needs an engine that can (vllm_server)."""
+    """η: batches that are generated ahead while the policy trains. No token is then sampled by
+    weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""
 
     @model_validator(mode="after")
     def _one_policy_for_both_groups(self) -> RolloutConfig:

@@ -1,0 +1,110 @@
+"""The section `data` of a config: sources of samples, and how their media are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from vlmrl.config.section import Named, Section
+from vlmrl.config.sections.rewards import RewardConfig
+
+
+class SourceConfig(Named):
+    """One source of samples: a card, shipped or `file.py:Name`, or a data file, with its options."""
+
+    short = "card"
+    name: str | None = None
+    """Name on its curves. Absent: the card's or the file's name."""
+    card: str
+    """One of `vlmrl list cards`, `path/to/file.py:Name`, or a data file or folder."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the card."""
+    split: str = "train"
+    """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
+    weight: float = Field(1.0, gt=0)
+    """Share in the mixture, relative to the other sources."""
+    template: str | None = None
+    """Answer template of its samples. Absent: the card's choice."""
+    instruct: bool = True
+    """Append the template's instruction ("think in <think> ...") to the question."""
+    rewards: list[RewardConfig] | None = None
+    """Verifiers of this source. Absent: the config's `rewards`."""
+    limit: int | None = Field(None, ge=1)
+    """Use only the first N rows."""
+
+    @property
+    def label(self) -> str:
+        """The name on its curves."""
+        return self.name or Path(self.card.rpartition(":")[2]).stem
+
+
+class VideoConfig(Section):
+    """Which frames are taken of a video, how large they may be, and whether it is heard."""
+
+    fps: float = Field(2.0, gt=0)
+    """Frames to take per second of video."""
+    min_frames: int = Field(4, ge=1)
+    """Fewest frames to take of a video."""
+    max_frames: int = Field(64, ge=1)
+    """Most frames to take of a video."""
+    max_pixels: int = Field(768 * 28 * 28, ge=1)
+    """Most pixels of one frame; a larger one is shrunk."""
+    total_pixels: int = Field(24576 * 28 * 28, ge=1)
+    """Most pixels of all frames of a video; two frames count as one, because they share their tokens."""
+    size_divisor: int = Field(28, ge=1)
+    """Frames that are shrunk get sides that are multiples of this: patch size times merge size of
+    the model (28; Qwen3-VL: 32)."""
+    audio: bool | None = None
+    """Whether the model hears the audio of videos. Absent: if its family can (Qwen2.5-Omni)."""
+
+    @model_validator(mode="after")
+    def _floor_below_ceiling(self) -> VideoConfig:
+        if self.min_frames > self.max_frames:
+            raise ValueError(f"min_frames {self.min_frames} exceeds max_frames {self.max_frames}")
+        return self
+
+
+class AudioConfig(Section):
+    """How audio is read."""
+
+    sampling_rate: int = Field(16000, ge=1)
+    """Samples per second that audio is resampled to: the rate that the model was trained with."""
+    max_duration_s: float = Field(30.0, gt=0)
+    """Longest audio, in seconds. Longer audio is refused, never cut."""
+
+
+class DataConfig(Section):
+    """What the policy is trained on."""
+
+    train: list[SourceConfig] = Field(min_length=1)
+    """Training sources."""
+    max_prompt_tokens: int = Field(4096, ge=1)
+    """Longest prompt, in tokens. A longer one is dropped and counted, never cut."""
+    workers: int = Field(0, ge=0)
+    """Processes that decode media; prompts are then made ahead of their use. 0: decode in line."""
+    prefetch_mb: int = Field(256, ge=1)
+    """Limit in MiB on decoded media, and again on finished prompts, that wait in memory."""
+    quarantine_limit: float = Field(0.05, ge=0, le=1)
+    """Stop when more than this share of the rows seen (after the first 20) is bad."""
+    allow_urls: bool = False
+    """Allow media at http and https addresses."""
+    media_root: str | None = None
+    """Folder that media paths must stay inside. Absent: the data file's folder."""
+    video: VideoConfig = VideoConfig()
+    """How videos are sampled and resized."""
+    audio: AudioConfig = AudioConfig()
+    """How audio is read."""
+    decode_timeout_s: float = Field(120.0, gt=0)
+    """Seconds to decode the media of one row; a row that takes longer is bad."""
+    decode_memory_mb: int = Field(1024, ge=64)
+    """Memory in MiB to decode the videos and audio of one row; a row that takes more is bad."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> DataConfig:
+        labels = [s.label for s in self.train]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two sources are named {label!r}: give one of them a `name`")
+        return self

@@ -1,0 +1,79 @@
+"""The section `model` of a config: the policy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from vlmrl.config.section import Section
+
+Tower = Literal["vision", "audio", "projector", "language"]
+"""A part of a model; a family has those of the media that it takes."""
+
+
+class BuildConfig(Section):
+    """A small model of a real architecture, built from nothing (no weights are downloaded)."""
+
+    family: str = "qwen2_5_vl"
+    """Model family: one of `vlmrl list families`."""
+    text: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the text config, e.g. hidden_size, num_hidden_layers."""
+    vision: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the vision tower's config."""
+    audio: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the audio tower's config."""
+    vocab_size: int = Field(512, ge=280)
+    """Upper bound on the vocabulary of the tokenizer, which is trained on the cards' text."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters through peft."""
+
+    rank: int = Field(16, ge=1)
+    """Rank of the adapters."""
+    alpha: float = 32
+    """Scale of the adapters: their output is multiplied by alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the adapters' input."""
+    towers: list[Tower] = ["language"]
+    """Towers whose linear layers get an adapter."""
+
+
+class ModelConfig(Section):
+    """The policy: a checkpoint folder or hub name, or a small model that is built for the run."""
+
+    path: str | None = None
+    """Checkpoint folder or hub name. Give this or `build`."""
+    build: BuildConfig | None = None
+    """A small model to build instead of loading one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which the model computes. Weights that train stay float32; with bfloat16 the forward
+    runs under autocast and frozen weights are stored in bfloat16."""
+    freeze: list[Tower] = []
+    """Towers that are not trained."""
+    lora: LoraConfig | None = None
+    """Train adapters instead of the weights. Absent: train the weights."""
+    quantization: Literal["nf4"] | None = None
+    """Keep the language tower's linear layers in 4 bits (QLoRA). Needs `lora` and bitsandbytes."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    attention: str | None = None
+    """Attention implementation of transformers (sdpa, eager, flash_attention_2 ...)."""
+    min_pixels: int | None = Field(None, ge=1)
+    """Least pixels of one image; a smaller one is enlarged. Absent: the checkpoint's own."""
+    max_pixels: int | None = Field(None, ge=1)
+    """Most pixels of one image; a larger one is shrunk. Absent: the checkpoint's own. Both are saved
+    with the model."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with the checkpoint."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ModelConfig:
+        if (self.path is None) == (self.build is None):
+            raise ValueError("set exactly one of model.path and model.build")
+        if self.quantization and self.lora is None:
+            raise ValueError("quantization: weights of 4 bits do not train: set model.lora")
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
+        return self

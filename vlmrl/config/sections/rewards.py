@@ -1,0 +1,53 @@
+"""The sections `rewards` and `scoring` of a config."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from vlmrl.config.section import Named, Section
+
+NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")
+"""Metrics that share the rewards' place: a reward of such a name would put two curves in one."""
+
+
+class RewardConfig(Named):
+    """One verifier among the rewards of a source.
+
+    An option or the weight may be a schedule over training progress: `{schedule: [[0, 0.5],
+    [0.5, 0.75]]}` means 0.5 from the start and 0.75 from half of the steps on.
+    """
+
+    short = "verifier"
+    verifier: str
+    """One of `vlmrl list verifiers`, or `path/to/file.py:name`."""
+    name: str | None = None
+    """Name of its curve. Absent: the verifier's own name."""
+    weight: float | dict[Literal["schedule"], list[tuple[float, float]]] = 1.0
+    """Weight of its score in the reward; a number or a schedule."""
+    gate: bool = False
+    """With `scoring.combine: gate`: unless this score is positive, the whole reward is 0."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the verifier; each a value or a schedule."""
+    timeout_s: float | None = Field(None, gt=0)
+    """Seconds for one call. If set, calls run in a pool of processes that can be killed."""
+
+    @property
+    def label(self) -> str:
+        """The name of its curve."""
+        return self.name or self.verifier.rpartition(":")[2]
+
+
+class ScoringConfig(Section):
+    """How the verdicts on one completion become one reward."""
+
+    combine: Literal["sum", "mean", "product", "gate"] = "sum"
+    """sum: Σ w·s; mean: Σ w·s / Σ w over the verifiers that apply; product: Π s; gate: the mean if
+    every gate is positive, else 0."""
+    truncated: Literal["score", "zero", "mask"] = "score"
+    """What a completion that was cut at the token limit gets: its score, 0, or no part in training."""
+    workers: int = Field(2, ge=1)
+    """Processes of the pool for verifiers with a time limit."""
+    fault_limit: float = Field(0.2, gt=0, le=1)
+    """Stop the run when more than this share of one verifier's recent calls failed."""

@@ -1,0 +1,30 @@
+"""The section `run` of a config."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from vlmrl.config.section import Section
+
+
+class RunConfig(Section):
+    """Where a run is written, how long it takes, and what it keeps."""
+
+    name: str = "run"
+    """Name of the run, in its folder and in trackers."""
+    dir: str | None = None
+    """Run folder. Absent: `runs/<name>`."""
+    seed: int = 0
+    """Seed of everything that is drawn at random: data order, completions, a built model's weights."""
+    steps: int = Field(100, ge=0)
+    """GRPO steps. One step: generate, score, update."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of torch. Absent: torch's own choice."""
+    save_every: int = Field(50, ge=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """Number of recent checkpoints to keep. The best one is kept as well."""
+    rollouts_every: int = Field(10, ge=1)
+    """Steps between the files `rollouts/step-N.jsonl`. The first and the last step are always written."""
+    report: bool = True
+    """Write report.html at the end."""
