@@ -24,7 +24,11 @@ from vlmrl import config as configs
 from vlmrl import plugins
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = {"CONTRIBUTING.md": "extend/contributing.md", "CHANGELOG.md": "reference/changelog.md"}
+OUTSIDE = {
+    "CONTRIBUTING.md": "extend/contributing.md",
+    "CHANGELOG.md": "reference/changelog.md",
+    "SECURITY.md": "reference/security.md",
+}
 """Files of the repository that are pages too."""
 OUTSIDE |= {
     f"performance/results/{file.name}": f"understand/speed/{file.name}"
