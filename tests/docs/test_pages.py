@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -115,7 +116,11 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
 
     known = {c.name or getattr(c.callback, "__name__", "") for c in cli.app.registered_commands}
     known |= {group.name or "" for group in cli.app.registered_groups}
-    shown = re.findall(r"(?:^|`)vlmrl ([a-z]+)", page.read_text("utf-8"), re.MULTILINE)
+    text = page.read_text("utf-8")
+    shown = re.findall(r"`vlmrl ([a-z]+)", text)
+    shown += [
+        name for _, block in blocks(page, "sh") for name in re.findall("^vlmrl ([a-z]+)", block)
+    ]
     assert set(shown) - known == set()
 
 
@@ -135,7 +140,7 @@ def example(page: str, folder: Path) -> tuple[str, Any]:
 def run_examples(part: Any) -> int:
     """Run the examples of a docstring; return how many there were."""
     module = types.ModuleType("example")
-    vars(module).update(vars(__import__("sys").modules[part.__module__]))
+    vars(module).update(vars(sys.modules[part.__module__]))
     tests = doctest.DocTestFinder(recurse=False).find(part, part.__name__, globs=vars(module))
     results = [doctest.DocTestRunner().run(test) for test in tests]
     assert all(result.failed == 0 for result in results)
