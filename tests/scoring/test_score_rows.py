@@ -1,3 +1,5 @@
+"""Scoring rows of a file: the columns, the rows that are refused, and `vlmrl score`."""
+
 import json
 from pathlib import Path
 from typing import Any

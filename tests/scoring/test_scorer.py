@@ -1,3 +1,5 @@
+"""The scorer: rewards from verdicts, user files, and faults that mask instead of scoring 0."""
+
 import textwrap
 from pathlib import Path
 

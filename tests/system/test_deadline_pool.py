@@ -1,3 +1,5 @@
+"""The pool of worker processes: deadlines, memory limits, and no worker left behind."""
+
 import ctypes
 import os
 import signal
