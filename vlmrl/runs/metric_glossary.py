@@ -1,0 +1,106 @@
+"""What every number in metrics.jsonl, sft.jsonl and an evaluation means: one line for each name.
+
+`<...>` in a name stands for a part without a slash: a source, a verifier, a phase. The page
+"Metrics" of the documentation is this table, and a test holds it against the names in the code.
+"""
+
+from __future__ import annotations
+
+import re
+
+STEP = {
+    "step": "GRPO steps done when the line was written.",
+    "reward/mean": "Mean reward of the completions that are not masked.",
+    "reward/std": "Standard deviation of the reward over the batch.",
+    "reward/<verifier>": "Mean score of one verifier, over the completions that it applies to.",
+    "source/<source>/reward": "Mean reward of the prompts of one source.",
+    "source/<source>/<verifier>": "Mean score of one verifier on the prompts of one source.",
+    "source/<source>/uniform_share": "`rollout/uniform_share` among the groups of one source.",
+    "rollout/length": "Mean number of tokens of a completion.",
+    "rollout/truncated": "Share of completions that were cut at `rollout.max_tokens`.",
+    "rollout/masked": "Share of completions without a valid reward: a verifier failed on them.",
+    "rollout/uniform_share": "Share of groups whose rewards are all equal: they have no gradient.",
+    "rollout/entropy": "Mean entropy of the policy at the loss tokens, in nats.",
+    "rollout/alpha": "Counted groups over groups with a gradient, the factor of GPG's advantages.",
+    "rollout/batches": "Batches that dynamic sampling drew for this step.",
+    "rollout/groups_short": "Groups still missing when dynamic sampling reached its limit.",
+    "rollout/refused_share": "Share of the drawn groups that dynamic sampling refused.",
+    "rollout/logprob_gap": "Mean |Δ log p| between engine and trainer at the loss tokens, in nats.",
+    "rollout/logprob_kl": "Estimated KL(engine || trainer) per loss token (Schulman's k3), in nats.",
+    "rollout/logprob_max_ratio": "Largest exp |Δ log p| between engine and trainer.",
+    "rollout/staleness": "Mean number of policy versions between a token and its training.",
+    "rollout/staleness_max": "Largest number of policy versions between a token and its training.",
+    "rollout/off_policy": "Share of tokens that older weights sampled.",
+    "rollout/stale_dropped": "Groups of a checkpoint that were too old and were generated again.",
+    "rollout/trainer_waiting": "Share of the step in which the trainer waited for completions.",
+    "rollout/generation_idle": "Share of the step in which nothing was being generated.",
+    "mode/<mode>/share": "Share of completions that think, answer directly, or do neither (none).",
+    "mode/<mode>/length": "Mean number of tokens of the completions in one mode.",
+    "mode/<mode>/reward": "Mean reward of the completions in one mode.",
+    "mode/<mode>/<verifier>": "Mean score of one verifier on the completions in one mode.",
+    "contrast/ordered": "Share of correct completions to videos with their frames in order.",
+    "contrast/shuffled": "Share of correct completions to the same videos with shuffled frames.",
+    "contrast/bonus_share": "Share of groups with a control group in which a bonus was paid.",
+    "loss/total": "The loss, averaged over the updates of the step; 0 on policy, up to rounding.",
+    "loss/kl": "Mean divergence from the reference per loss token, before its coefficient.",
+    "loss/ratio": "Mean ratio of new to old probability at the loss tokens.",
+    "loss/clip_low": "Share of loss tokens clipped below (a falling ratio, a negative advantage).",
+    "loss/clip_high": "Share of loss tokens clipped above, or capped at `importance_cap`.",
+    "update/grad_norm": "Norm of the gradient before clipping, averaged over the updates.",
+    "update/lr": "Learning rate.",
+    "update/tokens": "Loss tokens of the step.",
+    "update/skipped": "Updates that were not applied because the gradient was not finite.",
+    "update/shared": "Share of loss tokens computed with the shared forward.",
+    "parity/mean_abs": "Mean |Δ log p| between engine and trainer on the probe prompts, in nats.",
+    "parity/max_abs": "Largest |Δ log p| on the probe prompts, in nats.",
+    "parity/kl": "Estimated KL(engine || trainer) on the probe prompts, in nats.",
+    "parity/max_ratio": "Largest exp |Δ log p| on the probe prompts.",
+    "parity/tokens": "Tokens that the parity probe compared.",
+    "canary/blank_logprob_drop": "Log-prob per token of its own answers that the model loses when all "
+    "media are gray or silent, in nats; 0 for a blind model.",
+    "canary/blank_<kind>_logprob_drop": "The same with only the media of one kind blank.",
+    "canary/swap_logprob_drop": "The same with media of other prompts in place of its own.",
+    "canary/blank_reward_drop": "Mean reward less that of new answers to gray and silent media.",
+    "time/data": "Wall seconds spent on drawing prompts and decoding media.",
+    "time/generate": "Wall seconds spent on (or waiting for) completions.",
+    "time/reward": "Wall seconds spent on verdicts.",
+    "time/logprob": "Wall seconds spent on reference and old log-probs.",
+    "time/update": "Wall seconds spent on forward, backward and optimizer.",
+    "time/sync": "Wall seconds spent on giving the engine the new weights.",
+    "time/check": "Wall seconds spent on parity probe and canary.",
+    "time/evaluate": "Wall seconds of an evaluation, in the line of the step that follows it.",
+    "time/checkpoint": "Wall seconds of a checkpoint, in the line of the step that follows it.",
+    "time/sft": "Wall seconds of the cold start, in the first line.",
+}
+"""Names in metrics.jsonl; sft.jsonl has some of them."""
+
+SFT = {
+    "validation/<metric>": "`sft.stop_metric` on the validation sources, when it was checked.",
+}
+"""Further names in sft.jsonl."""
+
+EVALUATION = {
+    "reward": "Mean reward.",
+    "answered": "Share of completions with an answer that could be read.",
+    "length": "Mean number of tokens of a completion.",
+    "share": "Share of completions that obeyed, where they were forced into a mode.",
+    "<verifier>": "Mean score of one verifier.",
+    "<source>/<metric>": "Any of these, over the prompts of one source.",
+    "sampled/<metric>": "Any of these, of completions at temperature 1 instead of the greedy one.",
+    "forced/think/<metric>": "Any of these, of greedy answers that were forced to think.",
+    "forced/direct/<metric>": "Any of these, of greedy answers that were forced not to think.",
+    "forced/gain/<metric>": "Mean difference of the same prompts: forced to think less forced not to.",
+}
+"""Names in `metrics` and `intervals` of evals/step-N.json, besides `mode/...` as above."""
+
+
+def describe(name: str) -> str | None:
+    """Return the line on a name of metrics.jsonl or sft.jsonl; None if there is none."""
+    lines = STEP | SFT
+    found = (lines[pattern] for pattern in lines if _matches(pattern, name))
+    return lines.get(name) or next(found, None)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    pieces = [re.escape(piece) for piece in re.split(r"<\w+>", pattern)]
+    return re.fullmatch("[^/]+".join(pieces), name) is not None
