@@ -150,7 +150,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     from vlmrl.models.loading import load_model
     from vlmrl.policy.optimizers import adamw
     from vlmrl.policy.policy import Policy
-    from vlmrl.runs.tracking import Tracker
+    from vlmrl.runs.run_log import RunLog
     from vlmrl.scoring.scorer import Scorer
     from vlmrl.training.trainer import Trainer
 
@@ -175,7 +175,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
             engine=plugins.build("engine", "hf"),
             scorer=scorer,
             algorithm=plugins.build("algorithm", "grpo"),
-            tracker=Tracker(config, case.folder, case.steps),
+            tracker=RunLog(config, case.folder, case.steps),
             held_out=None,
         )
         trainer.engine.start(policy)

@@ -25,6 +25,13 @@ settings.register_profile("nightly", deadline=None, max_examples=3000)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="long runs and many random examples")
+    parser.addoption(
+        "--part",
+        action="append",
+        default=[],
+        metavar="FILE.py:NAME",
+        help="a part of your own that tests/contracts checks too; repeatable",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

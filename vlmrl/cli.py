@@ -54,6 +54,7 @@ KINDS = {
     "families": "family",
     "algorithms": "algorithm",
     "engines": "engine",
+    "trackers": "tracker",
 }
 
 
@@ -347,7 +348,7 @@ def schema() -> None:
 
 @app.command("list")
 def list_(
-    what: Literal["verifiers", "cards", "families", "algorithms", "engines", "configs"],
+    what: Literal["verifiers", "cards", "families", "algorithms", "engines", "trackers", "configs"],
 ) -> None:
     """List what a config can name, with options and their defaults.
 

@@ -35,6 +35,7 @@ KINDS = {
     "family": "vlmrl.models",
     "engine": "vlmrl.engines",
     "algorithm": "vlmrl.algorithms",
+    "tracker": "vlmrl.trackers",
 }
 
 

@@ -121,6 +121,8 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Log-probs", "the trainer's own" if plugin.exact else "compared by the parity probe"
         yield "Generates while the policy trains", "yes" if plugin.concurrent else "no"
         yield "With several processes", "yes" if getattr(plugin, "every_rank", False) else "no"
+    elif kind == "tracker":
+        yield "Extra", f"`pip install 'vlmrl[{plugin.extra}]'`" if plugin.extra else "none"
 
 
 def _table(kind: str, names: list[str]) -> str:
@@ -157,6 +159,7 @@ def _use(kind: str, name: str) -> list[str]:
         "card": f"data:\n  train:\n    - {{card: {name}}}",
         "engine": f"engine: {name}",
         "algorithm": f"algorithm: {name}",
+        "tracker": f"tracking:\n  {name}: true",
     }
     lines = ["## Use", ""]
     if kind == "family":

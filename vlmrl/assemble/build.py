@@ -30,7 +30,7 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.runs.tracking import Silent, Tracker
+from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
@@ -107,9 +107,9 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     loader = _loader(config, train_sources, policy, config.rollout.prompts, quarantine)
     stack.callback(loader.close)
     done = progress.step if progress.phase == "rl" else 0
-    tracker: Tracker = Silent()
+    tracker: RunLog = SilentLog()
     if distributed.is_main():
-        tracker = Tracker(config, config.folder, config.run.steps, done)
+        tracker = RunLog(config, config.folder, config.run.steps, done)
     stack.enter_context(tracker)
     batches = _batches(config, held_out, policy, config.evaluation, quarantine, shared=True)
     shown = media_prompts(config, held_out or train_sources, policy, quarantine)

@@ -10,9 +10,9 @@ from vlmrl.scoring import reward_components
 
 
 def validate(config: Config) -> None:
-    """Build the verifiers and cards of a config; look for its family, engine and algorithm.
+    """Build the verifiers, cards and trackers of a config; look for its family, engine and algorithm.
 
-    These three import torch, so their options are tried only where there are any.
+    Engines and algorithms import torch, so their options are tried only where there are any.
 
     Raises:
         UserError: an unknown name or option, or a wrong value; the message suggests the nearest.
@@ -32,6 +32,9 @@ def validate(config: Config) -> None:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
     _try("algorithm", config.algorithm)
+    for name, options in config.tracking.items():
+        if isinstance(options, dict):
+            plugins.build("tracker", name, options)
 
 
 def _try(kind: str, part: PluginRef) -> None:

@@ -18,7 +18,6 @@ from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
 from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
-from vlmrl.config.sections.tracking import TrackingConfig
 from vlmrl.config.whole import Config
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "Section",
     "SftConfig",
     "SourceConfig",
-    "TrackingConfig",
     "VideoConfig",
     "load",
     "parse",

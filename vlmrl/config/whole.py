@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
@@ -18,7 +18,7 @@ from vlmrl.config.sections.rewards import NO_REWARDS, RewardConfig, ScoringConfi
 from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
-from vlmrl.config.sections.tracking import TrackingConfig
+from vlmrl.config.sections.tracking import Trackers
 from vlmrl.plugins import nearest
 
 
@@ -53,7 +53,7 @@ class Config(Section):
     """Held-out evaluation. null: none."""
     checks: ChecksConfig = ChecksConfig()
     """Checks during the run: parity of engine and trainer, media ablation."""
-    tracking: TrackingConfig = TrackingConfig()
+    tracking: Trackers = Field(default={}, validate_default=True)
     """Where curves go in addition to metrics.jsonl and the console."""
     control: ControlConfig = ControlConfig()
     """Control experiments that must not learn."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import vlmrl
 from vlmrl.config import Config
+from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.runs.rank_shards import whole_rows
 from vlmrl.runs.rollout_rows import Row, rows, to_json
 from vlmrl.schema import StepReport
@@ -87,7 +88,7 @@ def move_aside(folder: Path) -> Path | None:
 
 def write_config(folder: Path, config: Config) -> Path:
     """Write config.json: the resolved config, the versions and the git revision that ran it."""
-    tree = config.model_dump(mode="json")
+    tree = hide_secrets(config.model_dump(mode="json"))
     return write_json(folder / "config.json", {**tree, "versions": versions(), "git": revision()})
 
 

@@ -18,7 +18,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.runs.tracking import Tracker
+from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
@@ -41,7 +41,7 @@ class Trainer:
     engine: Engine
     scorer: Scorer
     algorithm: Algorithm
-    tracker: Tracker
+    tracker: RunLog
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
     checks: Checks | None = None

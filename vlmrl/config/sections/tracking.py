@@ -1,16 +1,57 @@
-"""The section `tracking` of a config."""
+"""The trackers of a run, by name: `tracking: {tensorboard: false, wandb: {project: grounding}}`."""
 
 from __future__ import annotations
 
-from vlmrl.config.section import Section
+import importlib.util
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$")
+"""What the name of an option ends with whose value is never written or sent."""
+HIDDEN = "***"
 
 
-class TrackingConfig(Section):
-    """Where curves go in addition to metrics.jsonl and the console."""
+def _read(given: Any) -> Any:
+    """Return the options by tracker, False for one that is off; TensorBoard is on where installed."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"expected a map of trackers, such as {{wandb: {{}}}}, got {given!r:.80}")
+    installed = importlib.util.find_spec("tensorboard") is not None
+    trackers: dict[str, Any] = {"tensorboard": installed, **given}
+    for name, options in trackers.items():
+        if options is True:
+            trackers[name] = {}
+        elif options is None:
+            trackers[name] = False
+        elif options is not False and not isinstance(options, Mapping):
+            raise ValueError(
+                f"{name}: expected true, false or a map of options, got {options!r:.80}; "
+                f"a project is {name}: {{project: {options}}}"
+            )
+    return trackers
 
-    tensorboard: bool = True
-    """Write TensorBoard event files into the run folder."""
-    wandb: str | None = None
-    """Project name in Weights & Biases; needs the `wandb` extra."""
-    trackio: str | None = None
-    """Project name in trackio; needs the `trackio` extra."""
+
+Trackers = Annotated[dict[str, bool | dict[str, Any]], BeforeValidator(_read)]
+
+
+def hide_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as JSON in which options of trackers hold no secrets.
+
+    Values of options named `..._key`, `..._token`, `..._secret` or `..._password` and the user part
+    of URLs become `***`.
+    """
+    tracking = {name: _hide(options) for name, options in config.get("tracking", {}).items()}
+    return {**config, "tracking": tracking}
+
+
+def _hide(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: HIDDEN if SECRET.search(name) and inner is not None else _hide(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_hide(inner) for inner in value]
+    return re.sub(r"://[^/@\s]+@", f"://{HIDDEN}@", value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What the tracker writes and prints: one line a step, also after a resume, and no rich markup."""
+"""What the log writes and prints: one line a step, also after a resume, and no rich markup."""
 
 import io
 import re
@@ -16,7 +16,7 @@ from rich.console import Console
 from vlmrl.config import Config, parse
 from vlmrl.errors import UserError
 from vlmrl.runs import console, run_folder
-from vlmrl.runs.tracking import Tracker
+from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
 from vlmrl.system import atomic_files
 
@@ -66,34 +66,34 @@ def curve(path: Path) -> list[tuple[int, float]]:
 
 
 def test_every_step_is_one_line(tmp_path: Path) -> None:
-    with Tracker(config(), tmp_path, total_steps=3) as tracker:
+    with RunLog(config(), tmp_path, total_steps=3) as tracker:
         for step in (1, 2, 3):
             tracker.step(report(step, **{"reward/mean": step / 10}))
     assert curve(run_folder.metrics_path(tmp_path)) == [(1, 0.1), (2, 0.2), (3, 0.3)]
 
 
 def test_a_resumed_run_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
-    with Tracker(config(), tmp_path, total_steps=9) as tracker:
+    with RunLog(config(), tmp_path, total_steps=9) as tracker:
         for step in (1, 2, 3, 4, 5):
             tracker.step(report(step, **{"reward/mean": 0.1}))
-    with Tracker(config(), tmp_path, total_steps=9, step=3) as tracker:
+    with RunLog(config(), tmp_path, total_steps=9, step=3) as tracker:
         tracker.step(report(4, **{"reward/mean": 0.9}))
     assert curve(run_folder.metrics_path(tmp_path)) == [(1, 0.1), (2, 0.1), (3, 0.1), (4, 0.9)]
 
 
 def test_a_cold_start_that_begins_again_replaces_its_curve(tmp_path: Path) -> None:
     for value in (3.0, 2.0):
-        with Tracker(config(), tmp_path, total_steps=1) as tracker:
+        with RunLog(config(), tmp_path, total_steps=1) as tracker:
             tracker.sft_step(1, {"loss/total": value})
             tracker.sft_step(2, {"loss/total": value})
-    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+    with RunLog(config(), tmp_path, total_steps=1) as tracker:
         tracker.sft_step(2, {"loss/total": 1.0})
     lines = atomic_files.read_lines(run_folder.sft_path(tmp_path))
     assert [(x["step"], x["loss/total"]) for x in lines] == [(1, 2.0), (2, 1.0)]
 
 
 def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
-    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+    with RunLog(config(), tmp_path, total_steps=1) as tracker:
         tracker.step(report(1, **{"update/grad_norm": float("nan"), "loss/kl": float("inf")}))
     (line,) = atomic_files.read_lines(run_folder.metrics_path(tmp_path))
     assert line["update/grad_norm"] is None and line["loss/kl"] is None
@@ -104,11 +104,11 @@ def test_tensorboard_keeps_the_phases_apart_and_forgets_what_a_resume_redoes(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Tracker(config(tensorboard=True), tmp_path, total_steps=4) as tracker:
+    with RunLog(config(tensorboard=True), tmp_path, total_steps=4) as tracker:
         tracker.sft_step(7, {"loss/total": 2.0})
         for step in (1, 2, 3):
             tracker.step(report(step, **{"reward/mean": 0.25}))
-    with Tracker(config(tensorboard=True), tmp_path, total_steps=4, step=1) as tracker:
+    with RunLog(config(tensorboard=True), tmp_path, total_steps=4, step=1) as tracker:
         tracker.step(report(2, **{"reward/mean": 0.5}))
         tracker.evaluation(2, RESULT)
     events = EventAccumulator(str(tmp_path / "tensorboard/rl")).Reload()
@@ -118,23 +118,83 @@ def test_tensorboard_keeps_the_phases_apart_and_forgets_what_a_resume_redoes(
     assert [(e.step, e.value) for e in sft.Scalars("loss/total")] == [(7, 2.0)]
 
 
-@pytest.mark.parametrize("service", ["wandb", "trackio"])
+@pytest.mark.parametrize("service", ["wandb", "trackio", "mlflow", "swanlab", "tensorboard"])
 def test_a_missing_service_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str
 ) -> None:
     monkeypatch.setitem(sys.modules, service, None)  # Python's way to say "not installed"
     with (
-        pytest.raises(UserError, match=rf"tracking\.{service} .*pip install 'vlmrl\[{service}\]'"),
-        Tracker(config(**{service: "project"}), tmp_path, total_steps=1),
+        pytest.raises(UserError, match=rf"tracking\.{service}: .*pip install 'vlmrl\[{service}\]'"),
+        RunLog(config(**{service: {}}), tmp_path, total_steps=1),
     ):
         pass
     assert not run_folder.metrics_path(tmp_path).exists()
 
 
+FAILING = """
+from dataclasses import dataclass
+from vlmrl.trackers.base import Tracker
+
+@dataclass
+class Failing(Tracker):
+    at_start: bool = False
+    api_key: str = ""
+
+    def start(self, run):
+        assert "hunter2" not in str(run.config)
+        if self.at_start:
+            raise ConnectionError("no route to host")
+
+    def log(self, phase, step, metrics):
+        if step > 1:
+            raise ConnectionError("no route to host")
+
+    def close(self):
+        raise ConnectionError("no route to host")
+"""
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_tracker_that_fails_costs_a_line_and_a_count_but_never_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], at_start: bool
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    name = f"{tmp_path}/failing.py:Failing"
+    with RunLog(config(**{name: {"at_start": at_start}}), tmp_path / "run", 3) as log:
+        for step in (1, 2, 3):
+            log.step(report(step))
+        log.evaluation(3, RESULT)
+    assert len(curve(run_folder.metrics_path(tmp_path / "run"))) == 3
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("tracker")]
+    said = "ConnectionError: no route to host"
+    unclosed = f"tracker {name!r} did not close: {said}"
+    if at_start:
+        assert lines == [f"tracker {name!r} is off: {said}", unclosed]
+    else:
+        lost = f"tracker {name!r} lost a report: {said}"
+        assert lines == [lost, unclosed, f"tracker {name!r} lost 3 reports"]
+
+
+def test_a_secret_in_an_option_is_neither_written_nor_sent(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    settings = config(
+        **{
+            f"{tmp_path}/failing.py:Failing": {"api_key": "hunter2"},
+            "mlflow": {"uri": "https://me:hunter2@tracking.example/store"},
+        }
+    )
+    run_folder.write_config(tmp_path, settings)
+    written = (tmp_path / "config.json").read_text()
+    assert "hunter2" not in written and "https://***@tracking.example/store" in written
+    del settings.tracking["mlflow"]
+    with RunLog(settings, tmp_path / "run", 1) as log:
+        log.message("started")
+
+
 def test_a_log_gets_a_line_every_few_steps_with_the_main_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Tracker(config(), tmp_path, total_steps=150) as tracker:
+    with RunLog(config(), tmp_path, total_steps=150) as tracker:
         for step in range(1, 151):
             tracker.step(report(step))
         tracker.evaluation(150, RESULT)
@@ -155,7 +215,7 @@ def test_a_log_line_is_never_folded_nor_read_as_markup(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "[bold red]kept[/nothing] " + "word " * 60
-    with Tracker(config(), tmp_path, total_steps=1) as tracker:
+    with RunLog(config(), tmp_path, total_steps=1) as tracker:
         tracker.message(text)
     assert capsys.readouterr().out == f"{text}\n"
 

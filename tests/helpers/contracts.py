@@ -1,0 +1,42 @@
+"""What the contract tests of all kinds of part share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vlmrl import plugins
+from vlmrl.algorithms.recipes import Recipe
+from vlmrl.data.cards.card import Card
+from vlmrl.errors import UserError
+from vlmrl.models.base import Family
+from vlmrl.scoring.verifier import Verifier
+from vlmrl.trackers.base import Tracker
+
+BASES = {
+    "verifier": Verifier,
+    "card": Card,
+    "family": Family,
+    "algorithm": Recipe,
+    "tracker": Tracker,
+}
+
+
+def kind_of(part: str) -> str:
+    """The kind of a part named by `--part`, from its base class."""
+    try:
+        cls = plugins.load("part", part)
+    except UserError as error:
+        raise pytest.UsageError(f"--part {part}: {error}") from None
+    for kind, base in BASES.items():
+        if isinstance(cls, type) and issubclass(cls, base):
+            return kind
+    bases = ", ".join(f"{base.__name__} ({kind})" for kind, base in BASES.items())
+    raise pytest.UsageError(f"--part {part}: expected a subclass of one of {bases}, got {cls!r}")
+
+
+def require(condition: Any, part: str, sentence: str) -> None:
+    """Fail with one sentence that says what to write."""
+    if not condition:
+        pytest.fail(f"{part}: {sentence}", pytrace=False)
