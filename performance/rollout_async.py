@@ -28,6 +28,7 @@ from vlmrl import config
 from vlmrl.assemble import build
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.system.timers import PhaseTimers
+from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.trainer import Trainer
 
 ENGINE = (
@@ -63,7 +64,9 @@ def block(trainer: Trainer, staleness: int, steps: int, found: Steps) -> None:
     rollout = trainer.config.rollout.model_copy(update={"max_staleness": staleness})
     run = trainer.config.run.model_copy(update={"steps": steps})
     settings = trainer.config.model_copy(update={"rollout": rollout, "run": run})
-    trainer = replace(trainer, config=settings, timers=PhaseTimers(), done=0)
+    queue = RolloutQueue(trainer.loader, trainer.engine, trainer.policy, settings)
+    timers = PhaseTimers()
+    trainer = replace(trainer, config=settings, queue=queue, timers=timers, done=0)
     for number in range(steps):
         start, trained, served = time.perf_counter(), time.process_time(), server_seconds()
         metrics = trainer.step().metrics
@@ -74,7 +77,7 @@ def block(trainer: Trainer, staleness: int, steps: int, found: Steps) -> None:
             for key, value in metrics.items():
                 if key.startswith("time/") or key in IDLE:
                     found[key].append(value)
-    trainer.ahead.close()
+    trainer.queue.close()
 
 
 def line(staleness: int, found: Steps) -> str:

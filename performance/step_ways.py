@@ -152,6 +152,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     from vlmrl.policy.policy import Policy
     from vlmrl.runs.run_log import RunLog
     from vlmrl.scoring.scorer import Scorer
+    from vlmrl.training.rollout_queue import RolloutQueue
     from vlmrl.training.trainer import Trainer
 
     rollout = {"prompts": case.prompts, "group_size": case.group, "max_tokens": case.completion}
@@ -168,11 +169,14 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
     make = build.prompt_maker(policy, {"noise": False})
     with Scorer({"noise": config.rewards}, config.scoring) as scorer:
+        loader = Loader([open_source(config.data.train[0])], make, case.prompts)
+        engine = plugins.build("engine", "hf")
         trainer = Trainer(
             config=config,
             policy=policy,
-            loader=Loader([open_source(config.data.train[0])], make, case.prompts),
-            engine=plugins.build("engine", "hf"),
+            loader=loader,
+            queue=RolloutQueue(loader, engine, policy, config),
+            engine=engine,
             scorer=scorer,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),

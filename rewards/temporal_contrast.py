@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlmrl.answers.lengths import correct
-from vlmrl.schema import SHUFFLED_REWARDS, Completion, Sample, Verdict
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.scoring.verifier import GroupVerifier
 
 

@@ -24,9 +24,6 @@ Space = Literal["pixel", "resized", "norm1000", "norm1"]
 FinishReason = Literal["stop", "length", "abort"]
 MediaKind = Literal["image", "video", "audio"]
 
-SHUFFLED_REWARDS = "shuffled_rewards"
-"""Where a sample's meta holds the rewards of its control group (`contrast`): a list of numbers."""
-
 
 # ------------------------------------------------------------------------------------ geometry
 

@@ -196,7 +196,9 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     engine.start(trained)
     prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
     draw = RolloutConfig(shuffled_group_size=2, max_tokens=3)
-    control = shuffled_frames.control_group(PromptBatch((prompt,)), trained, engine, draw, seed=1)
+    control = shuffled_frames.generate_control_group(
+        PromptBatch((prompt,)), trained, engine, draw, seed=1
+    )
     assert control is not None and control.shape == (1, 2)
     ours, other = prompt.encoded, control.batch.prompts[0].encoded
     assert ours.ids == other.ids and torch.equal(ours.position_ids, other.position_ids)

@@ -96,7 +96,6 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
             for _ in range(settings.run.steps):
                 version = trainer.policy.version
                 report = trainer.step()
-                trainer.extra_draws = 0
                 taken.append(ids_of(report.rollouts))
                 ages = ages_of(report, version)
                 assert min(ages) >= 0 and max(ages) <= staleness
@@ -113,7 +112,7 @@ def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_
         sync = trainer.engine.sync
 
         def late_sync(policy):
-            trainer.ahead.drain()
+            trainer.queue.drain()
             sync(policy)
 
         trainer.engine.sync = late_sync
@@ -169,7 +168,7 @@ def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path
 def test_the_end_of_a_run_ends_the_threads(tmp_path):
     settings = ahead_config(tmp_path / "run", "rollout.max_staleness=2", "engine.options.pause=0.2")
     with pytest.raises(KeyboardInterrupt), begin_training(settings) as trainer:
-        trainer.ahead.fill(0, 0)
+        trainer.queue.fill(0, 0)
         raise KeyboardInterrupt
     assert no_thread_is_left()
 
@@ -245,7 +244,7 @@ def stopped(tmp_path_factory) -> Path:
     with begin_training(settings) as trainer:
         for _ in range(2):
             trainer.step()
-        trainer.ahead.drain()
+        trainer.queue.drain()
         trainer.save()
     return folder / "checkpoints/step-2"
 

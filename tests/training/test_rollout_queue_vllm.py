@@ -59,7 +59,7 @@ def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):
             versions = {v for runs in spans(report.rollouts) for v, _ in runs}
             assert versions <= set(range(version - 2, version + 1))
             assert report.metrics["rollout/staleness_max"] == version - min(versions)
-        trainer.ahead.drain()
+        trainer.queue.drain()
         assert parity(trainer.engine, trainer.policy, probe_prompts(trainer.policy)).max_abs < 1e-4
         mixed = [r for r in found if any(len(runs) > 1 for runs in spans(r))]
         assert mixed, "no update came while a completion was being written"

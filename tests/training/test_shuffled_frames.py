@@ -21,7 +21,8 @@ from vlmrl.assemble import build
 from vlmrl.config import Config, RolloutConfig, load
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.schema import SHUFFLED_REWARDS, PromptBatch, Rollouts
+from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.scoring.verifier import judge_group
 from vlmrl.training import shuffled_frames
 
@@ -67,12 +68,12 @@ def test_the_bonus_is_that_of_the_paper() -> None:
 def test_frames_change_places_and_nothing_else_does() -> None:
     for count in (2, 3, 8):
         made = video(count)
-        other = shuffled_frames.shuffled(made, seed=5)
+        other = shuffled_frames.shuffle_frames(made, seed=5)
         order = [next(i for i in range(count) if (made.frames[i] == f).all()) for f in other.frames]
         assert sorted(order) == list(range(count)) != order
         assert (other.times, other.indices, other.size) == (made.times, made.indices, made.size)
-        assert (shuffled_frames.shuffled(made, seed=5).frames == other.frames).all()
-    assert (shuffled_frames.shuffled(video(1), seed=5).frames == video(1).frames).all()
+        assert (shuffled_frames.shuffle_frames(made, seed=5).frames == other.frames).all()
+    assert (shuffled_frames.shuffle_frames(video(1), seed=5).frames == video(1).frames).all()
 
 
 @pytest.mark.slow
@@ -86,7 +87,9 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
 
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
         draw = RolloutConfig(shuffled_group_size=wanted, max_tokens=4)
-        return shuffled_frames.control_group(PromptBatch(prompts), policy, engine, draw, seed)
+        return shuffled_frames.generate_control_group(
+            PromptBatch(prompts), policy, engine, draw, seed
+        )
 
     control, again, other = made(seed=1), made(seed=1), made(seed=2)
     assert control and again and other and control.shape == (1, 3)

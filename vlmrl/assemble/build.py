@@ -35,8 +35,13 @@ from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.timers import PhaseTimers
 from vlmrl.training import sft
 from vlmrl.training.evaluation import evaluate
+from vlmrl.training.rollout_queue import RolloutQueue
+from vlmrl.training.shuffled_frames import ShuffledFrames
+from vlmrl.training.shuffled_rewards import ShuffledRewards
+from vlmrl.training.step_extension import StepExtension
 from vlmrl.training.summary import summarise
 from vlmrl.training.trainer import Trainer
 
@@ -116,19 +121,36 @@ def _trainer(config: Config, start: Path | None, progress: Progress, stack: Exit
     checks = Checks(
         config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
     )
+    queue = RolloutQueue(loader, engine, policy, config)
+    stack.callback(queue.close)
+    timers = PhaseTimers()
     trainer = Trainer(
         config=config,
         policy=policy,
         loader=loader,
+        queue=queue,
         engine=engine,
         scorer=scorer,
         algorithm=algorithm,
         tracker=tracker,
         held_out=batches if held_out else None,
+        extensions=step_extensions(config, policy, engine, scorer, timers),
         checks=checks,
+        timers=timers,
     )
-    stack.callback(trainer.ahead.close)
     return trainer
+
+
+def step_extensions(
+    config: Config, policy: Policy, engine: Engine, scorer: Scorer, timers: PhaseTimers
+) -> list[StepExtension]:
+    """Build what the config adds to the plain step, in the order in which it acts."""
+    extensions: list[StepExtension] = []
+    if config.rollout.shuffled_group_size:
+        extensions.append(ShuffledFrames(policy, engine, scorer, config.rollout, timers))
+    if config.control.shuffle_rewards:
+        extensions.append(ShuffledRewards())
+    return extensions
 
 
 def refuse_together(config: Config, engine: Engine) -> None:
@@ -213,7 +235,7 @@ def _begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
-        trainer.ahead.restore(progress.loader, checkpoint.read_queue(start))
+        trainer.queue.restore(progress.loader, checkpoint.read_queue(start))
         trainer.done = progress.step
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}

@@ -14,7 +14,8 @@ from typing import Any
 
 from vlmrl.answers import geometry
 from vlmrl.answers.templates import template
-from vlmrl.schema import SHUFFLED_REWARDS, Box, Frame, Point, Sample, Span, Track, Truth
+from vlmrl.schema import Box, Frame, Point, Sample, Span, Track, Truth
+from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")

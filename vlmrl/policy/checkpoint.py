@@ -55,7 +55,7 @@ def save(
 ) -> Path:
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
 
-    `queue` are JSON values of the batches that are issued and not yet trained on (`Ahead.state`).
+    `queue` are JSON values of the batches that are issued and not yet trained on (`RolloutQueue.state`).
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.

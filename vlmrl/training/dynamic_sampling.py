@@ -1,8 +1,7 @@
-"""Dynamic sampling: replace uniform groups by groups of further batches, within a bound (DAPO)."""
+"""Dynamic sampling (DAPO): select informative groups from several batches, within a bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,41 +12,62 @@ from vlmrl.schema import PromptBatch, Rewards, Rollouts
 Scored = tuple[Rollouts, Rewards]
 
 
-def refill(
-    algorithm: Algorithm, rollouts: Rollouts, rewards: Rewards, another: Callable[[], Scored]
-) -> tuple[Rollouts, Rewards, dict[str, float]]:
-    """P groups worth training on, drawn from at most `1 + algorithm.dynamic_sampling_batches` batches.
+class GroupSelection:
+    """The groups that one step trains on: P informative ones from at most `1 + algorithm.dynamic_sampling_batches` batches.
 
-    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11. When the bound is reached the step goes on with
-    fewer groups: `rollout/groups_short` says how many are missing, `rollout/batches` how many were drawn,
-    `rollout/refused_share` which share of all drawn groups was uniform.
+    With `dynamic_sampling_batches: 0` they are the first batch as it is. When the bound is reached the step goes on
+    with fewer groups.
+
+    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11.
     """
-    if not algorithm.dynamic_sampling_batches:
-        return rollouts, rewards, {}
-    wanted = rollouts.shape[0]
-    chosen: list[Scored] = []
-    drawn = found = good = 0
-    while True:
-        drawn += 1
-        informative = algorithm.keep(rewards).nonzero()[:, 0].tolist()
-        good += len(informative)
-        kept = informative[: wanted - found]
-        chosen.append(_groups(rollouts, rewards, kept))
-        found += len(kept)
-        cursor = rollouts.batch.cursor
-        if found == wanted or drawn > algorithm.dynamic_sampling_batches:
-            break
-        rollouts, rewards = another()
-    metrics = {
-        "rollout/batches": float(drawn),
-        "rollout/groups_short": float(wanted - found),
-        "rollout/refused_share": 1 - good / (drawn * wanted),
-    }
-    rollouts, rewards = _joined(chosen)
-    return replace(rollouts, batch=replace(rollouts.batch, cursor=cursor)), rewards, metrics
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._selected: list[Scored] = []
+        self._wanted = self._num_selected = self._num_informative = 0
+
+    @property
+    def num_batches(self) -> int:
+        """Batches added so far."""
+        return len(self._selected)
+
+    @property
+    def is_short(self) -> bool:
+        """True while groups are missing and another batch may be drawn."""
+        if not self._selected:
+            return True
+        missing = self._num_selected < self._wanted
+        return missing and self.num_batches <= self._algorithm.dynamic_sampling_batches
+
+    def add(self, rollouts: Rollouts, rewards: Rewards) -> None:
+        """Select from a further batch of P groups."""
+        self._wanted = rollouts.shape[0]
+        if not self._algorithm.dynamic_sampling_batches:
+            self._selected.append((rollouts, rewards))
+            return
+        informative = self._algorithm.keep(rewards).nonzero()[:, 0].tolist()
+        self._num_informative += len(informative)
+        chosen = informative[: self._wanted - self._num_selected]
+        self._num_selected += len(chosen)
+        self._selected.append(_select(rollouts, rewards, chosen))
+
+    def join(self) -> tuple[Rollouts, Rewards, dict[str, float]]:
+        """Return the selected groups as one batch, and metrics; the cursor is the last batch's.
+
+        `rollout/batches`: batches drawn; `rollout/groups_short`: groups missing;
+        `rollout/refused_share`: share of all drawn groups that was uniform.
+        """
+        if not self._algorithm.dynamic_sampling_batches:
+            return *self._selected[0], {}
+        metrics = {
+            "rollout/batches": float(self.num_batches),
+            "rollout/groups_short": float(self._wanted - self._num_selected),
+            "rollout/refused_share": 1 - self._num_informative / (self.num_batches * self._wanted),
+        }
+        return *_join(self._selected), metrics
 
 
-def _groups(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:
+def _select(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:
     batch = PromptBatch(tuple(rollouts.batch.prompts[p] for p in which), rollouts.batch.cursor)
     return (
         replace(rollouts, batch=batch, completions=tuple(rollouts.completions[p] for p in which)),
@@ -57,13 +77,14 @@ def _groups(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:
     )
 
 
-def _joined(parts: list[Scored]) -> Scored:
+def _join(parts: list[Scored]) -> Scored:
     rollouts = [r for r, _ in parts]
     rewards = [w for _, w in parts]
     prompts = tuple(p for r in rollouts for p in r.batch.prompts)
     completions = tuple(c for r in rollouts for c in r.completions)
+    batch = PromptBatch(prompts, rollouts[-1].batch.cursor)
     return (
-        replace(rollouts[-1], batch=PromptBatch(prompts), completions=completions),
+        replace(rollouts[-1], batch=batch, completions=completions),
         Rewards(
             torch.cat([w.total for w in rewards]),
             torch.cat([w.valid for w in rewards]),

@@ -1,8 +1,8 @@
-"""Rollouts in the loader's order, up to η batches of them generated while the policy trains.
+"""Rollouts in the loader's order; up to η batches are generated while the policy trains.
 
-A new batch is issued only when one is taken, and every step takes at least one, so with at most η
-batches issued beyond the one that is taken next no token is older than η policy versions when it is
-trained on. With η = 0 a batch is generated when it is taken, and there is no thread.
+η is `rollout.max_staleness`. A batch is issued only when one is taken, and every step takes at least one.
+So with at most η batches issued beyond the next one, no token is older than η policy versions when it
+is trained on. With η = 0 a batch is generated when it is taken, without a thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from vlmrl.schema import Completion, PromptBatch, Rollouts
 from vlmrl.system.seeds import seed_of
 
 Group = tuple[Completion, ...]
-PURPOSE = 11
-"""Part of every sampling seed; the trainer's other seeds have other numbers here."""
+SEED_PURPOSE = 11
+"""Part of every sampling seed; see `Draw.seed`."""
 GRACE = 15.0
-"""Seconds that threads have to end when the run does."""
+"""Seconds that threads get to end when the run ends."""
 
 
-class Ahead:
+class RolloutQueue:
     """The batches that are issued and not yet trained on, oldest first.
 
     With η > 0 the engine must be a `ConcurrentEngine`.
@@ -38,69 +38,70 @@ class Ahead:
     def __init__(self, loader: Loader, engine: Engine, policy: Policy, config: Config) -> None:
         self._staleness = config.rollout.max_staleness
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
-        self._flights: deque[_Flight] = deque()
+        self._pending: deque[_PendingBatch] = deque()
         self._saved: deque[Mapping[str, Any]] = deque()
         self._cursor: Mapping[str, Any] | None = None
-        self._meter = _Meter()
+        self._meter = _IdleMeter()
         self._waited = 0.0
         self._dropped = 0
 
     # ------------------------------------------------------------------------------- a step's batches
 
     def fill(self, step: int, extra: int) -> None:
-        """Draw prompts and issue them, until η batches are under way beyond the next one.
+        """Draw prompts and issue them until η batches are pending beyond the next one.
 
-        `step` is the number of finished steps, `extra` of batches that this step has taken; they
-        make the sampling seed. Nothing is issued that only a step after the last would take.
+        `step` counts finished steps, `extra` the batches that this step has taken; both are part of
+        the sampling seed. No batch is issued that only a step after the last would take.
         """
         if extra == 0:
             self._meter.lap()
             self._waited = 0.0
-        while len(self._flights) <= self._staleness:
-            place = len(self._flights)
+        while len(self._pending) <= self._staleness:
+            place = len(self._pending)
             if place and step + place >= self._config.run.steps:
                 return
-            flight = self._drawn(step + place, extra, place)
-            self._flights.append(flight)
+            pending = self._issue(step + place, extra, place)
+            self._pending.append(pending)
             if self._staleness:
-                flight.start()
+                pending.start()
 
     def take(self) -> Rollouts:
-        """The oldest batch with all its completions; waits for them, or with η = 0 makes them.
+        """Return the oldest batch with all its completions: wait for them, or with η = 0 generate them.
 
         Raises:
-            Exception: what went wrong while they were made.
+            Exception: whatever went wrong while they were generated.
         """
-        flight = self._flights[0]
+        pending = self._pending[0]
         begin = time.monotonic()
-        rollouts = flight.result()
+        rollouts = pending.result()
         self._waited += time.monotonic() - begin
-        self._flights.popleft()
-        self._cursor = flight.batch.cursor
+        self._pending.popleft()
+        self._cursor = pending.batch.cursor
         return rollouts
 
     def drain(self) -> None:
-        """Return when nothing is being generated; what is finished stays, errors wait for `take`."""
-        for flight in self._flights:
-            flight.join()
+        """Wait until nothing is being generated; finished groups stay, errors wait for `take`."""
+        for pending in self._pending:
+            pending.join()
 
     def close(self) -> None:
-        """End what is under way and forget it; safe to call twice."""
+        """Abort and forget all pending batches; safe to call twice."""
         deadline = time.monotonic() + GRACE
-        while any(flight.running for flight in self._flights) and time.monotonic() < deadline:
-            # Again and again: a thread may only be about to call the engine.
+        while any(pending.running for pending in self._pending) and time.monotonic() < deadline:
+            # Repeatedly: a thread may be just about to call the engine.
             cast(ConcurrentEngine, self._engine).abort()
-            for flight in self._flights:
-                flight.join(0.1)
-        self._flights.clear()
+            for pending in self._pending:
+                pending.join(0.1)
+        self._pending.clear()
 
     def metrics(self, rollouts: Rollouts, version: int) -> dict[str, float]:
-        """Of a step that trained on these with weights of this version; empty with η = 0.
+        """Return the metrics of a step that trained weights of `version` on `rollouts`; empty with η = 0.
 
         `rollout/staleness`, `rollout/staleness_max`: versions between a token and its training;
-        `rollout/off_policy`: share of tokens by older weights; `rollout/stale_dropped`: groups of a
-        checkpoint that were too old and made again; `rollout/trainer_waiting`,
-        `rollout/generation_idle`: shares of the step's own time, from its first `fill`.
+        `rollout/off_policy`: share of tokens sampled from older weights; `rollout/stale_dropped`:
+        groups of a checkpoint that were too old and were generated again;
+        `rollout/trainer_waiting`, `rollout/generation_idle`: shares of the step's own time, which
+        begins with its first `fill`.
         """
         if not self._staleness:
             return {}
@@ -121,50 +122,50 @@ class Ahead:
 
     @property
     def cursor(self) -> Mapping[str, Any]:
-        """The loader's state after the last batch that was taken: where a resumed run draws on."""
+        """The loader's state after the last batch taken, from which a resumed run draws on."""
         return self._loader.state if self._cursor is None else self._cursor
 
     @property
     def state(self) -> list[Mapping[str, Any]]:
-        """The issued batches with their finished groups, as plain JSON values."""
-        return [*(flight.state for flight in self._flights), *self._saved]
+        """The issued batches with their finished groups, as JSON values."""
+        return [*(pending.state for pending in self._pending), *self._saved]
 
     def restore(self, cursor: Mapping[str, Any], state: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from a checkpoint: `fill` draws the same prompts again and keeps what was finished.
+        """Continue from a checkpoint: `fill` draws the same prompts again and keeps finished groups.
 
         Raises:
-            UserError: the data are not those of the checkpoint.
+            UserError: the data differ from those of the checkpoint.
         """
         self._loader.restore(cursor)
         self._cursor = cursor
         self._saved = deque(state)
 
-    def _drawn(self, step: int, extra: int, place: int) -> _Flight:
-        """The next batch; `place` steps after this one it is trained on at the latest."""
+    def _issue(self, step: int, extra: int, place: int) -> _PendingBatch:
+        """Draw the next batch, which is trained on at most `place` steps after this one."""
         batch = self._loader.next()
         groups: dict[int, Group] = {}
         if self._saved:
             saved = self._saved.popleft()
             step, extra = saved["key"]
             oldest = self._policy.version + place - self._staleness
-            groups = self._usable(saved["groups"], batch, oldest)
+            groups = self._restore_groups(saved["groups"], batch, oldest)
         draw = self._config.rollout
-        parts = (self._config.run.seed, PURPOSE, step, extra)
-        # What is left of a saved batch must not repeat the draws of what was finished.
+        parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
+        # The rest of a saved batch must not repeat the draws of its finished groups.
         seed = seed_of(*parts, len(groups)) if groups else seed_of(*parts)
         sampling = Sampling.of(draw, draw.group_size, seed)
-        return _Flight((step, extra), batch, groups, sampling, self._engine, self._meter)
+        return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
 
-    def _usable(
+    def _restore_groups(
         self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, oldest: int
     ) -> dict[int, Group]:
-        """The saved groups of these prompts whose tokens are by weights of `oldest` or later."""
+        """Return the saved groups of these prompts, by number; none has tokens older than `oldest`."""
         found: dict[int, Group] = {}
         for number, prompt in enumerate(batch.prompts):
             group = saved.get(str(number))
             if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
                 continue
-            written = [_written(fields) for fields in group["completions"]]
+            written = [_from_json(fields) for fields in group["completions"]]
             if len(written) != self._config.rollout.group_size or any(
                 version < oldest for w in written for version, _ in w.versions
             ):
@@ -174,8 +175,8 @@ class Ahead:
         return found
 
 
-class _Flight:
-    """One batch on its way: `groups` fills up by prompt number, from a thread if it was started."""
+class _PendingBatch:
+    """A batch being generated: `groups` fills by prompt number, from a thread if it was started."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class _Flight:
         groups: dict[int, Group],
         sampling: Sampling,
         engine: Engine,
-        meter: _Meter,
+        meter: _IdleMeter,
     ) -> None:
         self.key, self.batch, self.groups, self.sampling = key, batch, groups, sampling
         self._engine, self._meter = engine, meter
@@ -193,11 +194,11 @@ class _Flight:
 
     @property
     def running(self) -> bool:
-        """Whether a thread works for it."""
+        """True while a thread generates for it."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Generate in a thread from now on."""
+        """Start generating in a thread."""
         self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
         self._thread.start()
 
@@ -207,7 +208,7 @@ class _Flight:
             self._thread.join(seconds)
 
     def result(self) -> Rollouts:
-        """The whole batch; raises what the thread raised."""
+        """Return the whole batch, or raise what the thread raised."""
         if self._thread is None and not self.groups:
             return rank_shards.generate(self._engine, self.batch, self.sampling)
         if self._thread is None:
@@ -221,11 +222,11 @@ class _Flight:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Its key, and its finished groups with the samples that they are of, as JSON values."""
+        """The key, and the finished groups with their samples' source and id, as JSON values."""
         groups = {}
         for number, group in sorted(dict(self.groups).items()):
             sample = self.batch.prompts[number].sample
-            fields = [_fields(completion) for completion in group]
+            fields = [_to_json(completion) for completion in group]
             groups[str(number)] = {"sample": [sample.source, sample.id], "completions": fields}
         return {"key": list(self.key), "groups": groups}
 
@@ -233,7 +234,7 @@ class _Flight:
         with self._meter:
             try:
                 self._generate()
-            except BaseException as error:  # raised again by whoever wants the result
+            except BaseException as error:  # `result` raises it again
                 self._error = error
 
     def _generate(self) -> None:
@@ -244,17 +245,17 @@ class _Flight:
         if self.groups:
             batch = PromptBatch(tuple(batch.prompts[n] for n in missing), batch.cursor)
         if self._thread is None:
-            made = self._engine.generate(batch, self.sampling).completions
-            self.groups.update(zip(missing, made, strict=True))
+            generated = self._engine.generate(batch, self.sampling).completions
+            self.groups.update(zip(missing, generated, strict=True))
         else:
             engine = cast(ConcurrentEngine, self._engine)
-            engine.generate(batch, self.sampling, lambda n, g: self._note(missing[n], g))
+            engine.generate(batch, self.sampling, lambda n, g: self._add(missing[n], g))
 
-    def _note(self, number: int, group: Group) -> None:
+    def _add(self, number: int, group: Group) -> None:
         self.groups[number] = group
 
 
-class _Meter:
+class _IdleMeter:
     """Seconds in which no thread was inside `with meter:`."""
 
     def __init__(self) -> None:
@@ -264,31 +265,31 @@ class _Meter:
 
     def __enter__(self) -> None:
         with self._lock:
-            self._note()
+            self._advance()
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._note()
+            self._advance()
             self._inside -= 1
 
     def lap(self) -> tuple[float, float]:
-        """Idle seconds, and all seconds, since the last lap."""
+        """Return idle seconds and all seconds since the last lap."""
         with self._lock:
-            self._note()
+            self._advance()
             found = self._idle, max(self._since - self._begin, 1e-9)
             self._idle, self._begin = 0.0, self._since
             return found
 
-    def _note(self) -> None:
+    def _advance(self) -> None:
         now = time.monotonic()
         if not self._inside:
             self._idle += now - self._since
         self._since = now
 
 
-def _fields(completion: Completion) -> dict[str, Any]:
-    """What was sampled, as JSON values; the text is a function of it."""
+def _to_json(completion: Completion) -> dict[str, Any]:
+    """Return what was sampled as JSON values; the text is a function of it."""
     return {
         "token_ids": completion.token_ids,
         "logprobs": completion.logprobs,
@@ -297,8 +298,8 @@ def _fields(completion: Completion) -> dict[str, Any]:
     }
 
 
-def _written(fields: Mapping[str, Any]) -> Written:
-    """The inverse of `_fields`."""
+def _from_json(fields: Mapping[str, Any]) -> Written:
+    """Invert `_to_json`."""
     return Written(
         tuple(fields["token_ids"]),
         tuple(fields["logprobs"]),

@@ -1,9 +1,9 @@
-"""The training loop: `Trainer.step` is the algorithm, `Trainer.run` the cadence around it."""
+"""The training loop: `Trainer.step` is GRPO, `Trainer.run` the cadence around it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,64 +25,74 @@ from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
-from vlmrl.training import metrics, shuffled_frames
-from vlmrl.training.dynamic_sampling import refill
+from vlmrl.training import metrics
+from vlmrl.training.dynamic_sampling import GroupSelection
 from vlmrl.training.evaluation import Evaluation, evaluate
-from vlmrl.training.rollout_queue import Ahead
+from vlmrl.training.rollout_queue import RolloutQueue
+from vlmrl.training.step_extension import Draw, StepExtension
+
+SEED_PURPOSE = 10
+"""Part of the seed of an update; see `Draw.seed`."""
 
 
 @dataclass
 class Trainer:
-    """A run's parts, already built (`assemble.trainer`), and where it stands."""
+    """A run's parts, already built by `assemble`, and how far it is."""
 
     config: Config
     policy: Policy
     loader: Loader
+    queue: RolloutQueue
     engine: Engine
     scorer: Scorer
     algorithm: Algorithm
     tracker: RunLog
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
+    extensions: Sequence[StepExtension] = ()
+    """What is added to the plain step, in this order."""
     checks: Checks | None = None
-    """None: the run asks nothing of itself."""
+    """None: the run does not check itself."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
     done: int = 0
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Step -> result of every evaluation so far; part of the checkpoint."""
-    extra_draws: int = 0
-
-    def __post_init__(self) -> None:
-        self.ahead = Ahead(self.loader, self.engine, self.policy, self.config)
 
     def step(self) -> StepReport:
-        """One GRPO step."""
-        checked = self._checked()
-        torch.manual_seed(self._seed(0))
-        rollouts, rewards = self._rolled_out()
-        rollouts, rewards, refilled = refill(self.algorithm, rollouts, rewards, self._another)
+        """Run one GRPO step; with dynamic sampling it draws until enough groups are informative."""
+        checks = self._run_checks()
+        torch.manual_seed(seed_of(self.config.run.seed, SEED_PURPOSE, self.done, 0))
+        groups = GroupSelection(self.algorithm)
+        while groups.is_short:
+            draw = self._draw_prompts(groups.num_batches)
+            rollouts = self._generate(draw)
+            rollouts, rewards = self._score(rollouts, draw)
+            groups.add(rollouts, rewards)
+        rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
         advantages = self.algorithm.advantages(rewards, rollouts)
-        batches = self._packed(rollouts, advantages)
+        batches = self._pack(rollouts, advantages)
         with self.timers("update"):
-            update = self.policy.update(batches, self.algorithm, self._lr(), self.progress)
+            update = self.policy.update(
+                batches, self.algorithm, self._learning_rate(), self.progress
+            )
         with self.timers("sync"):
             self.engine.sync(self.policy)
         self.done += 1
-        return self._report({**checked, **refilled, **update}, rollouts, rewards, advantages)
+        return self._report({**checks, **sampling, **update}, rollouts, rewards, advantages)
 
     def run(self, interrupt: Interrupt) -> bool:
-        """Steps until the configured number, with evaluations and checkpoints; False if interrupted."""
+        """Train to the configured number of steps, with evaluations and checkpoints; False if interrupted."""
         if self.done == 0:
             self._evaluate()
         while self.done < self.config.run.steps:
             report = self.step()
-            self._write(report)
+            self._write_report(report)
             last = self.done == self.config.run.steps
-            improved = (last or self._due(self._evaluation_every())) and self._evaluate()
+            improved = (last or self._is_due(self._evaluation_every())) and self._evaluate()
             asked = distributed.any_rank(interrupt.asked)
-            if last or improved or asked or self._due(self.config.run.save_every):
+            if last or improved or asked or self._is_due(self.config.run.save_every):
                 self.save()
             if asked and not last:
                 return False
@@ -107,7 +117,7 @@ class Trainer:
             state = checkpoint.Progress(
                 phase="rl",
                 step=self.done,
-                loader=self.ahead.cursor,
+                loader=self.queue.cursor,
                 extra={"evaluations": self.evaluations, "seconds": self.timers.state},
                 version=self.policy.version,
             )
@@ -117,58 +127,59 @@ class Trainer:
                 state,
                 self.config.run.keep_checkpoints,
                 self.best,
-                self.ahead.state,
+                self.queue.state,
             )
 
     # --------------------------------------------------------------------------------- step parts
 
-    def _checked(self) -> dict[str, float]:
-        """Before anything of the step is drawn: a check leaves no trace in it."""
+    def _run_checks(self) -> dict[str, float]:
+        """Run the checks that are due, before anything of the step is drawn: they leave no trace in it."""
         if self.checks is None or not self.checks.due(self.done):
             return {}
         with self.timers("generate"):
-            self.ahead.drain()
+            self.queue.drain()
         with self.timers("check"):
             return self.checks(self.done, self.progress)
 
-    def _rolled_out(self) -> tuple[Rollouts, Rewards]:
+    def _draw_prompts(self, number: int) -> Draw:
+        """Draw prompts and issue them to the engine; the step has drawn `number` batches before."""
         with self.timers("data"):
-            self.ahead.fill(self.done, self.extra_draws)
+            self.queue.fill(self.done, number)
+        return Draw(self.config.run.seed, self.done, number, self.progress)
+
+    def _generate(self, draw: Draw) -> Rollouts:
+        """Return the batch with its completions, and what the extensions add to it before scoring."""
         with self.timers("generate"):
-            rollouts = self.ahead.take()
-            batch, draw = rollouts.batch, self.config.rollout
-            control = shuffled_frames.control_group(
-                batch, self.policy, self.engine, draw, self._seed(3)
-            )
+            rollouts = self.queue.take()
+        for extension in self.extensions:
+            rollouts = extension.extend_rollouts(rollouts, draw)
+        return rollouts
+
+    def _score(self, rollouts: Rollouts, draw: Draw) -> tuple[Rollouts, Rewards]:
+        """Score the rollouts; the extensions may change both rollouts and rewards."""
         with self.timers("reward"):
-            batch = shuffled_frames.told(batch, control, self.scorer, self.progress)
-            rollouts = replace(rollouts, batch=batch)
-            rewards = self.scorer.score(rollouts, self.progress)
-            if self.config.control.shuffle_rewards:
-                rewards = _shuffled(rewards, self._seed(2))
+            rewards = self.scorer.score(rollouts, draw.progress)
+        for extension in self.extensions:
+            rollouts, rewards = extension.extend_scored(rollouts, rewards, draw)
         return rollouts, rewards
 
-    def _another(self) -> tuple[Rollouts, Rewards]:
-        self.extra_draws += 1
-        return self._rolled_out()
-
-    def _packed(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
-        """The updates of this step, with reference and old log-probs where they are needed."""
-        cut = self.config.optimizer
+    def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
+        """Pack the step's updates, with reference and old log-probs where they are needed."""
+        optimizer = self.config.optimizer
         batches = pack(
             rollouts,
             advantages,
-            updates=cut.minibatches,
-            micro_tokens=cut.micro_batch_tokens,
+            updates=optimizer.minibatches,
+            micro_tokens=optimizer.micro_batch_tokens,
             max_tokens=self.config.rollout.max_tokens,
             rank=distributed.rank(),
         )
         with self.timers("logprob"):
             if self.algorithm.kl:
                 batches = self.policy.with_reference(batches)
-            if cut.minibatches * cut.epochs > 1:
+            if optimizer.minibatches * optimizer.epochs > 1:
                 batches = self.policy.with_old(batches)
-        return list(batches) * cut.epochs
+        return list(batches) * optimizer.epochs
 
     def _report(
         self,
@@ -178,36 +189,33 @@ class Trainer:
         advantages: Advantages,
     ) -> StepReport:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
-        numbers |= shuffled_frames.metrics(rewards)
-        numbers |= self.ahead.metrics(rollouts, self.policy.version - 1)
+        for extension in self.extensions:
+            numbers |= extension.metrics(rollouts, rewards)
+        numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
         seconds = {f"time/{phase}": s for phase, s in self.timers.lap().items()}
         return StepReport(
             self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
         )
 
-    def _seed(self, purpose: int) -> int:
-        return seed_of(self.config.run.seed, 10 + purpose, self.done, self.extra_draws)
-
-    def _lr(self) -> float:
+    def _learning_rate(self) -> float:
         return learning_rate(self.config.optimizer, self.done, self.config.run.steps)
 
     # ------------------------------------------------------------------------------------ cadence
 
-    def _write(self, report: StepReport) -> None:
-        self.extra_draws = 0
+    def _write_report(self, report: StepReport) -> None:
         self.tracker.step(report)
         for line in metrics.plain_words(report.metrics):
             self.tracker.message(line)
         first_or_last = self.done in (1, self.config.run.steps)
-        if first_or_last or self._due(self.config.run.rollouts_every):
+        if first_or_last or self._is_due(self.config.run.rollouts_every):
             run_folder.write_rollouts(self.config.folder, report)
 
     def _evaluate(self) -> bool:
-        """Evaluate, write the result; True if it is the best so far."""
+        """Evaluate and write the result; True if it is the best so far."""
         if self.held_out is None or self.config.evaluation is None:
             return False
         with self.timers("generate"):
-            self.ahead.drain()
+            self.queue.drain()
         with self.timers("evaluate"), self.policy.whole():
             evaluation = evaluate(
                 self.held_out(),
@@ -220,10 +228,10 @@ class Trainer:
                 progress=self.progress,
                 seed=self.config.run.seed,
             )
-        self._note(evaluation)
+        self._record_evaluation(evaluation)
         return self.best == self.done
 
-    def _note(self, evaluation: Evaluation) -> None:
+    def _record_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[self.done] = evaluation.result
         run_folder.write_evaluation(
             self.config.folder,
@@ -233,17 +241,8 @@ class Trainer:
         )
         self.tracker.evaluation(self.done, evaluation.result)
 
-    def _due(self, every: int) -> bool:
+    def _is_due(self, every: int) -> bool:
         return self.done % every == 0
 
     def _evaluation_every(self) -> int:
         return self.config.evaluation.every if self.config.evaluation else self.config.run.steps
-
-
-def _shuffled(rewards: Rewards, seed: int) -> Rewards:
-    """A control: the same rewards, dealt out anew over the whole batch."""
-    order = torch.randperm(
-        rewards.total.numel(), generator=torch.Generator().manual_seed(seed)
-    ).view(rewards.total.shape)
-    total, valid = rewards.total.flatten()[order], rewards.valid.flatten()[order]
-    return Rewards(total, valid, rewards.verdicts)

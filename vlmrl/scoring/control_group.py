@@ -1,0 +1,4 @@
+"""The contract between a control group and the verifier that compares a group with it."""
+
+SHUFFLED_REWARDS = "shuffled_rewards"
+"""Key of a sample's `meta`: the rewards of its control group with shuffled frames, a list of numbers."""
