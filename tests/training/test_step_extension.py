@@ -58,7 +58,7 @@ def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> N
 
 
 def test_dynamic_sampling_extends_every_batch_that_it_draws(tmp_path: Path) -> None:
-    more = ["algorithm={name: dapo, options: {refill: 2}}", SPARSE]
+    more = ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]
     with ExitStack() as stack:
         trainer = build._trainer(config(tmp_path / "run", *more), None, Progress(), stack)
         build._begin_rl(trainer, None, Progress())
@@ -97,5 +97,5 @@ def test_the_config_says_which_extensions_a_step_has(tmp_path: Path) -> None:
             return [type(extension).__name__ for extension in trainer.extensions]
 
     assert names() == []
-    both = names("rollout.contrast=2", "control.shuffle_rewards=true")
+    both = names("rollout.shuffled_group_size=2", "control.shuffle_rewards=true")
     assert both == ["ShuffledFrames", "ShuffledRewards"]

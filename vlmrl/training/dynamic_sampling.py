@@ -13,10 +13,10 @@ Scored = tuple[Rollouts, Rewards]
 
 
 class GroupSelection:
-    """The groups that one step trains on: P informative ones from at most `1 + algorithm.dynamic_sampling_batches` batches.
+    """The groups that one step trains on: P informative ones, selected from several batches.
 
-    With `dynamic_sampling_batches: 0` they are the first batch as it is. When the bound is reached the step goes on
-    with fewer groups.
+    At most `1 + algorithm.dynamic_sampling_batches` batches are drawn; when they run out, the step
+    continues with fewer groups. With 0 the groups are those of the one batch, informative or not.
 
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11.
     """

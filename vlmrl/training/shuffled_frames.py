@@ -57,9 +57,9 @@ class ShuffledFrames(StepExtension):
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return what `temporal_contrast` found; empty if no group has a control group.
 
-        `shuffled_frames/ordered`, `shuffled_frames/shuffled`: mean share of correct completions of the groups and
-        of their control groups; `shuffled_frames/bonus_share`: share of groups in which a completion got
-        the bonus.
+        `shuffled_frames/ordered`, `shuffled_frames/shuffled`: mean share of correct completions of the
+        groups and of their control groups; `shuffled_frames/bonus_share`: share of groups in which a
+        completion got the bonus.
         """
         ordered, shuffled, paid = [], [], []
         for group in rewards.verdicts:
