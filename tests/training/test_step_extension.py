@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from test_rollout_queue import SPARSE, config
 
-from vlmrl.assemble import build
-from vlmrl.policy.checkpoint import Progress
+from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
 from vlmrl.training.shuffled_rewards import ShuffledRewards
 from vlmrl.training.step_extension import Draw, StepExtension
@@ -45,9 +42,7 @@ class Witness(StepExtension):
 
 def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> None:
     witness = Witness()
-    with ExitStack() as stack:
-        trainer = build._trainer(config(tmp_path / "run"), None, Progress(), stack)
-        build._begin_rl(trainer, None, Progress())
+    with begin_training(ahead_config(tmp_path / "run")) as trainer:
         trainer.extensions = [witness]
         report = trainer.step()
     assert witness.seen == [{True}]
@@ -59,9 +54,7 @@ def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> N
 
 def test_dynamic_sampling_extends_every_batch_that_it_draws(tmp_path: Path) -> None:
     more = ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]
-    with ExitStack() as stack:
-        trainer = build._trainer(config(tmp_path / "run", *more), None, Progress(), stack)
-        build._begin_rl(trainer, None, Progress())
+    with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
         witness = Witness()
         witness.extend_scored = lambda rollouts, rewards, draw: (rollouts, rewards)  # type: ignore[method-assign]
         trainer.extensions = [witness]
@@ -92,8 +85,7 @@ def test_shuffled_rewards_are_the_same_rewards_in_an_order_of_the_draw() -> None
 
 def test_the_config_says_which_extensions_a_step_has(tmp_path: Path) -> None:
     def names(*more: str) -> list[str]:
-        with ExitStack() as stack:
-            trainer = build._trainer(config(tmp_path / "run", *more), None, Progress(), stack)
+        with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
             return [type(extension).__name__ for extension in trainer.extensions]
 
     assert names() == []
