@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib
 
 from vlmrl import config
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
 
@@ -29,7 +29,7 @@ Curve = dict[int, dict[str, Any]]
 def curve(folder: Path, *overrides: str) -> Curve:
     """Evaluations of one quickstart run by step; runs it if it is not there."""
     settings = config.load("quickstart", [f"run.dir={folder}", "resume=auto", *overrides])
-    build.train(settings)
+    lifecycle.train(settings)
     files = run_folder.steps_in(folder / "evals", ".json")
     return {step: read_json(path) for step, path in files.items()}
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from vlmrl import config
-from vlmrl.assemble import build
+from vlmrl.assemble import build, lifecycle
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
@@ -127,9 +127,9 @@ def measure(options: argparse.Namespace, folder: str) -> str:
         raise SystemExit("this needs two cores")
     results: dict[int, Steps] = {0: defaultdict(list), 1: defaultdict(list)}
     with ExitStack() as stack:
-        trainer = build._trainer(config.load("quickstart", overrides), None, Progress(), stack)
+        trainer = build.build_trainer(config.load("quickstart", overrides), None, Progress(), stack)
         trainer.policy.stop_ids = ()  # every completion goes on to the limit
-        build._begin_rl(trainer, None, Progress())
+        lifecycle.begin_rl(trainer, None, Progress())
         own = psutil.Process()
         for server in own.children(recursive=True):
             pin(server, cores[1])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 
 ALWAYS = (
     "data.train.shapes.template=think_answer",
@@ -34,7 +34,7 @@ def run(folder: Path, *overrides: str) -> Summary:
     settings = config.load(
         "think_or_not", [f"run.dir={folder}", "run.threads=1", "resume=auto", *overrides]
     )
-    return build.train(settings)
+    return lifecycle.train(settings)
 
 
 def row(seed: int, name: str, summary: Summary) -> str:

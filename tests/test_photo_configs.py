@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.config import load
+from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def test_a_photo_config_runs_and_scores_every_source(
     tmp_path: Path, name: str, sources: dict[str, list[str]]
 ) -> None:
     folder = tmp_path / name
-    summary = build.train(load(name, [f"run.dir={folder}", *TINY]))
+    summary = lifecycle.train(load(name, [f"run.dir={folder}", *TINY]))
 
     assert summary["finished"] and summary["steps"] == 2
     assert summary["dropped"] == {} and summary["faulted"] == {}
@@ -88,7 +89,7 @@ def test_photos_that_are_not_there_are_one_clear_line(tmp_path: Path, name: str)
     absent = tmp_path / "absent"
     paths = [f"data.train.{i}.options.path={absent}" for i in range(len(load(name).data.train))]
     with pytest.raises(UserError) as refused:
-        build.train(load(name, [f"run.dir={tmp_path / 'run'}", *paths]))
+        lifecycle.train(load(name, [f"run.dir={tmp_path / 'run'}", *paths]))
     assert str(refused.value) == f"{absent}: no such file or folder"
     assert not (tmp_path / "run").exists()
 
@@ -103,7 +104,7 @@ def test_no_photo_serves_two_purposes(name: str) -> None:
     purposes = [config.data.train, config.sft.sources, config.sft.validation, held_out]
     seen: set[str] = set()
     for sources in purposes:
-        opened = [build.open_source(source) for source in sources]
+        opened = [open_source(source) for source in sources]
         images = {
             str(image)
             for source in opened

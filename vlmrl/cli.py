@@ -89,9 +89,9 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     Everything it writes goes to `runs/<run.name>/`.
     """
     settings = _config(config, overrides)
-    from vlmrl.assemble import build
+    from vlmrl.assemble import lifecycle
 
-    summary = build.train(settings)
+    summary = lifecycle.train(settings)
     if distributed.launched_rank() > 0:
         raise typer.Exit(0 if summary["finished"] else 130)
     if not summary["finished"]:
@@ -274,13 +274,14 @@ def check(
     sources = _sources(data, option, media_root)
     make = None
     if model:
-        from vlmrl.assemble.build import prompt_maker, with_audio
+        from vlmrl.assemble.prompts import build_prompt_maker
+        from vlmrl.assemble.sources import with_audio
         from vlmrl.models.loading import load_model
         from vlmrl.policy.policy import Policy
 
         settings = configs.ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
-        make, sources = prompt_maker(policy, {}), with_audio(sources, policy.family)
+        make, sources = build_prompt_maker(policy, {}), with_audio(sources, policy.family)
     raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
 
 

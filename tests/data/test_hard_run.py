@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 
 HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
@@ -52,7 +52,7 @@ def test_a_run_over_hostile_files_ends_and_lists_them(tmp_path: Path) -> None:
         ],
     )
 
-    summary = build.train(config)
+    summary = lifecycle.train(config)
 
     assert summary["finished"]
     noted = (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl import config
-from vlmrl.assemble import build
+from vlmrl.assemble.build import load_policy_model
+from vlmrl.assemble.prompts import build_loader
 from vlmrl.config import SourceConfig
 from vlmrl.data.cards.card import Card
 from vlmrl.data.loader import Loader, eval_batches, permutation
@@ -348,7 +349,7 @@ def test_close_and_restore_end_the_thread_at_once_though_a_decoder_hangs(
 def test_the_thread_makes_the_same_tensors_and_leaves_the_trainer_alone() -> None:
     settings = config.load("video_grounding")
     sources = [open_source(SourceConfig(card="videos"), reading=reading_of(settings.data))]
-    policy = Policy(*build.load(settings, None, sources), settings.model)
+    policy = Policy(*load_policy_model(settings, None, sources), settings.model)
     texts = ["When is the square red?", "When?"]
     threads_before = torch.get_num_threads()
     torch.manual_seed(5)
@@ -357,7 +358,7 @@ def test_the_thread_makes_the_same_tensors_and_leaves_the_trainer_alone() -> Non
     for workers in (0, 1):
         update = settings.data.model_copy(update={"workers": workers})
         changed = settings.model_copy(update={"data": update})
-        with build._loader(changed, sources, policy, 4, Quarantine()) as loader:
+        with build_loader(changed, sources, policy, 4, Quarantine()) as loader:
             prompts = []
             for _ in range(3):
                 prompts += loader.next().prompts

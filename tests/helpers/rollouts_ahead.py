@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from vlmrl.assemble import build
+from vlmrl.assemble import build, lifecycle
 from vlmrl.config import load
 from vlmrl.policy.checkpoint import Progress
 
@@ -48,8 +48,8 @@ def ahead_config(folder: Path, *more: str):
 def begin_training(settings):
     """A trainer at the beginning of a run."""
     with ExitStack() as stack:
-        trainer = build._trainer(settings, None, Progress(), stack)
-        build._begin_rl(trainer, None, Progress())
+        trainer = build.build_trainer(settings, None, Progress(), stack)
+        lifecycle.begin_rl(trainer, None, Progress())
         yield trainer
 
 

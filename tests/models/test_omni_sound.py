@@ -12,7 +12,7 @@ from helpers.prompts import ask, image, logits
 from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 from helpers.small import audio, loaded, policy
 from helpers.videos import video
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import RolloutConfig, load
 from vlmrl.engines.base import Sampling
@@ -227,7 +227,7 @@ def ran(folder, *overrides):
         "checks={media_ablation_every: 0, parity_every: 0}",
         f"run.dir={folder / 'run'}",
     ]
-    assert build.train(load("quickstart", [*settings, *overrides]))["finished"]
+    assert lifecycle.train(load("quickstart", [*settings, *overrides]))["finished"]
     (row,) = (folder / "run/rollouts/step-1.jsonl").read_text().splitlines()
     (medium,) = json.loads(row)["media"]
     return medium, (folder / "run/report.html").read_text()

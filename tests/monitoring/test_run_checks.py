@@ -14,7 +14,7 @@ from PIL import Image
 
 from helpers import small
 from vlmrl.algorithms.grpo import Grpo
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.config import ChecksConfig, RewardConfig, ScoringConfig, load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
@@ -211,7 +211,7 @@ def test_a_run_has_its_checks_on_the_curves_and_learns_the_same_without_them(tmp
     ]
     silent = ["checks.media_ablation_every=0"]
     for name, more in (("asked", asked), ("silent", silent)):
-        build.train(load("quickstart", [f"run.dir={tmp_path / name}", *TINY, *more]))
+        lifecycle.train(load("quickstart", [f"run.dir={tmp_path / name}", *TINY, *more]))
     one, two = lines(tmp_path / "asked"), lines(tmp_path / "silent")
     assert ["media_ablation/swap_logprob_drop" in line for line in one] == [True, False, True]
     assert ["parity/mean_abs" in line for line in one] == [True, True, False]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from helpers.runs import TINY, final_state, metric_lines
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
@@ -44,7 +44,7 @@ def stop_after(steps: int) -> type[Interrupt]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert build.train(config(folder))["finished"]
+    assert lifecycle.train(config(folder))["finished"]
     return folder
 
 
@@ -53,9 +53,9 @@ def whole(tmp_path_factory) -> Path:
 def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, steps):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(build, "Interrupt", stop_after(steps))
-        assert not build.train(config(folder))["finished"]
-    assert build.train(config(folder, "resume=auto"))["finished"]
+        patch.setattr(lifecycle, "Interrupt", stop_after(steps))
+        assert not lifecycle.train(config(folder))["finished"]
+    assert lifecycle.train(config(folder, "resume=auto"))["finished"]
     assert final_state(folder) == final_state(whole)
     assert metric_lines(folder) == metric_lines(whole)
     evaluations = sorted(p.name for p in (folder / "evals").iterdir())
@@ -79,33 +79,33 @@ def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, st
 )
 def test_resume_is_exact_with_adapters_references_updates_and_workers(tmp_path, monkeypatch, more):
     one, two = tmp_path / "one", tmp_path / "two"
-    build.train(config(one, *more))
+    lifecycle.train(config(one, *more))
     with monkeypatch.context() as patch:
-        patch.setattr(build, "Interrupt", stop_after(7))
-        build.train(config(two, *more))
-    build.train(config(two, *more, "resume=auto"))
+        patch.setattr(lifecycle, "Interrupt", stop_after(7))
+        lifecycle.train(config(two, *more))
+    lifecycle.train(config(two, *more, "resume=auto"))
     assert final_state(one) == final_state(two)
     assert metric_lines(one) == metric_lines(two)
 
 
 def test_a_finished_run_is_left_as_it_is_by_resume(whole):
     before = {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
-    assert build.train(config(whole, "resume=auto"))["finished"]
+    assert lifecycle.train(config(whole, "resume=auto"))["finished"]
     assert before == {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
 
 
 @pytest.mark.slow
 def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
     folder = tmp_path / "run"
-    build.train(config(folder, "run.steps=1"))
-    build.train(config(folder, "run.steps=1", "run.seed=1"))
+    lifecycle.train(config(folder, "run.steps=1"))
+    lifecycle.train(config(folder, "run.steps=1", "run.seed=1"))
     assert json.loads((tmp_path / "run.1/config.json").read_text())["run"]["seed"] == 0
     assert json.loads((folder / "config.json").read_text())["run"]["seed"] == 1
 
 
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
-        build.train(config(tmp_path / "run", f"resume={tmp_path}"))
+        lifecycle.train(config(tmp_path / "run", f"resume={tmp_path}"))
 
 
 def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
@@ -114,16 +114,16 @@ def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
     (folder / "summary.json").unlink()
     left = folder / "checkpoints" / ".step-1.old"  # killed in the middle of deleting it
     left.mkdir()
-    summary = build.train(config(folder, "resume=auto"))
+    summary = lifecycle.train(config(folder, "resume=auto"))
     assert summary["finished"] and run_folder.read_summary(folder) is not None
     assert metric_lines(folder) == metric_lines(whole)
-    assert build.train(config(folder, "resume=auto", "run.steps=6"))["steps"] == 6
+    assert lifecycle.train(config(folder, "resume=auto", "run.steps=6"))["steps"] == 6
     assert not left.exists()
 
 
 def test_resuming_with_other_data_is_refused(whole):
     with pytest.raises(UserError, match="the data have changed"):
-        build.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
+        lifecycle.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
 
 
 @pytest.mark.slow
@@ -140,9 +140,9 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", fails_the_third_time)
         with pytest.raises(UserError, match="No space left on device"):
-            build.train(config(folder))
+            lifecycle.train(config(folder))
     assert not list((folder / "checkpoints").glob(".*"))
-    build.train(config(folder, "resume=auto"))
+    lifecycle.train(config(folder, "resume=auto"))
     assert final_state(folder) == final_state(whole)
 
 

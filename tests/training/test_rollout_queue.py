@@ -17,7 +17,7 @@ from helpers.rollouts_ahead import (
     no_thread_is_left,
     trained_ids,
 )
-from vlmrl.assemble import build
+from vlmrl.assemble import build, lifecycle
 from vlmrl.commands.validate import validate
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
@@ -140,7 +140,7 @@ def test_an_engine_that_cannot_is_refused_before_anything_is_written(tmp_path):
     settings = ahead_config(
         tmp_path / "run", "rollout.max_staleness=1", "engine={name: hf, options: {}}"
     )
-    for refuse in (validate, build.train):
+    for refuse in (validate, lifecycle.train):
         with pytest.raises(
             UserError, match=r"engine 'hf' cannot generate while.*use engine vllm_s"
         ):
@@ -223,12 +223,14 @@ def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order,
     ]
     for steps in (1, 2, 0):
         with monkeypatch.context() as patch:
-            patch.setattr(build, "Interrupt", stop_after(steps, how))
+            patch.setattr(lifecycle, "Interrupt", stop_after(steps, how))
             try:
-                assert not build.train(ahead_config(folder, "resume=auto", *settings))["finished"]
+                assert not lifecycle.train(ahead_config(folder, "resume=auto", *settings))[
+                    "finished"
+                ]
             except MemoryError:
                 assert how == "crash"
-    assert build.train(ahead_config(folder, "resume=auto", *settings))["finished"]
+    assert lifecycle.train(ahead_config(folder, "resume=auto", *settings))["finished"]
     assert trained_ids(folder) == order[:8]
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 9))
@@ -254,8 +256,8 @@ def resumed(path: Path, tmp_path: Path, order: list[list[str]], staleness: int) 
     settings = ahead_config(tmp_path / "on", f"rollout.max_staleness={staleness}")
     progress = checkpoint.read_progress(path)
     with ExitStack() as stack:
-        trainer = build._trainer(settings, path, progress, stack)
-        build._begin_rl(trainer, path, progress)
+        trainer = build.build_trainer(settings, path, progress, stack)
+        lifecycle.begin_rl(trainer, path, progress)
         reports = []
         for _ in range(4):
             version = trainer.policy.version

@@ -25,7 +25,7 @@ from helpers.small import advantages
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.engine_parity import parity, probe_prompts
 from vlmrl.system.interrupt import Interrupt
@@ -97,13 +97,13 @@ def test_a_killed_server_and_a_resumed_run_lose_and_repeat_no_prompt(tmp_path, o
             return self.looks >= 3
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "Interrupt", AfterThree)
-        assert not build.train(config(folder, *more))["finished"]
+        patch.setattr(lifecycle, "Interrupt", AfterThree)
+        assert not lifecycle.train(config(folder, *more))["finished"]
     assert no_thread_is_left()
     killed = []
     killer = threading.Thread(target=kill_a_server, args=(folder, killed))
     killer.start()
-    assert build.train(config(folder, *more))["finished"]
+    assert lifecycle.train(config(folder, *more))["finished"]
     killer.join()
     assert killed
     assert trained_ids(folder) == order[:6]

@@ -17,7 +17,7 @@ from helpers.prompts import ask
 from helpers.runs import final_state, metric_lines, torchrun
 from helpers.videos import video, write_video
 from vlmrl import plugins
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.config import Config, RolloutConfig, load
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
@@ -143,7 +143,7 @@ def settings(rows: Path, weight: float, size: int) -> list[str]:
 
 def ran(rows: Path, folder: Path, weight: float, size: int) -> Path:
     config: Config = load("quickstart", [*settings(rows, weight, size), f"run.dir={folder}"])
-    assert build.train(config)["finished"]
+    assert lifecycle.train(config)["finished"]
     return folder
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
-from vlmrl.assemble.build import prompt_maker, with_audio
+from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.assemble.sources import with_audio
 from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
@@ -70,7 +71,7 @@ def evaluate_model(
         engine.start(policy)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
-        make = prompt_maker(policy, {source.label: source.instruct})
+        make = build_prompt_maker(policy, {source.label: source.instruct})
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
         found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
     manifest = {

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from transformers.utils import logging
 
-from vlmrl.assemble.build import all_sources
+from vlmrl.assemble.sources import all_sources
 from vlmrl.commands.validate import validate
 from vlmrl.config import load
 from vlmrl.doctor import data, model

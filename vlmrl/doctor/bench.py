@@ -11,7 +11,14 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm
-from vlmrl.assemble import build as assembly
+from vlmrl.assemble.build import load_policy_model
+from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.assemble.sources import (
+    instruct_by_source,
+    open_configured,
+    rewards_by_source,
+    with_audio,
+)
 from vlmrl.config import Config
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
@@ -68,15 +75,15 @@ def build(config: Config, stack: ExitStack) -> Bench:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)
-    sources = [assembly.opened(config, source) for source in config.data.train]
-    scorer = Scorer(assembly.rewards_by_source(config), config.scoring)
+    sources = [open_configured(config, source) for source in config.data.train]
+    scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     stack.callback(engine.close)
     algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
-    loaded = assembly.load(config, None, sources)
+    loaded = load_policy_model(config, None, sources)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
-    prompts, bad = _prompts(config, assembly.with_audio(sources, policy.family), policy)
+    prompts, bad = _prompts(config, with_audio(sources, policy.family), policy)
     if not prompts:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
     engine.start(policy)
@@ -87,7 +94,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
 def _prompts(
     config: Config, sources: Sequence[Source], policy: Policy
 ) -> tuple[list[Prompt], list[str]]:
-    make = assembly.prompt_maker(policy, assembly.instructed(config))
+    make = build_prompt_maker(policy, instruct_by_source(config))
     prompts, bad = [], []
     for source, row in _spread(sources):
         try:

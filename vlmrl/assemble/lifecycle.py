@@ -1,0 +1,149 @@
+"""The life of a run: resume, cold start, GRPO, summary and report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vlmrl.assemble.build import build_trainer
+from vlmrl.assemble.prompts import build_eval_batches, build_loader
+from vlmrl.assemble.sources import open_configured
+from vlmrl.config import Config, EvaluationConfig
+from vlmrl.policy import checkpoint
+from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.optimizers import adamw
+from vlmrl.runs import run_folder
+from vlmrl.system import distributed
+from vlmrl.system.interrupt import Interrupt
+from vlmrl.training import sft
+from vlmrl.training.evaluation import evaluate
+from vlmrl.training.summary import summarise
+from vlmrl.training.trainer import Trainer
+
+
+def train(config: Config) -> dict[str, Any]:
+    """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
+
+    Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
+    checkpoint, bit-identically on one CPU thread; a finished run is left as it is.
+    `summary["finished"]` is False after an interrupt.
+
+    Raises:
+        UserError: the user's mistakes, before anything is written where that can be known.
+    """
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    with distributed.session(config.distributed.timeout_s):
+        return _run(config)
+
+
+def _run(config: Config) -> dict[str, Any]:
+    start = distributed.from_main(checkpoint.resolve(config.resume, config.folder))
+    progress = checkpoint.read_progress(start) if start else Progress()
+    if progress.phase == "rl" and progress.step >= config.run.steps:
+        summary = run_folder.read_summary(config.folder)
+        # Without one the run was killed after its last checkpoint: it goes on to its end.
+        if summary and summary["finished"] and summary["steps"] == progress.step:
+            return summary
+    with ExitStack() as stack, Interrupt() as interrupt:
+        trainer = build_trainer(config, start, progress, stack)
+        finished = run_cold_start(trainer, start, progress, interrupt)
+        if finished:
+            begin_rl(trainer, start, progress)
+            finished = trainer.run(interrupt)
+        result = {"finished": finished, **summarise(trainer)}
+    if distributed.is_main():
+        run_folder.write_summary(config.folder, result)
+        if config.run.report:
+            from vlmrl.report import build_report  # brings matplotlib, needed only here
+
+            build_report(config.folder)
+    return result
+
+
+def run_cold_start(
+    trainer: Trainer, start: Path | None, progress: Progress, interrupt: Interrupt
+) -> bool:
+    """Imitate the demonstrations if the config asks for it and it is not done yet; False if interrupted."""
+    config, policy = trainer.config, trainer.policy
+    if config.sft is None or progress.phase == "rl":
+        return True
+    settings = config.sft
+    sources = [open_configured(config, s) for s in settings.sources or config.data.train]
+    name, decay = config.optimizer.name, settings.weight_decay
+    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
+    policy.use_optimizer(optimizer, config.optimizer)
+    stage = sft.Stage(**progress.extra) if start else sft.Stage()
+    quarantine = trainer.loader.quarantine
+    with build_loader(config, sources, policy, settings.batch_size, quarantine) as loader:
+        if start:
+            checkpoint.restore(start, policy, progress)
+            loader.restore(progress.loader)
+
+        def save(stage: sft.Stage) -> None:
+            state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
+            checkpoint.save(config.folder, policy, state, config.run.keep_checkpoints, None)
+
+        with trainer.timers("sft"):
+            stage = sft.cold_start(
+                policy,
+                loader.next,
+                settings,
+                stage,
+                validate=_build_validator(trainer),
+                report=trainer.tracker.sft_step,
+                save=save,
+                interrupt=interrupt,
+                micro_tokens=config.optimizer.micro_batch_tokens,
+                seed=config.run.seed,
+            )
+        if stage.done(settings):
+            save(stage)
+    return stage.done(settings)
+
+
+def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
+    """Set up optimizer and reference: fresh ones, or those of the checkpoint to resume from."""
+    config, policy = trainer.config, trainer.policy
+    if trainer.algorithm.kl:
+        # Also after a resume the reference is the model that RL began with, not the current one.
+        policy.keep_reference(config.folder / "reference.safetensors")
+    o = config.optimizer
+    policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
+    if start and progress.phase == "rl":
+        checkpoint.restore(start, policy, progress)
+        trainer.queue.restore(progress.loader, checkpoint.read_queue(start))
+        trainer.done = progress.step
+        trainer.timers.restore(progress.extra["seconds"])
+        trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
+    trainer.engine.sync(policy)
+
+
+def _build_validator(trainer: Trainer) -> Callable[[], float]:
+    """Return a function that measures the cold start's stopping metric on its validation sources."""
+    config = trainer.config
+    settings = config.sft
+    assert settings is not None
+    chosen = settings.validation or [
+        s.model_copy(update={"split": "val"}) for s in config.data.train
+    ]
+    limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
+    sources = [open_configured(config, s) for s in limited] if settings.stop_at is not None else []
+    plan = EvaluationConfig(bootstrap_resamples=100)
+    quarantine = trainer.loader.quarantine
+    batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
+
+    def measure() -> float:
+        trainer.engine.sync(trainer.policy)
+        with trainer.policy.whole():
+            found = evaluate(
+                batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
+            )
+        return found.result["metrics"][settings.stop_metric]
+
+    return measure

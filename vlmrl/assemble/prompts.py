@@ -1,0 +1,103 @@
+"""From sources to batches of prompts: for training, for evaluation, and for the checks of a run."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vlmrl.answers import templates
+from vlmrl.assemble.sources import instruct_by_source, with_audio
+from vlmrl.config import Config, EvaluationConfig
+from vlmrl.data.loader import Loader, eval_batches
+from vlmrl.data.prompt import make_prompt
+from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.source import Source
+from vlmrl.media_types import Decoded
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Prompt, PromptBatch, Sample
+from vlmrl.system import distributed
+
+
+def build_prompt_maker(
+    policy: Policy, instruct: dict[str, bool], processor: Any = None
+) -> Callable[[Sample, list[Decoded]], Prompt]:
+    """Return the function that turns a sample and its media into a prompt.
+
+    `instruct` says by source name whether the template's instruction is appended (default: yes).
+    `processor` replaces the policy's own.
+    """
+    processor = policy.processor if processor is None else processor
+
+    def make(sample: Sample, media: list[Decoded]) -> Prompt:
+        text = ""
+        if instruct.get(sample.source, True):
+            text = templates.instruction(sample.template, sample.truth, policy.family.space)
+        return make_prompt(sample, media, policy.family, processor, text)
+
+    return make
+
+
+def build_loader(
+    config: Config,
+    sources: Sequence[Source],
+    policy: Policy,
+    size: int,
+    quarantine: Quarantine,
+) -> Loader:
+    """Build the loader of this rank: batches of `size` prompts."""
+    # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
+    processor = copy.deepcopy(policy.processor) if config.data.workers else None
+    return Loader(
+        with_audio(sources, policy.family),
+        build_prompt_maker(policy, instruct_by_source(config), processor),
+        size,
+        seed=config.run.seed,
+        rank=distributed.rank(),
+        world=distributed.world(),
+        quarantine=quarantine,
+        quarantine_limit=config.data.quarantine_limit,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        workers=config.data.workers,
+        prefetch_mb=config.data.prefetch_mb,
+    )
+
+
+def build_eval_batches(
+    config: Config,
+    sources: Sequence[Source],
+    policy: Policy,
+    plan: EvaluationConfig | None,
+    quarantine: Quarantine,
+    shared: bool = False,
+) -> Callable[[], Iterable[PromptBatch]]:
+    """Return a function that gives fresh batches of held-out prompts; if `shared`, this rank's share."""
+    sources = with_audio(sources, policy.family)
+    make = build_prompt_maker(policy, instruct_by_source(config))
+    size = plan.batch_size if plan else 1
+    share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
+    return lambda: eval_batches(
+        sources,
+        make,
+        size,
+        **share,
+        quarantine=quarantine,
+        quarantine_limit=config.data.quarantine_limit,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+    )
+
+
+def collect_media_prompts(
+    config: Config, sources: Sequence[Source], policy: Policy, quarantine: Quarantine
+) -> list[Prompt]:
+    """Return the first prompts with media of each source, which `monitoring.run_checks` asks repeatedly."""
+    prompts: list[Prompt] = []
+    for number, source in enumerate(sources, start=1):
+        wanted = config.checks.media_ablation_prompts * number // len(sources) - len(prompts)
+        first = replace(source, rows=source.rows[: 4 * config.checks.media_ablation_prompts])
+        batches = build_eval_batches(config, [first], policy, None, quarantine)()
+        shown = (p for batch in batches for p in batch.prompts if p.media)
+        prompts += itertools.islice(shown, wanted)
+    return prompts

@@ -1,0 +1,61 @@
+"""The sources of a config, and what it says about each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from vlmrl.config import Config, SourceConfig
+from vlmrl.data.source import Source, open_source, reading_of
+from vlmrl.models.base import Family
+
+
+def open_configured(config: Config, source: SourceConfig) -> Source:
+    """Open a source of a config under its rules for where media may be."""
+    data = config.data
+    return open_source(source, data.media_root, data.allow_urls, reading_of(data))
+
+
+def all_sources(config: Config) -> list[Source]:
+    """Open every source of a run: to train, to evaluate, and for the cold start."""
+    train = [open_configured(config, source) for source in config.data.train]
+    cold = [open_configured(config, source) for source in config.sft.sources] if config.sft else []
+    return [*train, *held_out_sources(config), *cold]
+
+
+def held_out_sources(config: Config) -> list[Source]:
+    """Open the sources of the evaluation; empty if the config has no evaluation."""
+    if config.evaluation is None:
+        return []
+    chosen = config.evaluation.sources or [
+        s.model_copy(update={"split": "test"}) for s in config.data.train
+    ]
+    limit = config.evaluation.limit
+    if limit is not None:
+        chosen = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
+    return [open_configured(config, s) for s in chosen]
+
+
+def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:
+    """Return the sources, their videos with audio if the family hears it and `data.video.audio` allows it."""
+    readings = [source.reading for source in sources]
+    heard = [family.hears_videos and reading.video.audio is not False for reading in readings]
+    made = zip(sources, readings, heard, strict=True)
+    return [replace(source, reading=replace(reading, with_audio=h)) for source, reading, h in made]
+
+
+def rewards_by_source(config: Config) -> dict[str, Any]:
+    """Return the rewards by source name, over training, validation and held-out sources."""
+    sources = list(config.data.train)
+    sources += config.evaluation.sources if config.evaluation else []
+    sources += config.sft.validation if config.sft else []
+    return {s.label: config.rewards_of(s) for s in reversed(sources)}
+
+
+def instruct_by_source(config: Config) -> dict[str, bool]:
+    """Return by source name whether the template's instruction is appended to its questions."""
+    sources = list(config.data.train)
+    sources += config.evaluation.sources if config.evaluation else []
+    sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
+    return {s.label: s.instruct for s in reversed(sources)}
