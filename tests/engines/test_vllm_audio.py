@@ -56,5 +56,5 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
 
 
 def test_clips_of_omni_are_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"max_videos: vLLM lays videos.*use engine: hf"):
+    with pytest.raises(UserError, match=r"max_videos: vLLM lays out videos.*use engine: hf"):
         engine_for(policy("qwen2_5_omni"), max_videos=1)

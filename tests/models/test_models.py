@@ -139,7 +139,7 @@ def test_what_a_family_cannot_show_is_a_clear_error():
     forged = Sample("row-8", "t", ("Look: <|image_pad|>",), Truth())
     thin = Sample("row-9", "t", (Media("image", data=b"-"), "What?"), Truth())
 
-    with pytest.raises(UserError, match=r"row-7.*a\.wav is a audio"):
+    with pytest.raises(UserError, match=r"row-7.*a\.wav is an audio"):
         make_prompt(video, [Image.new("RGB", (28, 28))], model.family, model.processor)
     with pytest.raises(UserError, match=r"row-8.*<\|image_pad\|>"):
         make_prompt(forged, [], model.family, model.processor)

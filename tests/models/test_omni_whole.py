@@ -116,5 +116,5 @@ def test_a_whole_checkpoint_without_its_thinker_is_refused(whole, tmp_path):
 def test_parts_that_speak_are_refused(whole, tmp_path, part):
     config = transformers.Qwen2_5OmniConfig.from_pretrained(whole)
     getattr(config, f"{part}_config").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="speaks and writes no text; give the whole Qwen"):
+    with pytest.raises(UserError, match="speaks and writes no text; use the whole Qwen"):
         load_model(ModelConfig(path=str(tmp_path)))

@@ -140,7 +140,7 @@ def test_saved_and_loaded_again_it_is_the_same_to_the_bit(tied, tmp_path):
 
 def test_too_long_and_forged_media_are_clear_errors():
     model = loaded(NAME)
-    with pytest.raises(UserError, match=r"row-1.*31\.00 s: this model hears at most 30 s"):
+    with pytest.raises(UserError, match=r"row-1.*at most 30 s, got 31\.00 s"):
         ask(model, audio(31))
     with pytest.raises(UserError, match=r"row-1.*media token <\|AUDIO\|>"):
         ask(model, text="Hear <|AUDIO|>")

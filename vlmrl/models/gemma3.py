@@ -1,7 +1,7 @@
-"""Gemma 3: one square of 256 tokens an image, seen both ways; sliding windows in most layers.
+"""Gemma 3: 256 tokens per image with bidirectional attention; sliding windows in most layers.
 
 Source: Gemma Team 2025, "Gemma 3 Technical Report", arXiv:2503.19786. It publishes no format for
-boxes; thousandths are the space of Gemini, from the same makers, and what we ask for.
+boxes; we ask for thousandths, the space of Gemini, a model of the same authors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Gemma3(SiglipFamily):
-    """Checkpoints of model type `gemma3`. `pixel_values`: [images, 3, side, side].
+    """The family of checkpoints of model type `gemma3`. `pixel_values` is [images, 3, side, side].
 
-    Pan and scan is off, as in the HF processor: an image of any shape becomes one square.
+    Pan and scan is off, as in the HF processor: every image becomes one square.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
@@ -52,7 +52,7 @@ class Gemma3(SiglipFamily):
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ENCODER_LINEAR,
-        "projector": (),  # a bare matrix
+        "projector": (),  # a plain matrix, not a linear layer
         "language": LANGUAGE_LINEAR,
     }
     decoder_layers: ClassVar[tuple[str, ...]] = (
@@ -67,7 +67,7 @@ class Gemma3(SiglipFamily):
         vision="siglip_vision_model",
         format=Format(
             special=("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", *media_tokens),
-            plain=("\n", "\n\n", "\n\n\n", "\n\n\n\n"),  # vLLM asks for them
+            plain=("\n", "\n\n", "\n\n\n", "\n\n\n\n"),  # vLLM requires them
             roles=("user", "model"),
             end="<end_of_turn>",
             pad="<pad>",
@@ -89,16 +89,16 @@ class Gemma3(SiglipFamily):
     )
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """A small model of this architecture, see `Family.build`."""
+        """Build a small model of this architecture, see `Family.build`."""
         model, processor = super().build(build, corpus, seed)
-        # transformers makes this matrix 0: no gradient would reach the tower.
+        # transformers initialises this matrix with zeros: no gradient would reach the tower.
         generator = torch.Generator().manual_seed(seed)
         matrix = model.model.multi_modal_projector.mm_input_projection_weight
         torch.nn.init.normal_(matrix, std=0.05, generator=generator)
         return model, processor
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """One square of the tower's size."""
+        """Build a processor that makes every image one square of the tower's size."""
         side = config.vision_config.image_size
         return transformers.Gemma3Processor(
             image_processor=transformers.Gemma3ImageProcessor(size={"height": side, "width": side}),
@@ -108,13 +108,13 @@ class Gemma3(SiglipFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """As many for every size."""
+        """Return the number of tokens per image, which is the same for every size."""
         return processor.image_seq_length
 
     def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[images, tokens, H]."""
+        """Compute the features [images, tokens, H]."""
         pixels = torch.cat([t["pixel_values"] for t in tensors])
         pixels = pixels.to(model.device, model.model.vision_tower.dtype)
         return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
@@ -128,7 +128,7 @@ class Gemma3(SiglipFamily):
         position_ids: torch.Tensor,
         cache: Any,
     ) -> Any:
-        """The decoder, whose masks let the tokens of one image see each other."""
+        """Run the decoder, in which the tokens of one image attend to each other."""
         return model.model(
             inputs_embeds=embeds,
             token_type_ids=None if places is None else places.long(),

@@ -20,7 +20,7 @@ START, END = "<|begin_of_text|>", "<|end_of_text|>"
 
 @dataclass(frozen=True)
 class Idefics3(idefics.IdeficsFamily):
-    """Checkpoints of model type `idefics3`."""
+    """The family of checkpoints of model type `idefics3`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
     turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|eot_id|>", END)
@@ -42,7 +42,7 @@ class Idefics3(idefics.IdeficsFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """See `small_sizes`."""
+        """Build a processor with the sizes of `small_sizes`."""
         return transformers.Idefics3Processor(
             image_processor=transformers.Idefics3ImageProcessor(**idefics.small_sizes(config)),
             tokenizer=tokenizer,

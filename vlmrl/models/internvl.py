@@ -1,4 +1,4 @@
-"""InternVL in transformers' own form (`-hf`): tiles of 448 and a thumbnail, norm-1000 boxes.
+"""InternVL in the format of transformers (`-hf`): tiles of 448 pixels and a thumbnail, norm1000 boxes.
 
 Sources: Zhu et al. 2025, "InternVL3", arXiv:2504.10479; the InternVL documentation, "Chat Data
 Format" (boxes are normalised to [0, 1000]).
@@ -26,7 +26,7 @@ CHAT_TEMPLATE = chatml(image="<IMG_CONTEXT>\n", video="<video>\n")
 
 @dataclass(frozen=True)
 class Internvl(ImageFamily):
-    """Checkpoints of model type `internvl`. `pixel_values`: [tiles, 3, side, side]."""
+    """The family of checkpoints of model type `internvl`. `pixel_values` is [tiles, 3, side, side]."""
 
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
     space: ClassVar[Space] = "norm1000"
@@ -62,22 +62,14 @@ class Internvl(ImageFamily):
                 "video_token": "<video>",
             },
         ),
-        vision_fields={
-            "hidden_size": 64,
-            "intermediate_size": 192,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "image_size": 112,
-            "patch_size": 14,
-            "initializer_range": 0.05,
-        },
+        vision_fields={"initializer_range": 0.05},
         token_ids={"image_token_id": IMAGE},
         shrink=2,
         tile_tokens="image_seq_length",
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Tiles of the tower's size, at most four, and a thumbnail."""
+        """Build a processor with tiles of the tower's size, at most four, and a thumbnail."""
         side = config.vision_config.image_size[0]
         shared: dict[str, Any] = {
             "size": {"height": side, "width": side},
@@ -95,15 +87,15 @@ class Internvl(ImageFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """The tokens of each tile."""
+        """Count the tokens of all tiles."""
         images = processor.image_processor
-        # The HF processor cuts into tiles whatever its image processor's own setting is.
+        # The HF processor cuts images into tiles whatever the setting of its image processor is.
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
         return tiles * processor.image_seq_length
 
     def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tiles, tokens, H]."""
+        """Compute the features [tiles, tokens, H]."""
         pixels = torch.cat([t["pixel_values"] for t in tensors]).to(model.device)
         return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output

@@ -1,8 +1,8 @@
-"""LLaVA-OneVision: an image as one tile and again as a grid of tiles, boxes in the unit square.
+"""LLaVA-OneVision: an image as one tile and as a grid of tiles, boxes in the unit square.
 
-Sources: Li et al. 2024, "LLaVA-OneVision", arXiv:2408.03326; boxes as in the data of LLaVA-1.5
-(arXiv:2310.03744), numbers from 0 to 1. Some of that data means the image padded to a square; here
-they always mean the image itself.
+Sources: Li et al. 2024, "LLaVA-OneVision", arXiv:2408.03326; boxes are numbers from 0 to 1,
+as in the data of LLaVA-1.5 (arXiv:2310.03744). In some of that data they refer to the image padded to
+a square; here they always refer to the image itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlmrl.schema import Space
 IMAGE = "<image>"
 SIDE = 56
 GRIDS = [[SIDE * rows, SIDE * columns] for rows in (1, 2) for columns in (1, 2)]
-"""Of a small model: height and width of the grids that an image may be cut into."""
+"""Height and width of the grids into which a small model may cut an image."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }} "
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -37,11 +37,11 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class LlavaOnevision(SiglipFamily):
-    """Checkpoints of model type `llava_onevision`.
+    """The family of checkpoints of model type `llava_onevision`.
 
-    `pixel_values`: [images, tiles, 3, side, side], zeros behind an image's last tile;
-    `image_sizes`: int64 [images, 2], height and width. Of several images every one is cut into a
-    grid, as vLLM does it and the HF processor of a flat list; the makers show each as one tile.
+    `pixel_values` is [images, tiles, 3, side, side], with zeros after an image's last tile;
+    `image_sizes` is int64 [images, 2], height and width. Each of several images is cut into a grid, as
+    in vLLM and in the HF processor for a flat list; the authors' code makes each a single tile.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
@@ -80,7 +80,7 @@ class LlavaOnevision(SiglipFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Tiles of the tower's size, in grids of at most two by two."""
+        """Build a processor with tiles of the tower's size, in grids of at most two by two."""
         vision = config.vision_config
         size = {"height": vision.image_size, "width": vision.image_size}
         return transformers.LlavaOnevisionProcessor(
@@ -98,16 +98,16 @@ class LlavaOnevision(SiglipFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """One tile, the grid without its padding, and a line break after each of its rows."""
+        """Count the tokens of one tile, of the grid without padding, and of a line break per row."""
         sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])
         return sizes.num_image_tokens[0]
 
     def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tokens of all images, H]."""
+        """Compute the features [tokens of all images, H]."""
         tiles = max(t["pixel_values"].shape[1] for t in tensors)
-        pixels = torch.cat([_padded(t["pixel_values"], tiles) for t in tensors])
+        pixels = torch.cat([_pad_tiles(t["pixel_values"], tiles) for t in tensors])
         out = model.model.get_image_features(
             pixel_values=pixels.to(model.device, model.model.vision_tower.dtype),
             image_sizes=torch.cat([t["image_sizes"] for t in tensors]),
@@ -116,7 +116,7 @@ class LlavaOnevision(SiglipFamily):
         return torch.cat(out.pooler_output)
 
 
-def _padded(pixels: torch.Tensor, tiles: int) -> torch.Tensor:
-    """The same images with room for so many tiles."""
+def _pad_tiles(pixels: torch.Tensor, tiles: int) -> torch.Tensor:
+    """Pad the images with zeros to this number of tiles."""
     missing = tiles - pixels.shape[1]
     return torch.cat([pixels, pixels.new_zeros(len(pixels), missing, *pixels.shape[2:])], 1)

@@ -20,7 +20,7 @@ from vlmrl.models.base import Family, family_of
 
 
 class Loaded(NamedTuple):
-    """A HF model in evaluation mode, its processor, and the family that knows them."""
+    """An HF model in evaluation mode, its processor, and its family."""
 
     model: Any
     processor: Any
@@ -28,17 +28,18 @@ class Loaded(NamedTuple):
 
 
 def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -> Loaded:
-    """The model of a config, on the CPU, in float32 (the policy narrows what is frozen).
+    """Load or build the model of a config, on the CPU in float32 (the policy narrows frozen weights).
 
-    `corpus` and `seed` serve only a model that is built (tokenizer, initial weights). The pixel
-    budget of the config is set on the processor, so that it is saved with the model. A local folder
-    is read without any network access, and of weights only safetensors.
+    `corpus` and `seed` are used only for a model that is built (tokenizer, initial weights). The
+    pixel budget of the config is set on the processor, so that it is saved with the model. A local
+    folder is read without any network access, and its weights only from safetensors.
 
     Raises:
-        UserError: no such folder, a file missing or broken in it, a model type that no family
-            serves, weights that do not fill the model, an impossible pixel budget or attention.
+        UserError: The folder does not exist, a file in it is missing or broken, no family serves
+            the model type, the weights do not fill the model, or the pixel budget or the attention
+            is impossible.
     """
-    transformers.utils.logging.disable_progress_bar()  # ours tell more
+    transformers.utils.logging.disable_progress_bar()  # ours say more
     if config.build is not None:
         family = plugins.build("family", config.build.family)
         model, processor = family.build(config.build, corpus, seed)
@@ -79,26 +80,28 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
 
 
 def _is_local(path: str) -> bool:
-    """Whether `path` is a folder here; if not, it is a hub name such as `Qwen/Qwen3-VL-2B`."""
+    """Return whether `path` is a local folder rather than a hub name such as `Qwen/Qwen3-VL-2B`."""
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise UserError(f"model.path {path!r} is no checkpoint folder: it has no config.json")
+            raise UserError(
+                f"model.path {path!r} is not a checkpoint folder: it has no config.json"
+            )
         return True
-    # `runs/x/checkpoints/step-5`, or `runs/x` where there is a folder `runs`, is no hub name.
+    # `runs/x/checkpoints/step-5`, or `runs/x` where there is a folder `runs`, is not a hub name.
     hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path)
     if not hub_name or ("/" in path and folder.parent.is_dir()):
-        raise UserError(f"model.path {path!r}: there is no such folder")
+        raise UserError(f"model.path {path!r}: no such folder")
     return False
 
 
 _UNUSABLE = (OSError, ValueError, ImportError, RuntimeError, SafetensorError, StrictDataclassError)
-"""What transformers raises for files that are missing, broken or do not fit one another."""
+"""What transformers raises for files that are missing, broken or inconsistent."""
 
 
 @contextmanager
 def _as_user_error(where: str) -> Iterator[None]:
-    """What transformers says of a user's mistake, as one line."""
+    """Turn what transformers says about a user's mistake into one line."""
     try:
         yield
     except _UNUSABLE as error:
@@ -112,14 +115,14 @@ def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
     image_processor = processor.image_processor
     if not (image_processor.size.get("shortest_edge") and image_processor.size.get("longest_edge")):
         raise UserError(
-            "model.min_pixels, model.max_pixels: this family has no pixel budget, its processor "
-            "makes every image one or several tiles of a fixed size"
+            "model.min_pixels, model.max_pixels: this family has no pixel budget; its processor "
+            "turns every image into tiles of a fixed size"
         )
     least = config.min_pixels or image_processor.size["shortest_edge"]
     most = config.max_pixels or image_processor.size["longest_edge"]
     if least > most:
         raise UserError(
             f"model.min_pixels {least} exceeds model.max_pixels {most}; "
-            "what the config does not set is the checkpoint's own"
+            "a limit that the config does not set is the checkpoint's own"
         )
     image_processor.size = type(image_processor.size)(shortest_edge=least, longest_edge=most)

@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni, its thinker: images, videos and recordings in one prompt; text comes out.
+"""Qwen2.5-Omni's thinker: images, videos and audio in one prompt, text as output.
 
 Source: Xu et al. 2025, "Qwen2.5-Omni Technical Report", arXiv:2503.20215.
 """
@@ -20,91 +20,57 @@ import transformers
 from vlmrl.config import BuildConfig
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
-from vlmrl.models.parts.chat import chatml
-from vlmrl.models.parts.media_features import placed, shown
-from vlmrl.models.parts.mel_features import mel_features, sound_tokens
+from vlmrl.models.parts.media_features import media_of_rows, place_features
+from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.parts.qwen import MediaFeatures, MropeFamily
 from vlmrl.models.parts.qwen_layout import Layout, seconds_per_grid
-from vlmrl.models.small import builder, qwen_models
-from vlmrl.models.small.byte_tokenizer import Format
+from vlmrl.models.small import omni_model
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
 
-AUDIO, IMAGE, VIDEO = "<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>"
-NAMED = {
-    "audio_token": AUDIO,
-    "image_token": IMAGE,
-    "video_token": VIDEO,
-    "audio_bos_token": "<|audio_bos|>",
-    "audio_eos_token": "<|audio_eos|>",
-    "vision_bos_token": "<|vision_bos|>",
-    "vision_eos_token": "<|vision_eos|>",
-}
-CHAT_TEMPLATE = chatml(
-    image="<|vision_bos|><|IMAGE|><|vision_eos|>",
-    video="<|vision_bos|><|VIDEO|><|vision_eos|>",
-    audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
-)
 NESTED = "Qwen2_5OmniThinkerModel" in dir(transformers)
-"""Whether towers and decoder are a model inside, as since transformers 5.21, or stand beside the head."""
-VISION, SOUND, LANGUAGE = (
+"""Whether towers and decoder are submodules of `model`, as since transformers 5.21, or of the whole."""
+VISION_PATH, AUDIO_PATH, LANGUAGE_PATH = (
     ("model.visual", "model.audio_tower", "model.language_model")
     if NESTED
     else ("visual", "audio_tower", "model")
 )
-SMALL_VISION: Mapping[str, Any] = {
-    "depth": 2,
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_heads": 4,
-    "patch_size": 14,
-    "fullatt_block_indexes": [0, 1],
-    "initializer_range": 0.05,
-}
-SMALL_AUDIO: Mapping[str, Any] = {
-    "d_model": 96,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 192,
-    "num_mel_bins": 40,
-    "initializer_range": 0.05,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class OmniFeatures(MediaFeatures):
-    """Also `heard[i]` [tokens, H]: features of some recordings, in order."""
+    """Features of images, videos and, in order, of audio: `audio[i]` is [tokens, H]."""
 
-    heard: tuple[torch.Tensor, ...] = ()
+    audio: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
 class Qwen25Omni(MropeFamily):
-    """Checkpoints of model types `qwen2_5_omni_thinker` and `qwen2_5_omni`, of which the thinker is taken.
+    """The family of model types `qwen2_5_omni_thinker` and `qwen2_5_omni` (only its thinker).
 
-    Of recordings and videos with sound, in the prompt's order, `input_features` is float32
-    [sounds, mel, frames] and `feature_attention_mask` says which frames are sound.
+    For the audios and the videos with audio, in prompt order, `input_features` is float32
+    [audios, mel, frames], and `feature_attention_mask` marks the frames that are not padding.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_omni_thinker", "qwen2_5_omni")
     refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("qwen2_5_omni_talker", "qwen2_5_omni_token2wav"),
-        "it speaks and writes no text; give the whole Qwen2.5-Omni, or its thinker",
+        "it speaks and writes no text; use the whole Qwen2.5-Omni or its thinker",
     )
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
     hears_videos: ClassVar[bool] = True
     space: ClassVar[Space] = "resized"
-    media_tokens: ClassVar[tuple[str, ...]] = tuple(NAMED.values())
+    media_tokens: ClassVar[tuple[str, ...]] = tuple(omni_model.NAMED_TOKENS.values())
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": (f"{VISION}.patch_embed.", f"{VISION}.blocks."),
+        "vision": (f"{VISION_PATH}.patch_embed.", f"{VISION_PATH}.blocks."),
         "audio": (
-            f"{SOUND}.conv1.",
-            f"{SOUND}.conv2.",
-            f"{SOUND}.layers.",
-            f"{SOUND}.ln_post.",
-            f"{SOUND}.audio_bos_eos_token.",
+            f"{AUDIO_PATH}.conv1.",
+            f"{AUDIO_PATH}.conv2.",
+            f"{AUDIO_PATH}.layers.",
+            f"{AUDIO_PATH}.ln_post.",
+            f"{AUDIO_PATH}.audio_bos_eos_token.",
         ),
-        "projector": (f"{VISION}.merger.", f"{SOUND}.proj."),
-        "language": (f"{LANGUAGE}.", "lm_head."),
+        "projector": (f"{VISION_PATH}.merger.", f"{AUDIO_PATH}.proj."),
+        "language": (f"{LANGUAGE_PATH}.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("q", "k", "v", "proj", "gate_proj", "up_proj", "down_proj"),
@@ -113,83 +79,71 @@ class Qwen25Omni(MropeFamily):
         "language": LANGUAGE_LINEAR,
     }
     decoder_layers: ClassVar[tuple[str, ...]] = (
-        f"{LANGUAGE}.layers",
-        f"{VISION}.blocks",
-        f"{SOUND}.layers",
+        f"{LANGUAGE_PATH}.layers",
+        f"{VISION_PATH}.blocks",
+        f"{AUDIO_PATH}.layers",
     )
 
-    unserved_videos: ClassVar[str] = "vLLM lays videos of Qwen2.5-Omni otherwise than transformers"
+    unserved_videos: ClassVar[str] = (
+        "vLLM lays out videos of Qwen2.5-Omni differently from transformers"
+    )
 
     def reader(self) -> Any:
-        """Of a whole model the thinker alone is read, from the weights `thinker.*`."""
+        """Return the class that reads only the thinker of a whole model, from the weights `thinker.*`."""
         thinker: Any = transformers.Qwen2_5OmniThinkerForConditionalGeneration
-        # Else transformers tells of each weight that stays unread.
+        # Otherwise transformers reports every weight that it does not read.
         thinker._keys_to_ignore_on_load_unexpected = [r"^talker\.", r"^token2wav\."]
         return thinker
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """A small model of this architecture, see `Family.build`."""
-        chat = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-        model, tokenizer = builder.build(
-            "Qwen2_5OmniThinkerForConditionalGeneration",
-            lambda t: _config(build, t),
-            build,
-            corpus,
-            seed,
-            Format(special=(*chat, *NAMED.values()), named=NAMED),
-        )
-        config = model.config
-        of_images, of_videos = qwen_models.pixel_settings(config.vision_config)
-        return model, transformers.Qwen2_5OmniProcessor(
-            image_processor=transformers.Qwen2VLImageProcessor(**of_images),
-            video_processor=transformers.Qwen2VLVideoProcessor(**of_videos),
-            feature_extractor=transformers.WhisperFeatureExtractor(
-                feature_size=config.audio_config.num_mel_bins, return_attention_mask=True
-            ),
-            tokenizer=tokenizer,
-            chat_template=CHAT_TEMPLATE,
-        )
+        """Build a small model of this architecture, see `Family.build`."""
+        return omni_model.build(build, corpus, seed)
 
     # ------------------------------------------------------------------------------- prompts
 
     def adopt(self, processor: Any, config: Any) -> None:
-        """The processor learns the ids of the placeholders and the positions of a second."""
+        """Store the ids of the placeholders and the positions per second on the processor."""
         MropeFamily.adopt(self, processor, config)
         for kind in self.kinds:
             setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
         processor.tokens_per_second = config.position_id_per_seconds
         processor.tokens_per_chunk = int(processor.tokens_per_second * config.seconds_per_chunk)
-        processor.sound_marks = (config.audio_start_token_id, config.audio_end_token_id)
+        processor.audio_mark_ids = (config.audio_start_token_id, config.audio_end_token_id)
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """As of its relatives; of a recording the length."""
+        """Return the frame as for related families; for audio, its duration."""
         if isinstance(medium, Audio):
             return Frame(space=self.space, duration=medium.duration)
         return MropeFamily.frame(self, processor, medium)
 
     def _lay_video(
-        self, processor: Any, layout: Layout, clip: Video, grid: tuple[int, int, int], heard: int
+        self,
+        processor: Any,
+        layout: Layout,
+        video: Video,
+        grid: tuple[int, int, int],
+        audio_tokens: int,
     ) -> None:
-        """A video as one grid; with its sound, what is seen and heard in some seconds takes turns.
+        """Lay out a video as one grid, interleaved with its audio in chunks of some seconds.
 
-        Positions are those of transformers to the letter: the marks of sound stand at the positions
-        of the marks of vision, and the last ones follow the last token, be it seen or heard.
+        Positions are exactly those of transformers: the audio marks share the positions of the
+        vision marks, and the last marks follow the last token of either.
         """
         place = np.indices(grid)
         # As transformers computes it, in float32: 25 * 0.08 is 2.
-        seconds = place[0].astype(np.float32) * np.float32(seconds_per_grid(processor, clip))
+        seconds = place[0].astype(np.float32) * np.float32(seconds_per_grid(processor, video))
         place[0] = (seconds * processor.tokens_per_second).astype(np.int64)
         seen = torch.from_numpy(place.reshape(3, -1)) + layout.start
-        if not heard:
+        if not audio_tokens:
             layout.put([processor.video_token_id] * seen.shape[1], seen)
             return
-        sound = torch.arange(layout.start, layout.start + heard).expand(3, -1)
-        start, end = ([mark] for mark in processor.sound_marks)
+        heard = torch.arange(layout.start, layout.start + audio_tokens).expand(3, -1)
+        start, end = ([mark] for mark in processor.audio_mark_ids)
         turns = [
-            [(token, part) for part in _chunks(places, processor.tokens_per_chunk)]
+            [(token, part) for part in _cut_chunks(places, processor.tokens_per_chunk)]
             for token, places in (
                 (processor.video_token_id, seen),
-                (processor.audio_token_id, sound),
+                (processor.audio_token_id, heard),
             )
         ]
         layout.put(start, torch.full((3, 1), layout.start - 1))
@@ -199,73 +153,73 @@ class Qwen25Omni(MropeFamily):
         layout.put(end, torch.full((3, 1), layout.start))
         layout.start -= 1
 
-    def _sounds(
+    def _encode_audio(
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
-        sounds = [
+        audios = [
             m.audio if isinstance(m, Video) else m for m in media if not isinstance(m, PilImage)
         ]
-        heard = [sound for sound in sounds if sound is not None]
-        tensors = mel_features(processor.feature_extractor, heard, whole=True)
-        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if tensors else ())
-        return tensors, iter([0 if sound is None else next(lengths) for sound in sounds])
+        heard = [audio for audio in audios if audio is not None]
+        tensors = make_mel_features(processor.feature_extractor, heard, whole=True)
+        lengths = iter(count_audio_tokens(tensors["feature_attention_mask"]) if tensors else ())
+        return tensors, iter([0 if audio is None else next(lengths) for audio in audios])
 
     # ------------------------------------------------------------------------------- forward
 
     def visual(self, model: Any) -> Any:
-        """The vision tower."""
-        return model.get_submodule(VISION)
+        """Return the vision tower."""
+        return model.get_submodule(VISION_PATH)
 
     def language(self, model: Any) -> Any:
-        """The decoder, to which embeddings are given."""
-        return model.get_submodule(LANGUAGE)
+        """Return the decoder, which takes embeddings."""
+        return model.get_submodule(LANGUAGE_PATH)
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> OmniFeatures | None:
-        """Both towers over all media of all prompts at once, with gradient."""
+        """Run both towers on all media of all prompts at once, with gradient."""
         seen = MropeFamily.tower_features(self, model, prompts)
-        sounds = [p.tensors for p in prompts if "input_features" in p.tensors]
-        if not sounds:
+        audible = [p.tensors for p in prompts if "input_features" in p.tensors]
+        if not audible:
             return None if seen is None else OmniFeatures(seen.merged)
-        mels = torch.cat([t["input_features"] for t in sounds]).to(model.device)
-        mask = torch.cat([t["feature_attention_mask"] for t in sounds]).to(model.device)
+        mels = torch.cat([t["input_features"] for t in audible]).to(model.device)
+        mask = torch.cat([t["feature_attention_mask"] for t in audible]).to(model.device)
         lengths = mask.sum(-1)
-        tower = model.get_submodule(SOUND)
+        tower = model.get_submodule(AUDIO_PATH)
         out = tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
-        heard = out.last_hidden_state.split(sound_tokens(mask))
-        return OmniFeatures(seen.merged if seen else (), heard=heard)
+        audio = out.last_hidden_state.split(count_audio_tokens(mask))
+        return OmniFeatures(seen.merged if seen else (), audio=audio)
 
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
     ) -> OmniFeatures | None:
-        """The features of every row's media, row after row; None if no row has any."""
+        """Return the features of the media of every row, row after row; None if no row has any."""
         assert features is None or isinstance(features, OmniFeatures)
         if features is None:
             return None
         seen = MropeFamily.spread(self, features, prompts, rows)
-        heard = tuple(features.heard[i] for i in shown(prompts, ("input_features",), rows))
-        return OmniFeatures(seen.merged if seen else (), heard=heard) if seen or heard else None
+        audio = tuple(features.audio[i] for i in media_of_rows(prompts, ("input_features",), rows))
+        return OmniFeatures(seen.merged if seen else (), audio=audio) if seen or audio else None
 
-    def embedded(
+    def embed(
         self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
     ) -> torch.Tensor:
-        """Embeddings [B, T, H] with what is heard in its places."""
+        """Return the embeddings [B, T, H] with the features of audio put in."""
         embeds = model.get_input_embeddings()(input_ids)
-        if not isinstance(features, OmniFeatures) or not features.heard:
+        if not isinstance(features, OmniFeatures) or not features.audio:
             return embeds
-        return placed(embeds, input_ids == model.config.audio_token_id, features.heard)
+        return place_features(embeds, input_ids == model.config.audio_token_id, features.audio)
 
     # ------------------------------------------------------------------------------ on the disk
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """The thinker alone, under its published names, also where a whole model was read."""
-        named = _published(model, weights)
+        """Save the thinker alone under its published names, even if a whole model was read."""
+        named = _published_names(model, weights)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
 
     def export(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """As a whole model that does not speak: vLLM knows no thinker alone."""
+        """Save a whole model that does not speak: vLLM does not know the thinker alone."""
         thinker = copy.deepcopy(model.config)
-        # To this vLLM listens, and it is True unless told; transformers listens to the thinker's.
-        thinker.text_config.tie_word_embeddings = _tied(model)
+        # vLLM reads this field, which defaults to True; transformers reads that of the thinker.
+        thinker.text_config.tie_word_embeddings = _is_tied(model)
         whole = transformers.Qwen2_5OmniConfig(
             thinker_config=thinker.to_dict(),
             enable_audio_output=False,
@@ -273,39 +227,43 @@ class Qwen25Omni(MropeFamily):
         )
         Path(folder).mkdir(parents=True, exist_ok=True)
         whole.to_json_file(f"{folder}/config.json", use_diff=False)
-        named = self.export_names(_published(model, weights))
+        named = self.export_names(_published_names(model, weights))
         file = f"{folder}/model.safetensors"
         safetensors.torch.save_file(
             {n: w.contiguous() for n, w in named.items()}, file, {"format": "pt"}
         )
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Those of the whole model, as published."""
-        return {f"thinker.{_beside_the_head(name)}": weight for name, weight in named.items()}
+        """Rename the weights as in a published whole model."""
+        return {f"thinker.{_flat_name(name)}": weight for name, weight in named.items()}
 
 
-def _published(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Under published names; a head that is tied to the embeddings is left out."""
-    left_out = "lm_head.weight" if _tied(model) else None
-    return {_beside_the_head(n): weight for n, weight in weights.items() if n != left_out}
+def _published_names(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Rename the weights as published; a head that is tied to the embeddings is left out."""
+    left_out = "lm_head.weight" if _is_tied(model) else None
+    return {_flat_name(n): weight for n, weight in weights.items() if n != left_out}
 
 
-def _tied(model: Any) -> bool:
+def _is_tied(model: Any) -> bool:
     return model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def _beside_the_head(name: str) -> str:
-    """A weight's name where towers and decoder are no model inside."""
-    for ours, theirs in ((VISION, "visual"), (SOUND, "audio_tower"), (LANGUAGE, "model")):
+def _flat_name(name: str) -> str:
+    """Return a weight's name for a model whose towers and decoder are not submodules of `model`."""
+    for ours, theirs in (
+        (VISION_PATH, "visual"),
+        (AUDIO_PATH, "audio_tower"),
+        (LANGUAGE_PATH, "model"),
+    ):
         if name.startswith(f"{ours}."):
             return theirs + name.removeprefix(ours)
     return name
 
 
-def _chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
-    """Positions [3, N] cut where time passes the next multiple of `size`, counted from the first.
+def _cut_chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """Cut positions [3, N] wherever time, counted from the first, passes a multiple of `size`.
 
-    After a leap over several multiples one token is cut off for each, as in transformers.
+    After a jump over several multiples, one token is cut off for each, as in transformers.
     """
     times = (places[0] - places[0, 0]).tolist()
     cuts = [0]
@@ -313,34 +271,3 @@ def _chunks(places: torch.Tensor, size: int) -> list[torch.Tensor]:
         if time >= len(cuts) * size:
             cuts.append(i)
     return [places[:, i:j] for i, j in itertools.pairwise([*cuts, len(times)])]
-
-
-def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    config_class: Any = transformers.Qwen2_5OmniThinkerConfig
-    parts = {"text": build.text, "vision": build.vision, "audio": build.audio}
-    tokens = builder.token_fields(tokenizer)
-    fixed = {"text": {*tokens}, "vision": {"out_hidden_size"}, "audio": {"output_dim"}}
-    for part, overrides in parts.items():
-        own = config_class.sub_configs[f"{part}_config"].__annotations__
-        builder.check_fields(build, part, overrides, {*own} - fixed[part])
-    text, width = builder.text_fields(build, {})
-    vision, audio = {**SMALL_VISION, **build.vision}, {**SMALL_AUDIO, **build.audio}
-    builder.head_dim("vision", "hidden_size", vision, "num_heads", 4)
-    builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
-    text.setdefault("rope_parameters", qwen_models.mrope(width))
-    tied = text.pop(builder.TIED, False)
-    token = tokenizer.convert_tokens_to_ids
-    return config_class(
-        # The text config ties by default, and vLLM listens to it.
-        text_config={**text, **tokens, builder.TIED: tied},
-        vision_config={**vision, "out_hidden_size": text["hidden_size"]},
-        audio_config={**audio, "output_dim": text["hidden_size"]},
-        tie_word_embeddings=tied,
-        image_token_index=token(IMAGE),
-        video_token_index=token(VIDEO),
-        audio_token_index=token(AUDIO),
-        audio_start_token_id=token("<|audio_bos|>"),
-        audio_end_token_id=token("<|audio_eos|>"),
-        vision_start_token_id=token("<|vision_bos|>"),
-        vision_end_token_id=token("<|vision_eos|>"),
-    )

@@ -19,7 +19,7 @@ from vlmrl.schema import Space
 
 @dataclass(frozen=True)
 class Qwen25Vl(MropeFamily):
-    """Checkpoints of model type `qwen2_5_vl`."""
+    """The family of checkpoints of model type `qwen2_5_vl`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_5_vl",)
     space: ClassVar[Space] = "resized"
@@ -39,7 +39,7 @@ class Qwen25Vl(MropeFamily):
             "intermediate_size": 192,
             "num_heads": 4,
             "patch_size": 14,
-            "fullatt_block_indexes": [0, 1],  # a small image is one window anyhow
+            "fullatt_block_indexes": [0, 1],  # a small image is a single window anyway
             "initializer_range": 0.05,
         },
     )

@@ -1,4 +1,4 @@
-"""Qwen2-Audio: a Whisper-like encoder before a Qwen2 language model; 25 tokens a second of sound.
+"""Qwen2-Audio: a Whisper-like encoder before a Qwen2 language model; 25 tokens per second of audio.
 
 Source: Chu et al. 2024, "Qwen2-Audio Technical Report", arXiv:2407.10759.
 """
@@ -20,7 +20,7 @@ from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml, user_turn
-from vlmrl.models.parts.mel_features import mel_features, sound_tokens
+from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.small import builder
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
@@ -28,7 +28,7 @@ from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 AUDIO = "<|AUDIO|>"
 MEDIA_TOKENS = (AUDIO, "<|audio_bos|>", "<|audio_eos|>")
 POSITIONS_PER_SECOND = 50
-"""Of the encoder; two of them become one token."""
+"""Positions of the encoder per second; two of them become one token."""
 
 CHAT_TEMPLATE = chatml(audio="<|audio_bos|><|AUDIO|><|audio_eos|>")
 SMALL_TEXT: Mapping[str, Any] = {"num_hidden_layers": 2}
@@ -45,10 +45,10 @@ SMALL_AUDIO: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Qwen2Audio(Family):
-    """Checkpoints of model type `qwen2_audio`: recordings and text.
+    """The family of checkpoints of model type `qwen2_audio`: audio and text.
 
-    `input_features` is float32 [recordings, mel, frames], padded to the encoder's length;
-    `feature_attention_mask` int64 [recordings, frames] says which frames are sound.
+    `input_features` is float32 [audios, mel, frames], padded to the length of the encoder;
+    `feature_attention_mask`, int64 [audios, frames], marks the frames that are not padding.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
@@ -73,9 +73,9 @@ class Qwen2Audio(Family):
     shared: ClassVar[bool] = True
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """A small model of this architecture, see `Family.build`; it hears two seconds.
+        """Build a small model of this architecture, see `Family.build`; it takes two seconds of audio.
 
-        Other lengths: `model.build.audio: {max_source_positions: ...}`, 50 a second.
+        For other lengths set `model.build.audio: {max_source_positions: ...}`, 50 per second.
         """
         chat = Format(special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *MEDIA_TOKENS))
         name = "Qwen2AudioForConditionalGeneration"
@@ -83,7 +83,7 @@ class Qwen2Audio(Family):
             name, lambda t: _config(build, t), build, corpus, seed, chat
         )
         places = model.model.audio_tower.embed_positions.weight
-        places.data = sinusoids(*places.shape)  # a fixed table, which a checkpoint would bring
+        places.data = sinusoids(*places.shape)  # a fixed table that a checkpoint would contain
         audio = model.config.audio_config
         extractor = transformers.WhisperFeatureExtractor(
             feature_size=audio.num_mel_bins,
@@ -97,22 +97,22 @@ class Qwen2Audio(Family):
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """See `user_turn`."""
+        """Render the chat prompt, see `user_turn`."""
         return user_turn(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
-        """Ids and mel features of one prompt, as the HF processor makes them; positions [1, T].
+        """Encode a prompt as ids and mel features, equal to those of the HF processor; positions [1, T].
 
         Raises:
-            UserError: a recording that the model cannot take whole.
+            UserError: The placeholders do not match the audios, or an audio is too long.
         """
         audios = [m for m in media if isinstance(m, Audio)]
         placeholder = processor.audio_token_id
         compact = processor.tokenizer(text)["input_ids"]
         if (places := compact.count(placeholder)) != len(media) or len(audios) != len(media):
-            raise UserError(f"the prompt has {places} places for {len(audios)} recordings")
-        tensors = mel_features(processor.feature_extractor, audios, whole=True)
-        lengths = iter(sound_tokens(tensors["feature_attention_mask"]) if audios else ())
+            raise UserError(f"the prompt has {places} audio placeholders for {len(audios)} audios")
+        tensors = make_mel_features(processor.feature_extractor, audios, whole=True)
+        lengths = iter(count_audio_tokens(tensors["feature_attention_mask"]) if audios else ())
         ids: list[int] = []
         for token in compact:
             ids += [token] * (next(lengths) if token == placeholder else 1)
@@ -120,7 +120,7 @@ class Qwen2Audio(Family):
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """The length of the first recording."""
+        """Return a frame with the duration of the first audio."""
         seconds = medium.duration if isinstance(medium, Audio) else None
         return Frame(space=self.space, duration=seconds)
 
@@ -129,7 +129,7 @@ class Qwen2Audio(Family):
     def tower_features(
         self, model: Any, prompts: Sequence[Encoded]
     ) -> media_features.ByPrompt | None:
-        """Features [tokens, H] of each prompt's recordings, with gradient."""
+        """Compute the features [tokens, H] of the audio of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
             return None
@@ -145,17 +145,8 @@ class Qwen2Audio(Family):
         )
         hidden = tower(mels, attention_mask=attend).last_hidden_state
         features = model.model.multi_modal_projector(hidden)
-        real = [row[:n] for row, n in zip(features, sound_tokens(mask), strict=True)]
-        return media_features.by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
-
-    def spread(
-        self,
-        features: media_features.ByPrompt | None,
-        prompts: Sequence[Encoded],
-        rows: Sequence[int],
-    ) -> media_features.ByPrompt | None:
-        """The features of every row's recordings, row after row; None if no row has any."""
-        return media_features.spread(features, rows)
+        real = [row[:n] for row, n in zip(features, count_audio_tokens(mask), strict=True)]
+        return media_features.split_by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
 
     def decode(
         self,
@@ -166,11 +157,11 @@ class Qwen2Audio(Family):
         features: media_features.ByPrompt | None,
         cache: Any = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
+        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
         embeds = model.get_input_embeddings()(input_ids)
         if features is not None:
             places = input_ids == model.config.audio_token_id
-            embeds = media_features.placed(embeds, places, features)
+            embeds = media_features.place_features(embeds, places, features)
         out = model.model.language_model(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
@@ -181,18 +172,20 @@ class Qwen2Audio(Family):
         return out.last_hidden_state
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Under the names that published checkpoints have; transformers' own way back to them is
-        wrong for this model (5.19: `language_model.model.model`), and vLLM refuses what it writes.
+        """Save the model under the names of published checkpoints.
+
+        The names that transformers writes for this model are wrong (5.19:
+        `language_model.model.model`), and vLLM refuses them.
         """
         named = self.export_names(weights)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The names of published checkpoints, from before transformers 5; vLLM expects them too."""
-        return {_exported(name): value for name, value in named.items()}
+        """Rename the weights as in published checkpoints, from before transformers 5; vLLM expects them."""
+        return {_published_name(name): value for name, value in named.items()}
 
 
-def _exported(name: str) -> str:
+def _published_name(name: str) -> str:
     if name.startswith("lm_head."):
         return f"language_model.{name}"
     name = name.removeprefix("model.")
@@ -201,7 +194,9 @@ def _exported(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED}  # it ties nothing
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {
+        builder.TIED
+    }  # it does not tie its head
     fixed = builder.token_fields(tokenizer)
     builder.check_fields(build, "text", build.text, text_fields - {*fixed})
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
@@ -214,7 +209,7 @@ def _config(build: BuildConfig, tokenizer: Any) -> Any:
     if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:
         raise UserError(
             f"model.build.audio: max_source_positions ({positions!r}) must be a multiple of "
-            f"{POSITIONS_PER_SECOND}, which are one second"
+            f"{POSITIONS_PER_SECOND} (one second)"
         )
     text.setdefault("rope_parameters", {**builder.ROPE})
     return transformers.Qwen2AudioConfig(

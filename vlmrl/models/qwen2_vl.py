@@ -17,7 +17,7 @@ from vlmrl.schema import Space
 
 @dataclass(frozen=True)
 class Qwen2Vl(MropeFamily):
-    """Checkpoints of model type `qwen2_vl`."""
+    """The family of checkpoints of model type `qwen2_vl`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen2_vl",)
     space: ClassVar[Space] = "norm1000"

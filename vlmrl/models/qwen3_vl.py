@@ -1,4 +1,4 @@
-"""Qwen3-VL: patches of 16, features of several vision layers (DeepStack), norm-1000 boxes.
+"""Qwen3-VL: patches of 16, features of several vision layers (DeepStack), norm1000 boxes.
 
 Source: Bai et al. 2025, "Qwen3-VL Technical Report", arXiv:2511.21631.
 """
@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 from vlmrl.media_types import Video
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
-from vlmrl.models.parts.qwen_layout import Layout, fitting, grid_seconds
+from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, grid_seconds
 from vlmrl.models.small.qwen_models import Small
 from vlmrl.schema import Space
 
 
 @dataclass(frozen=True)
 class Qwen3Vl(MropeFamily):
-    """Checkpoints of model type `qwen3_vl`."""
+    """The family of checkpoints of model type `qwen3_vl`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("qwen3_vl",)
     space: ClassVar[Space] = "norm1000"
@@ -48,12 +48,17 @@ class Qwen3Vl(MropeFamily):
     )
 
     def _lay_video(
-        self, processor: Any, layout: Layout, video: Video, grid: tuple[int, int, int], heard: int
+        self,
+        processor: Any,
+        layout: Layout,
+        video: Video,
+        grid: tuple[int, int, int],
+        audio_tokens: int,
     ) -> None:
-        """Every step in time by itself, after its seconds as text.
+        """Lay out every step in time on its own, after its seconds as text.
 
-        The chat template's own start and end of a medium stay around all of them, as in
-        transformers and vLLM.
+        The start and end marks of the chat template remain around all of them, as in transformers
+        and vLLM.
         """
         times, rows, columns = grid
         seconds = grid_seconds(processor, video)
@@ -64,9 +69,9 @@ class Qwen3Vl(MropeFamily):
             layout.grid(processor.video_token_id, 1, rows, columns)
             layout.text([processor.vision_end_token_id])
 
-    def _video_size(self, processor: Any, video: Video) -> tuple[int, int]:
+    def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
         from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
         video = video.paired()
         sizes = (len(video.frames), *video.size[::-1])
-        return fitting(smart_resize, processor.video_processor, video, sizes)
+        return fit_video_size(smart_resize, processor.video_processor, video, sizes)

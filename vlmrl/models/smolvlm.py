@@ -1,4 +1,4 @@
-"""SmolVLM and SmolVLM2: small Idefics3 models with a language model of their own.
+"""SmolVLM and SmolVLM2: smaller relatives of Idefics3 with another language model.
 
 Source: Marafioti et al. 2025, "SmolVLM", arXiv:2504.05299.
 """
@@ -17,7 +17,7 @@ from vlmrl.models.small.image_models import Small
 
 @dataclass(frozen=True)
 class Smolvlm(idefics.IdeficsFamily):
-    """Checkpoints of model type `smolvlm`."""
+    """The family of checkpoints of model type `smolvlm`."""
 
     model_types: ClassVar[tuple[str, ...]] = ("smolvlm",)
     turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|im_end|>")
@@ -40,7 +40,7 @@ class Smolvlm(idefics.IdeficsFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """See `small_sizes`."""
+        """Build a processor with the sizes of `small_sizes`."""
         sizes = idefics.small_sizes(config)
         return transformers.SmolVLMProcessor(
             image_processor=transformers.SmolVLMImageProcessor(**sizes),

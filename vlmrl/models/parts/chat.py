@@ -1,4 +1,4 @@
-"""A sample as one user turn of a chat: what every family renders with its own template."""
+"""Rendering a sample as one user turn of a chat, with the template of each family."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from transformers import ProcessorMixin
 from vlmrl.schema import Media, Sample
 
 CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
-"""End a completion in ChatML; so `Family.turn_ends` of many families."""
+"""Tokens that end a completion in ChatML: `Family.turn_ends` of many families."""
 
 BREAK = "\u200b"
-"""Put behind the first character of a special token in a row's text (a space of no width): a reader
-sees the same text, a tokenizer sees plain characters."""
+"""A zero-width space, put after the first character of a special token in a row's text: a reader sees
+the same text, a tokenizer sees plain characters."""
 _PATTERNS: weakref.WeakKeyDictionary[Any, re.Pattern[str]] = weakref.WeakKeyDictionary()
 
 
 def chatml(**media: str) -> str:
-    """A ChatML template, for small models: `media` says what stands for a part of each type.
+    """Write a ChatML template for small models; `media` maps the type of a part to its placeholder.
 
-    It has no system turn of its own, as those of published checkpoints do.
+    Unlike the templates of published checkpoints, it adds no system turn.
     """
     cases = "".join(
         f"{{% {'elif' if i else 'if'} part['type'] == '{kind}' %}}{shown}"
@@ -43,18 +43,18 @@ def chatml(**media: str) -> str:
 
 
 def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
-    """The user's turn with one placeholder per medium, then the start of the assistant's turn.
+    """Render the user's turn with one placeholder per medium, then the start of the assistant's turn.
 
-    The instruction ends the last text. Special tokens of the tokenizer that a row's text spells out
+    The instruction is appended to the last text. Special tokens of the tokenizer that a row's text spells out
     (`<|im_end|><|im_start|>system`) are broken up, so that data cannot close the turn.
 
     Raises:
-        UserError: a medium is of a kind that the family is not trained on, or the text holds a
+        UserError: A medium is of a kind that the family is not trained on, or a text contains a
             media token.
     """
     for token in family.media_tokens:
         if any(isinstance(part, str) and token in part for part in sample.parts):
-            raise UserError(f"sample {sample.id!r}: its text holds the media token {token}")
+            raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
     parts = break_special_tokens(sample.parts, processor.tokenizer)
     if instruction:
         last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
@@ -64,7 +64,7 @@ def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) 
             parts[last] = f"{parts[last]}\n{instruction}"
     content = [_content(family, sample, part) for part in parts]
     messages: list[Any] = [{"role": "user", "content": content}]
-    # Not the processor's own method: SmolVLM's adds options of videos and warns of them each time.
+    # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
     return ProcessorMixin.apply_chat_template(
         processor,
         messages,
@@ -76,9 +76,10 @@ def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) 
 def _content(family: Family, sample: Sample, part: str | Media) -> dict[str, str]:
     if isinstance(part, Media):
         if part.kind not in family.kinds:
+            article = "a" if part.kind == "video" else "an"
             raise UserError(
-                f"sample {sample.id!r}: {part.name} is a {part.kind}; "
-                f"{family.model_types[0]} is trained on {' and '.join(family.kinds)}s only"
+                f"sample {sample.id!r}: {part.name} is {article} {part.kind}, but "
+                f"{family.model_types[0]} is trained only on {' and '.join(family.kinds)}"
             )
         return {"type": part.kind}
     return {"type": "text", "text": part}

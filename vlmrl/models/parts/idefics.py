@@ -1,7 +1,7 @@
-"""What SmolVLM and Idefics3 share: a grid of tiles with row and column tokens, then the whole image.
+"""The base of SmolVLM and Idefics3: a grid of tiles with row and column tokens, then the whole image.
 
-They publish no format for boxes in their reports; Smol2Operator, the makers' own training of SmolVLM2
-to point, uses numbers from 0 to 1.
+Their reports publish no format for boxes; Smol2Operator, in which their authors train SmolVLM2 to
+point, uses numbers from 0 to 1.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vlmrl.schema import Space
 
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
 GRID = 2
-"""Most rows and columns of a small model's grid."""
+"""The largest number of rows and of columns in a small model's grid."""
 PLACES = tuple(f"<row_{r + 1}_col_{c + 1}>" for r in range(6) for c in range(6))
 SMALL_TOKENS = (IMAGE, AROUND, WHOLE, *(p for p in PLACES if int(p[5]) <= GRID >= int(p[-2])))
-"""Of a small model's tokenizer."""
+"""The media tokens of a small model's tokenizer."""
 TURN_END = "<end_of_utterance>"
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}:"
@@ -32,22 +32,16 @@ CHAT_TEMPLATE = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-VISION = {
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 84,
-    "patch_size": 14,
-    "initializer_range": 0.05,
-}
+VISION = {"image_size": 84, "initializer_range": 0.05}
+"""Fields of a small model's tower."""
 
 
 @dataclass(frozen=True)
 class IdeficsFamily(ImageFamily):
-    """Base of both.
+    """The base of SmolVLM and Idefics3.
 
-    `pixel_values`: [1, tiles, 3, side, side]; `pixel_attention_mask`: int64 [1, tiles, side, side].
+    `pixel_values` is float32 [1, tiles, 3, side, side], `pixel_attention_mask` int64
+    [1, tiles, side, side].
     """
 
     space: ClassVar[Space] = "norm1"
@@ -72,46 +66,47 @@ class IdeficsFamily(ImageFamily):
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """The tokens of each tile."""
+        """Count the tokens of all tiles."""
         images = processor.image_processor
         tiles = 1
         if images.do_image_splitting:
             side = images.max_image_size["longest_edge"]
             longest = images.size["longest_edge"] if images.do_resize else max(width, height)
-            tiles = _tiles(width, height, longest, side)
+            tiles = _count_tiles(width, height, longest, side)
         return tiles * processor.image_seq_len
 
     def image_features(
         self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor:
-        """[tokens of all images, H]."""
+        """Compute the features [tokens of all images, H]."""
         pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
         out = model.model.get_image_features(
             pixel_values=pixels.to(model.device),
             pixel_attention_mask=seen.to(model.device),
             return_dict=True,
         )
-        # [tiles, tokens, H] or, since transformers 5.20, a list of [tokens, H], one of each prompt.
+        # [tiles, tokens, H]; since transformers 5.20, a list of [tokens, H], one per prompt.
         return torch.cat(tuple(out.pooler_output))
 
 
 def small_sizes(config: Any) -> dict[str, Any]:
-    """Options of a small model's image processor: tiles of the tower's size, at most GRID a side."""
+    """Return options of a small image processor: tiles of the tower's size, at most `GRID` per side."""
     side = config.vision_config.image_size
     return {"size": {"longest_edge": GRID * side}, "max_image_size": {"longest_edge": side}}
 
 
 def tile_tokens(config: Any) -> int:
-    """The tokens of one tile."""
+    """Count the tokens of one tile."""
     vision = config.vision_config
     return (vision.image_size // vision.patch_size // config.scale_factor) ** 2
 
 
-def _tiles(width: int, height: int, longest: int, side: int) -> int:
-    """The processor's steps, in its own arithmetic: its `get_number_of_image_patches` differs by some.
+def _count_tiles(width: int, height: int, longest: int, side: int) -> int:
+    """Count tiles with the steps and the arithmetic of the processor itself.
 
-    The longer edge is made `longest`, then both are rounded up to whole tiles; of more tiles than
-    one the whole image is shown once more.
+    Its `get_number_of_image_patches` gives slightly different numbers. The longer edge becomes
+    `longest`, then both edges are rounded up to whole tiles; if there is more than one tile, the
+    whole image is added as one more.
     """
     landscape = width >= height
     ratio = width / height

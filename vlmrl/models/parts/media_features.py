@@ -1,4 +1,4 @@
-"""Features of media: cut by prompt, given to rows, put in the places of their tokens."""
+"""Features of media: split by prompt, picked for rows, put in place of their placeholders."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from vlmrl.schema import Encoded
 
 ByPrompt = tuple[torch.Tensor, ...]
-"""Features [tokens, H] of the media of each prompt; [0, H] of one without."""
+"""For each prompt, the features [tokens, H] of its media; [0, H] for a prompt without media."""
 
 
-def by_prompt(features: torch.Tensor, prompts: Sequence[Encoded], token: int) -> ByPrompt:
-    """The features [..., H] of all prompts' media, cut by the placeholders `token` of each prompt.
+def split_by_prompt(features: torch.Tensor, prompts: Sequence[Encoded], token: int) -> ByPrompt:
+    """Split the features [..., H] of all media by prompt, as many as it has placeholders `token`.
 
     Raises:
-        ValueError: they are not as many.
+        ValueError: The numbers of features and placeholders differ.
     """
     counts = [p.ids.count(token) if p.tensors else 0 for p in prompts]
     features = features.reshape(-1, features.shape[-1])
@@ -25,29 +25,31 @@ def by_prompt(features: torch.Tensor, prompts: Sequence[Encoded], token: int) ->
 
 
 def spread(features: ByPrompt | None, rows: Sequence[int]) -> ByPrompt | None:
-    """Features of every row's media, row after row; None if no row has any."""
+    """Return the features of the media of every row, row after row; None if no row has any."""
     if features is None or not any(len(features[row]) for row in rows):
         return None
     return tuple(features[row] for row in rows)
 
 
-def shown(prompts: Sequence[Encoded], keys: Sequence[str], rows: Sequence[int]) -> list[int]:
-    """Which media the rows show, row after row, counted over all prompts.
+def media_of_rows(
+    prompts: Sequence[Encoded], keys: Sequence[str], rows: Sequence[int]
+) -> list[int]:
+    """List the indices of the media that the rows show, row after row, counted over all prompts.
 
-    A prompt has as many as its tensors under `keys` are long.
+    The number of a prompt's media is the total length of its tensors under `keys`.
     """
     counts = [sum(len(p.tensors.get(key, ())) for key in keys) for p in prompts]
     first = [sum(counts[:i]) for i in range(len(counts))]
     return [first[row] + k for row in rows for k in range(counts[row])]
 
 
-def placed(
+def place_features(
     embeds: torch.Tensor, places: torch.Tensor, features: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Embeddings [B, T, H] with the features, each [tokens, H], at `places` [B, T], in order.
+    """Put the features, each [tokens, H], into the embeddings [B, T, H] at `places` [B, T], in order.
 
     Raises:
-        ValueError: features and places are not as many.
+        ValueError: The numbers of features and places differ.
     """
     put = torch.cat(tuple(features)).to(embeds.dtype)
     _check(len(put), int(places.sum()))

@@ -1,4 +1,4 @@
-"""Recordings as Whisper's mel features, which Qwen2-Audio and Qwen2.5-Omni both take."""
+"""Whisper's mel features of audio, the input of Qwen2-Audio and Qwen2.5-Omni."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Audio
 
 
-def mel_features(extractor: Any, audios: Sequence[Audio], whole: bool) -> dict[str, torch.Tensor]:
-    """`input_features` float32 [recordings, mel, frames] and `feature_attention_mask` of them.
+def make_mel_features(
+    extractor: Any, audios: Sequence[Audio], whole: bool
+) -> dict[str, torch.Tensor]:
+    """Make `input_features`, float32 [audios, mel, frames], and their `feature_attention_mask`.
 
-    `whole`: always as many frames as the extractor's chunk has; else as many as the longest needs.
+    With `whole`, there are always as many frames as the extractor's chunk has; otherwise as many
+    as the longest audio needs. Without audios the result is empty.
 
     Raises:
-        UserError: a recording at another rate, or longer than the chunk (it would be cut).
+        UserError: An audio has another sampling rate, or is longer than the chunk and would be cut.
     """
     if not audios:
         return {}
     for audio in audios:
         if audio.rate != extractor.sampling_rate:
             raise UserError(
-                f"a recording at {audio.rate} Hz for a model of {extractor.sampling_rate} Hz: "
+                f"expected audio at {extractor.sampling_rate} Hz, got {audio.rate} Hz: "
                 f"set data.audio.sampling_rate to {extractor.sampling_rate}"
             )
         if len(audio.samples) > extractor.n_samples:
             raise UserError(
-                f"a recording of {audio.duration:.2f} s: this model hears at most "
-                f"{extractor.chunk_length} s"
+                f"expected audio of at most {extractor.chunk_length} s, got {audio.duration:.2f} s"
             )
     out = extractor(
         [audio.samples for audio in audios],
@@ -43,10 +45,10 @@ def mel_features(extractor: Any, audios: Sequence[Audio], whole: bool) -> dict[s
     return {"input_features": out["input_features"], "feature_attention_mask": mask}
 
 
-def sound_tokens(mask: torch.Tensor) -> list[int]:
-    """How many tokens each recording becomes; `mask` [recordings, frames] says which are sound.
+def count_audio_tokens(mask: torch.Tensor) -> list[int]:
+    """Count the tokens of each audio; `mask` [audios, frames] marks the frames that are not padding.
 
-    Two convolutions and a pooling of stride 2: a token is four frames of 10 ms.
+    The encoder halves the frames twice, so a token is four frames of 10 ms.
     """
     frames = (mask.sum(-1) - 1) // 2 + 1
     return ((frames - 2) // 2 + 1).tolist()

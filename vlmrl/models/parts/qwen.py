@@ -1,7 +1,7 @@
-"""What Qwen2-VL, Qwen2.5-VL and Qwen3-VL share: prompts, sizes, M-RoPE positions, towers run once.
+"""The base of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: prompts, sizes, M-RoPE positions, towers.
 
-The three differ in the vision tower, in the convention for coordinates and in what a small model of
-them looks like; that is what their own files say.
+The three differ in the vision tower, in the coordinate space and in their small models; those are in
+their own files.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage, Video, kind_of
 from vlmrl.models.base import Family
 from vlmrl.models.parts.chat import CHATML_ENDS, user_turn
-from vlmrl.models.parts.media_features import placed, shown
-from vlmrl.models.parts.qwen_layout import Layout, fitting, runs, video_pixels
+from vlmrl.models.parts.media_features import media_of_rows, place_features
+from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, process_videos, split_runs
 from vlmrl.models.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 
@@ -30,7 +30,7 @@ GRIDS = ("image_grid_thw", "video_grid_thw")
 
 @dataclass(frozen=True, slots=True)
 class MediaFeatures:
-    """Features of some images and videos, in order: `merged[i]` [tokens, H], `deepstack[level][i]` likewise.
+    """Features of images and videos, in order: `merged[i]` and `deepstack[level][i]`, each [tokens, H].
 
     Only Qwen3-VL has DeepStack levels: level k is added to the output of decoder layer k.
     """
@@ -39,7 +39,7 @@ class MediaFeatures:
     deepstack: tuple[tuple[torch.Tensor, ...], ...] = ()
 
     def pick(self, media: Sequence[int]) -> MediaFeatures:
-        """The features of these media, in this order; one may come more than once."""
+        """Return the features of these media, in this order; a medium may occur more than once."""
         return MediaFeatures(
             tuple(self.merged[i] for i in media),
             tuple(tuple(level[i] for i in media) for level in self.deepstack),
@@ -48,7 +48,7 @@ class MediaFeatures:
 
 @dataclass(frozen=True)
 class MropeFamily(Family):
-    """Base of the Qwen vision-language families."""
+    """The base of the Qwen vision-language families."""
 
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video")
 
@@ -75,52 +75,53 @@ class MropeFamily(Family):
     shared: ClassVar[bool] = True
 
     small: ClassVar[qwen_models.Small]
-    """What a small model of the family looks like."""
+    """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """A small model of this architecture, see `Family.build`."""
+        """Build a small model of this architecture, see `Family.build`."""
         return qwen_models.build(self.small, build, corpus, seed)
 
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """See `user_turn`."""
+        """Render the chat prompt, see `user_turn`."""
         return user_turn(self, processor, sample, instruction)
 
     def adopt(self, processor: Any, config: Any) -> None:
-        """The processor learns how many positions a second has, and that `data.video` bounds pixels."""
+        """Store the positions per second on the processor, and leave the pixel limit to `data.video`."""
         processor.tokens_per_second = getattr(config.vision_config, "tokens_per_second", 1)
         if hasattr(processor.video_processor, "cap_pixels_per_frame"):
             processor.video_processor.cap_pixels_per_frame = False
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
-        """Ids, pixels and M-RoPE positions of one prompt; equal to what the HF processor makes.
+        """Encode a prompt as ids, pixels and M-RoPE positions, equal to those of the HF processor.
 
         `pixel_values` is float32 [patches, channels * time * patch * patch], `image_grid_thw` int64
-        [images, 3] in patches; of videos `pixel_values_videos` and `video_grid_thw`.
+        [images, 3] in patches; for videos, `pixel_values_videos` and `video_grid_thw`.
 
         Raises:
-            UserError: an image or frames of a shape that the model refuses.
+            UserError: The placeholders do not match the media, or the model refuses the shape of an
+                image or a video.
         """
         kinds = {getattr(processor, f"{kind}_token_id"): kind for kind in self.kinds}
         compact = processor.tokenizer(text)["input_ids"]
         places = [kinds[i] for i in compact if i in kinds]
-        shown = [kind_of(medium) for medium in media]
-        if places != shown:
-            wanted = ", ".join(
-                f"{places.count(k)} {k} placeholders for {shown.count(k)} {k}s"
+        given = [kind_of(medium) for medium in media]
+        if places != given:
+            counts = ", ".join(
+                f"{places.count(k)} {k} placeholders for {given.count(k)} {k}s"
                 for k in kinds.values()
             )
-            raise UserError(f"the prompt has {wanted}, or they stand in another order")
+            raise UserError(f"the prompt has {counts}, or they are in another order")
         videos = [m for m in media if isinstance(m, Video)]
         tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, PilImage)])
         for video in videos:
-            self._video_size(processor, video)
-        more, video_grids = video_pixels(processor, videos)
-        sounds, lengths = self._sounds(processor, media)
+            self._fit_video(processor, video)
+        more, video_grids = process_videos(processor, videos)
+        audio_tensors, lengths = self._encode_audio(processor, media)
         waiting, pairs = iter(grids), iter(zip(videos, video_grids, strict=True))
         merge, layout = processor.image_processor.merge_size, Layout()
-        for run in runs(compact, tuple(kinds)):
+        for run in split_runs(compact, tuple(kinds)):
             kind = kinds.get(run[0])
             if kind is None:
                 layout.text(run)
@@ -136,28 +137,33 @@ class MropeFamily(Family):
         return Encoded(
             ids=tuple(layout.ids),
             compact_ids=tuple(compact),
-            tensors={**tensors, **more, **sounds},
+            tensors={**tensors, **more, **audio_tensors},
             position_ids=layout.positions,
             next_position=int(layout.positions.max()) + 1,
         )
 
-    def _sounds(
+    def _encode_audio(
         self, processor: Any, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
-        """Tensors of what is heard of the media; of each video and recording, as how many tokens."""
+        """Return the audio tensors of the media, and the number of audio tokens of each video and audio."""
         return {}, itertools.repeat(0)
 
     def _lay_video(
-        self, processor: Any, layout: Layout, video: Video, grid: tuple[int, int, int], heard: int
+        self,
+        processor: Any,
+        layout: Layout,
+        video: Video,
+        grid: tuple[int, int, int],
+        audio_tokens: int,
     ) -> None:
-        """A video as one grid; its steps in time are as far apart as the family counts.
+        """Lay out a video as one grid whose steps in time are `_time_step` positions apart.
 
-        `heard` is the number of tokens of its sound, 0 for families that do not hear videos.
+        `audio_tokens` is the number of tokens of its audio, 0 for families that do not take it.
         """
         layout.grid(processor.video_token_id, *grid, self._time_step(processor, video))
 
     def _time_step(self, processor: Any, video: Video) -> float:
-        """Positions from one step of a video's grid in time to the next."""
+        """Return the distance in positions between two steps in time of a video's grid."""
         return 1.0
 
     def _pixels(
@@ -166,7 +172,7 @@ class MropeFamily(Family):
         if not images:
             return {}, []
         for image in images:
-            self._resized(processor, *image.size)
+            self._fit_image(processor, *image.size)
         out = processor.image_processor(images=list(images), return_tensors="pt")
         grid = out["image_grid_thw"]
         return {"pixel_values": out["pixel_values"], "image_grid_thw": grid}, grid.tolist()
@@ -174,9 +180,9 @@ class MropeFamily(Family):
     # --------------------------------------------------------------------------------- sizes
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """Original and resized size of the first medium, with the family's space for coordinates."""
+        """Return the original and resized size of the first medium, with the family's space."""
         if isinstance(medium, Video):
-            width, height = self._video_size(processor, medium)
+            width, height = self._fit_video(processor, medium)
             return Frame(
                 *medium.original,
                 space=self.space,
@@ -186,22 +192,22 @@ class MropeFamily(Family):
             )
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
-        width, height = self._resized(processor, *medium.size)
+        width, height = self._fit_image(processor, *medium.size)
         return Frame(*medium.size, space=self.space, resized_width=width, resized_height=height)
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """One token per merged patch of the resized image."""
-        width, height = self._resized(processor, width, height)
+        """Count one token per merged patch of the resized image."""
+        width, height = self._fit_image(processor, width, height)
         factor = _factor(processor.image_processor)
         return (width // factor) * (height // factor)
 
-    def _video_size(self, processor: Any, video: Video) -> tuple[int, int]:
-        """(width, height) in pixels that the model sees of a video's frames."""
+    def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
+        """Return the (width, height) in pixels to which the processor resizes a video's frames."""
         from transformers.models.qwen2_vl.video_processing_qwen2_vl import smart_resize
 
-        return fitting(smart_resize, processor.video_processor, video, video.size[::-1])
+        return fit_video_size(smart_resize, processor.video_processor, video, video.size[::-1])
 
-    def _resized(self, processor: Any, width: int, height: int) -> tuple[int, int]:
+    def _fit_image(self, processor: Any, width: int, height: int) -> tuple[int, int]:
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
         sizes = processor.image_processor.size
@@ -220,15 +226,15 @@ class MropeFamily(Family):
     # ------------------------------------------------------------------------------- forward
 
     def visual(self, model: Any) -> Any:
-        """The vision tower."""
+        """Return the vision tower."""
         return model.model.visual
 
     def language(self, model: Any) -> Any:
-        """The decoder, to which embeddings are given."""
+        """Return the decoder, which takes embeddings."""
         return model.model.language_model
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
-        """The vision tower over all images and videos of all prompts at once, with gradient."""
+        """Run the vision tower on all images and videos of all prompts at once, with gradient."""
         media = [medium for p in prompts for medium in _media(model.config, p)]
         if not media:
             return None
@@ -245,16 +251,16 @@ class MropeFamily(Family):
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
     ) -> MediaFeatures | None:
-        """The features of every row's media, row after row; None if no row shows any."""
+        """Return the features of the media of every row, row after row; None if no row has any."""
         if features is None:
             return None
-        media = shown(prompts, GRIDS, rows)
+        media = media_of_rows(prompts, GRIDS, rows)
         return features.pick(media) if media else None
 
-    def embedded(
+    def embed(
         self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
     ) -> torch.Tensor:
-        """Embeddings [B, T, H] before images and videos take their places."""
+        """Return the embeddings [B, T, H] before features of images and videos are put in."""
         return model.get_input_embeddings()(input_ids)
 
     def decode(
@@ -266,18 +272,18 @@ class MropeFamily(Family):
         features: MediaFeatures | None,
         cache: Any = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, H]; `features` take the image placeholders of `input_ids` in order.
+        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order.
 
         The language model is called directly: it keeps no `rope_deltas` between calls, and older
-        transformers (5.16) cannot be given image features in any other way.
+        transformers (5.16) takes image features in no other way.
         """
-        embeds = self.embedded(model, input_ids, features)
+        embeds = self.embed(model, input_ids, features)
         deepstack = {}
         if features is not None and features.merged:
             places = (input_ids == model.config.image_token_id) | (
                 input_ids == model.config.video_token_id
             )
-            embeds = placed(embeds, places, features.merged)
+            embeds = place_features(embeds, places, features.merged)
             if features.deepstack:
                 deepstack = {
                     "visual_pos_masks": places,
@@ -299,7 +305,7 @@ def _factor(image_processor: Any) -> int:
 
 
 def _media(config: Any, prompt: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pixels [patches, dim] and grid [3] of each image and video, in the prompt's order."""
+    """Return the pixels [patches, dim] and the grid [3] of each image and video, in prompt order."""
     by_token = {}
     names = zip(("image_token_id", "video_token_id"), PIXELS, GRIDS, strict=True)
     for token, pixels, grids in names:

@@ -1,4 +1,4 @@
-"""What families with a SigLIP vision tower share."""
+"""The base of families with a SigLIP vision tower."""
 
 from __future__ import annotations
 
@@ -10,35 +10,27 @@ import torch
 
 from vlmrl.models.parts.tiled_image import ImageFamily
 
-VISION = {
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 112,
-    "patch_size": 14,
-    "vision_use_head": False,
-}
-"""Of a small model's tower."""
+VISION = {"vision_use_head": False}
+"""Fields of a small model's tower."""
 
 
 @dataclass(frozen=True)
 class SiglipFamily(ImageFamily):
-    """Base of such families: weights go out under the names of published checkpoints.
+    """The base of families with a SigLIP tower: weights are saved under the published names.
 
-    transformers (5.19) writes the tower's names without their `vision_model`, which vLLM refuses.
+    transformers (5.19) leaves `vision_model` out of the names of the tower, which vLLM refuses.
     """
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """See `Family.save`; a head that is tied to the embeddings is left out."""
+        """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
         named = self.export_names(weights)
         if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-            del named[_published("lm_head.weight")]
+            del named[_published_name("lm_head.weight")]
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The names of published checkpoints, which vLLM expects."""
-        return {_published(name): value for name, value in named.items()}
+        """Rename the weights as in published checkpoints, which vLLM expects."""
+        return {_published_name(name): value for name, value in named.items()}
 
 
 RENAMED = {
@@ -50,6 +42,6 @@ RENAMED = {
 }
 
 
-def _published(name: str) -> str:
+def _published_name(name: str) -> str:
     ours = next(prefix for prefix in RENAMED if name.startswith(prefix))
     return RENAMED[ours] + name.removeprefix(ours)

@@ -1,7 +1,7 @@
-"""What families with a vision tower of square tiles and plain positions share.
+"""The base of families with a vision tower of square tiles and plain positions.
 
-An image becomes one or several tiles of one size; which, and which tokens stand around them, the
-HF processor says. So it is asked, once per prompt, and nothing of it is written down again here.
+An image becomes one or several tiles of one size. The HF processor decides which tiles and which tokens
+around them, so it encodes every prompt, and none of its rules are repeated here.
 """
 
 from __future__ import annotations
@@ -24,43 +24,41 @@ from vlmrl.schema import Encoded, Frame, Sample
 
 @dataclass(frozen=True)
 class ImageFamily(Family):
-    """Base of such families. A subclass says how the model makes features of images."""
+    """The base of families that take images as tiles; a subclass computes the features of images."""
 
     placeholder: ClassVar[str]
-    """The token that the chat template puts in an image's place."""
+    """The token that the chat template writes for an image."""
     language_model: ClassVar[str] = "model.language_model"
-    """Path of the decoder, to which embeddings are given."""
+    """The path of the decoder, which takes embeddings."""
     small: ClassVar[image_models.Small]
-    """What a small model of the family looks like."""
+    """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """A small model of this architecture, see `Family.build`."""
+        """Build a small model of this architecture, see `Family.build`."""
         model, tokenizer = image_models.build(self.small, build, corpus, seed)
         processor = self.small_processor(model.config, tokenizer)
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
         return model, processor
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """The processor of a small model of this config."""
+        """Build the processor of a small model with this config."""
         raise TypeError(f"{type(self).__name__} must define small_processor")
 
     def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
-        """Features of all images of all prompts, in order, as a tensor [..., H]."""
-        raise TypeError(f"{type(self).__name__} must define picture_features")
+        """Compute the features [..., H] of all images of all prompts, in order."""
+        raise TypeError(f"{type(self).__name__} must define image_features")
 
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """See `user_turn`."""
+        """Render the chat prompt, see `user_turn`."""
         return user_turn(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
-        """Ids and tensors of one prompt, as the HF processor makes them of this prompt alone.
-
-        Positions count from 0 [1, T]. What the tensors are the family's own file says.
+        """Encode a prompt as the HF processor does: ids, `tensor_names`, and positions [1, T] from 0.
 
         Raises:
-            UserError: the placeholders are not as many as the images, or one is refused.
+            UserError: The numbers of placeholders and images differ, or an image is refused.
         """
         special = adds_special_tokens(processor, text)
         compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
@@ -75,17 +73,17 @@ class ImageFamily(Family):
                 return_tensors="pt",
             )
         except ValueError as error:
-            raise UserError(f"its images are refused: {error}") from error
+            raise UserError(f"the images are refused: {error}") from error
         ids = out.pop("input_ids")[0].tolist()
         tensors = {key: out[key] for key in self.tensor_names if key in out}
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
-    """Which tensors of the HF processor the tower needs."""
+    """The tensors of the HF processor that the tower needs; each family documents their shapes."""
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """The size of the first image, with the family's space for coordinates."""
+        """Return the size of the first image, with the family's space."""
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
@@ -95,21 +93,12 @@ class ImageFamily(Family):
     def tower_features(
         self, model: Any, prompts: Sequence[Encoded]
     ) -> media_features.ByPrompt | None:
-        """Features [tokens, H] of the images of each prompt, with gradient."""
+        """Compute the features [tokens, H] of the images of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
             return None
         features = self.image_features(model, seen)
-        return media_features.by_prompt(features, prompts, model.config.image_token_id)
-
-    def spread(
-        self,
-        features: media_features.ByPrompt | None,
-        prompts: Sequence[Encoded],
-        rows: Sequence[int],
-    ) -> media_features.ByPrompt | None:
-        """Features of every row's images, row after row; None if no row shows any."""
-        return media_features.spread(features, rows)
+        return media_features.split_by_prompt(features, prompts, model.config.image_token_id)
 
     def decode(
         self,
@@ -120,11 +109,11 @@ class ImageFamily(Family):
         features: media_features.ByPrompt | None,
         cache: Any = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, H]; `features` take the placeholders of `input_ids` in order."""
+        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
         embeds, places = model.get_input_embeddings()(input_ids), None
         if features is not None:
             places = input_ids == model.config.image_token_id
-            embeds = media_features.placed(embeds, places, features)
+            embeds = media_features.place_features(embeds, places, features)
         out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
         return out.last_hidden_state
 
@@ -137,7 +126,7 @@ class ImageFamily(Family):
         position_ids: torch.Tensor,
         cache: Any,
     ) -> Any:
-        """The decoder over embeddings [B, T, H]; `places` [B, T] are those of images, if any."""
+        """Run the decoder on embeddings [B, T, H]; `places` [B, T] marks images, if there are any."""
         return model.get_submodule(self.language_model)(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
@@ -148,6 +137,6 @@ class ImageFamily(Family):
 
 
 def adds_special_tokens(processor: Any, text: str) -> bool:
-    """Whether the tokenizer is to begin the prompt; not where the chat template has done it."""
+    """Return whether the tokenizer adds the start token; False when the chat template has written it."""
     start = processor.tokenizer.bos_token
     return start is None or not text.startswith(start)

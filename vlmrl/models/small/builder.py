@@ -1,4 +1,4 @@
-"""Makes small models: real architecture, random weights. What those of all families share."""
+"""Building small models with a real architecture and random weights: the steps all families share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TEXT: Mapping[str, Any] = {
     "hidden_size": 96,
     "intermediate_size": 288,
     "num_hidden_layers": 3,
-    "num_attention_heads": 3,  # head_dim 32 is the least that vLLM's CPU build takes
+    "num_attention_heads": 3,  # head_dim 32 is the smallest that vLLM's CPU build takes
     "max_position_embeddings": 32768,
     "initializer_range": 0.05,
 }
 TIED = "tie_word_embeddings"
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
-"""Short prompts of a small model need no slowly turning dimensions."""
+"""Rotary parameters; the short prompts of a small model need no low frequencies."""
 
 
 def build(
@@ -35,12 +35,12 @@ def build(
     seed: int,
     format: byte_tokenizer.Format | None = None,
 ) -> tuple[Any, Any]:
-    """The model (float32, evaluation mode, weights drawn from `seed`) and its tokenizer.
+    """Build a model (float32, evaluation mode, weights drawn from `seed`) and its tokenizer.
 
-    `config_of` makes the model's config of the tokenizer, which is trained on `corpus`.
+    The tokenizer is trained on `corpus`; `config_of` makes the model's config from it.
 
     Raises:
-        UserError: an override that the architecture does not have or cannot take.
+        UserError: The architecture does not have an overridden field or rejects its value.
     """
     tokenizer = byte_tokenizer.train(corpus, build.vocab_size, format)
     try:
@@ -59,7 +59,7 @@ def build(
 
 
 def token_fields(tokenizer: Any) -> dict[str, int | None]:
-    """The fields of a text config that its tokenizer sets."""
+    """Return the fields of a text config that its tokenizer determines."""
     return {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
@@ -71,20 +71,24 @@ def token_fields(tokenizer: Any) -> dict[str, int | None]:
 def check_fields(
     build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]
 ) -> None:
-    """Raise UserError if the config sets a field that the architecture does not have."""
+    """Check that the architecture has every field that the config sets.
+
+    Raises:
+        UserError: It lacks one; the message names the nearest field.
+    """
     for key in overrides:
         if key not in fields:
             raise UserError(
-                f"model.build.{part}: {build.family} has no {key!r} to set"
+                f"model.build.{part}: {build.family} has no field {key!r}"
                 f"{nearest(key, sorted(fields))}"
             )
 
 
 def text_fields(build: BuildConfig, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Fields of the language model, `own` being the family's, and the width of one head.
+    """Return the fields of the language model, with the family's `own`, and the width of one head.
 
     Raises:
-        UserError: widths and heads that do not go together.
+        UserError: The widths and the numbers of heads do not match.
     """
     text = {**TEXT, **own, **build.text}
     heads = text["num_attention_heads"]
@@ -98,7 +102,11 @@ def text_fields(build: BuildConfig, own: Mapping[str, Any]) -> tuple[dict[str, A
 def head_dim(
     part: str, width_key: str, fields: Mapping[str, Any], heads_key: str, multiple: int
 ) -> int:
-    """Width of one head; rotary embeddings turn it in pairs, the vision tower's on two axes."""
+    """Return the width of one head, which rotary embeddings need to be a multiple of `multiple`.
+
+    Raises:
+        UserError: The width is not a multiple of `multiple` times the number of heads.
+    """
     width, heads = fields[width_key], fields[heads_key]
     whole = isinstance(width, int) and isinstance(heads, int) and min(width, heads) > 0
     if not whole or width % (multiple * heads):

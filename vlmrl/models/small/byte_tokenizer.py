@@ -1,7 +1,7 @@
 """The tokenizer of a small model: byte-level BPE trained on the text of its cards.
 
-One token per whole number and one for the lead-in of a box answer, so that an answer is short and
-each number one decision: what a model of under a million parameters can learn in a minute.
+Every common whole number is one token, and so is the lead-in of a box answer: an answer is short and each
+number one decision, which a model with less than a million parameters can learn in a minute.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SPECIAL = (
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The tokens that a family's chat prompts and processor need; the default is Qwen's."""
+    """The tokens that a family's chat prompts and processor need; the defaults are those of Qwen."""
 
     special: tuple[str, ...] = SPECIAL
-    """Dropped when a completion is decoded."""
+    """Tokens that are left out when a completion is decoded."""
     plain: tuple[str, ...] = ()
-    """Kept when it is decoded."""
+    """Added tokens that are kept when a completion is decoded."""
     roles: tuple[str, ...] = ("system\n", "user\n", "assistant\n")
     end: str = "<|im_end|>"
     pad: str = "<|endoftext|>"
     start: str | None = None
-    """Begins every prompt; the chat template writes it."""
+    """The token that begins every prompt; the chat template writes it."""
     named: Mapping[str, str] = field(default_factory=dict)
     """Attributes of the tokenizer that the processor reads, e.g. `image_token`."""
 
@@ -59,13 +59,13 @@ _PIECES = r"[0-9]+| ?\p{L}+|(?:(?! ?\p{L})[^0-9])+"
 def train(
     corpus: Sequence[str], vocab_size: int, format: Format | None = None
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of at most `vocab_size` ids that gives back any text unchanged.
+    """Train a tokenizer of at most `vocab_size` ids that decodes any text unchanged.
 
-    The tags are tokens, but not special ones: decoding keeps them. The commonest whole numbers of
+    The tags are tokens, but not special ones: decoding keeps them. The most common whole numbers of
     the corpus get one token each, up to half of the ids that bytes and added tokens leave free.
 
     Raises:
-        UserError: the bytes and the tokens of the chat format alone are more than `vocab_size`.
+        UserError: The bytes and the tokens of the chat format alone exceed `vocab_size`.
     """
     format = format or Format()
     leads = (lead for lead in LEAD_INS if any(lead in text for text in corpus))
@@ -73,7 +73,7 @@ def train(
     free = vocab_size - 256 - len(added)
     if free < 0:
         raise UserError(
-            f"model.build.vocab_size: {vocab_size} is below the {vocab_size - free} needed"
+            f"model.build.vocab_size: expected at least {vocab_size - free}, got {vocab_size}"
         )
     counts = Counter(number for text in corpus for number in re.findall("[0-9]{2,}", text))
     numbers = sorted((n for n, _ in counts.most_common(free // 2)), key=lambda n: (len(n), n))
@@ -85,7 +85,7 @@ def train(
     )
     # Every prompt names the roles, so each counts as often as there are texts.
     texts = [*corpus, *format.roles * max(1, len(corpus))]
-    # Numbers and added tokens are not to be learned once more.
+    # Numbers and added tokens must not be learned again.
     known = re.compile("|".join([*map(re.escape, added), *map(re.escape, LEAD_INS), "[0-9]+"]))
     bpe.train_from_iterator((piece for text in texts for piece in known.split(text)), trainer)
     return _wrap(_with_numbers(bpe, numbers), added, format)

@@ -1,4 +1,4 @@
-"""Small models of families with one tower for images."""
+"""Building small models of families with one vision tower."""
 
 from __future__ import annotations
 
@@ -14,32 +14,42 @@ from vlmrl.errors import UserError
 from vlmrl.models.small import builder, byte_tokenizer
 from vlmrl.models.small.builder import TIED, check_fields
 
+VISION: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 112,
+    "patch_size": 14,
+}
+"""Default fields of a small vision tower."""
+
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """How a family's small model is made: names of transformers classes, default config fields."""
+    """A recipe of small models: names of transformers classes and default config fields."""
 
     model: str
     config: str
     text: str
     """Model type of the language model."""
     vision: str
-    """Model type of the tower."""
+    """Model type of the vision tower."""
     format: byte_tokenizer.Format
     text_fields: Mapping[str, Any] = field(default_factory=dict)
     vision_fields: Mapping[str, Any] = field(default_factory=dict)
     token_ids: Mapping[str, str] = field(default_factory=dict)
-    """Field of the whole config -> the token whose id it holds."""
+    """Field of the whole config -> the token whose id it takes."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the whole config."""
     shrink: int = 1
     """Side, in patches, of the square that becomes one token."""
     tile_tokens: str | None = None
-    """Field of the whole config for the tokens of a tile."""
+    """Field of the whole config that takes the number of tokens per tile."""
 
 
 def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-    """The model and its tokenizer, see `_small.build`."""
+    """Build the model and its tokenizer, see `builder.build`."""
     return builder.build(
         small.model, lambda t: _config(small, build, t), build, corpus, seed, small.format
     )
@@ -53,14 +63,14 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     check_fields(build, "vision", build.vision, {*vision_class.__annotations__})
 
     text, width = builder.text_fields(build, small.text_fields)
-    vision = {**small.vision_fields, **build.vision}
+    vision = {**VISION, **small.vision_fields, **build.vision}
     builder.head_dim("vision", "hidden_size", vision, "num_attention_heads", 1)
     if "head_dim" in text_class.__annotations__:
         text["head_dim"] = width
     if "query_pre_attn_scalar" in text_class.__annotations__:
         text.setdefault("query_pre_attn_scalar", width)
     text.setdefault("rope_parameters", {**builder.ROPE})
-    tokens_of_tile = _tokens_of_tile(small, vision["image_size"], vision["patch_size"])
+    tokens_of_tile = _count_tile_tokens(small, vision["image_size"], vision["patch_size"])
     tied = text.pop(TIED, False)
     fields = dict(small.fields)
     fields |= {key: tokenizer.convert_tokens_to_ids(t) for key, t in small.token_ids.items()}
@@ -74,7 +84,7 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     )
 
 
-def _tokens_of_tile(small: Small, side: Any, patch: Any) -> int:
+def _count_tile_tokens(small: Small, side: Any, patch: Any) -> int:
     whole = isinstance(side, int) and isinstance(patch, int) and min(side, patch) > 0
     if not whole or side % (patch * small.shrink):
         raise UserError(

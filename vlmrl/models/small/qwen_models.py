@@ -1,4 +1,4 @@
-"""Small models of the Qwen vision-language families, and what their relatives need of them."""
+"""Building small models of the Qwen vision-language families and their relatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT_TEMPLATE = chatml(
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """How a family's small model is made: names of transformers classes, default config fields."""
+    """A recipe of small models: names of transformers classes and default config fields."""
 
     model: str
     config: str
@@ -29,17 +29,17 @@ class Small:
     video_processor: str
     vision: Mapping[str, Any]
     vision_width: str = "hidden_size"
-    """The vision field for the tower's own width."""
+    """The field of the vision config for the width of the tower."""
     vision_out: str = "out_hidden_size"
-    """The vision field that must equal the language model's hidden size."""
+    """The field of the vision config that must equal the language model's hidden size."""
     side_share: float = 24 / 64
-    """Share of the rotary frequencies that M-RoPE gives to rows, and as many to columns."""
+    """The share of rotary frequencies that M-RoPE gives to rows, and the same share to columns."""
     interleaved: bool = False
-    """Whether M-RoPE mixes time, row and column frequencies; vLLM asks, transformers knows."""
+    """Whether M-RoPE interleaves the frequencies of time, rows and columns; only vLLM reads it."""
 
 
 def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-    """The model and its processor, see `_small.build`."""
+    """Build the model and its processor, see `builder.build`."""
     model, tokenizer = builder.build(
         small.model, lambda t: _config(small, build, t), build, corpus, seed
     )
@@ -74,7 +74,7 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
 
 
 def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:
-    """Rotary parameters with a share of the frequencies for rows, and as many for columns."""
+    """Return rotary parameters with a share of the frequencies for rows and the same for columns."""
     frequencies = head_dim // 2
     side = int(frequencies * side_share)
     sections = [frequencies - 2 * side, side, side]
@@ -93,7 +93,7 @@ def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
 
 
 def pixel_settings(vision: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the image and of the video processor that go with a vision tower."""
+    """Return the settings of the image and the video processor that match a vision tower."""
     factor = vision.patch_size * vision.spatial_merge_size
     shared = {
         "patch_size": vision.patch_size,
