@@ -127,12 +127,16 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
 # ------------------------------------------------------------------------- the examples of "Extend"
 
 
+KIND_OF = {"": "verifier", "rewards": "verifier", "datasets": "card", "algorithms": "algorithm"}
+KIND_OF |= {"trackers": "tracker"}
+
+
 def example(page: str, folder: Path) -> tuple[str, Any]:
     """Write the file of a page, and return its name as a config does, and the part."""
     ((title, text),) = [b for b in blocks(ROOT / "docs" / page, "python") if b[0]]
     file = folder / Path(title).name
     file.write_text(text)
-    kind = {"rewards": "verifier", "datasets": "card"}.get(title.split("/")[0], "algorithm")
+    kind = KIND_OF[Path(title).parent.name]
     name = f"{file}:{plugins.class_name(file.stem)}" if "/" in title else f"{file}:score"
     return name, plugins.load(kind, name)
 
@@ -197,3 +201,12 @@ def test_the_algorithm_of_the_guide_is_reinforce(tmp_path: Path) -> None:
     )
     recipe.loss(inputs).loss.backward()
     assert torch.allclose(logprobs.grad, torch.tensor([[-0.25, -0.25]]))
+
+
+def test_the_tracker_of_the_guide_writes_lines(tmp_path: Path) -> None:
+    name, _ = example("extend/tracker.md", tmp_path)
+    tracker = plugins.build("tracker", name)
+    tracker.start(types.SimpleNamespace(folder=tmp_path))
+    tracker.log("rl", 3, {"reward/mean": 0.5})
+    tracker.close()
+    assert (tmp_path / "curves.csv").read_text().splitlines() == ["rl,3,reward/mean,0.5"]

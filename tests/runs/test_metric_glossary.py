@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from helpers.runs import TINY
+from vlmrl import config
+from vlmrl.assemble import build
 from vlmrl.runs import metric_glossary as glossary
 
 PACKAGE = Path(__file__).parents[2] / "vlmrl"
@@ -43,6 +47,25 @@ def test_a_name_in_the_code_is_in_the_glossary(name: str) -> None:
     assert any(re.fullmatch(whole, pattern) for pattern in known) or glossary.describe(name)
 
 
+@pytest.mark.parametrize("name", [name for name in glossary.STEP if "/" in name])
+def test_a_name_in_the_glossary_is_in_the_code(name: str) -> None:
+    made = [re.escape(found).replace("<x>", r"[\w<>/]+") for found in names_in_the_code()]
+    assert any(re.fullmatch(pattern, name) for pattern in made)
+
+
+@pytest.mark.slow
+def test_every_number_of_a_short_run_is_in_the_glossary(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    few = ["run.steps=2", "evaluation.samples=2", "checks.parity_exact=true"]
+    summary = build.train(config.load("quickstart", [*TINY, *few, f"run.dir={folder}"]))
+    assert summary["finished"]
+    for file in ("metrics.jsonl", "sft.jsonl"):
+        lines = map(json.loads, (folder / file).read_text().splitlines())
+        names = {name for line in lines for name in line}
+        assert len(names) >= 5
+        assert [name for name in names if glossary.describe(name) is None] == []
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [
@@ -50,7 +73,7 @@ def test_a_name_in_the_code_is_in_the_glossary(name: str) -> None:
         ("reward/box_iou", "one verifier"),
         ("source/shapes/uniform_share", "of one source"),
         ("mode/think/box_iou", "in one mode"),
-        ("canary/blank_video_logprob_drop", "one kind"),
+        ("media_ablation/blank_video_logprob_drop", "one kind"),
         ("validation/box_iou", "validation"),
     ],
 )

@@ -38,9 +38,9 @@ STEP = {
     "mode/<mode>/length": "Mean number of tokens of the completions in one mode.",
     "mode/<mode>/reward": "Mean reward of the completions in one mode.",
     "mode/<mode>/<verifier>": "Mean score of one verifier on the completions in one mode.",
-    "contrast/ordered": "Share of correct completions to videos with their frames in order.",
-    "contrast/shuffled": "Share of correct completions to the same videos with shuffled frames.",
-    "contrast/bonus_share": "Share of groups with a control group in which a bonus was paid.",
+    "shuffled_frames/ordered": "Share of correct completions to videos with their frames in order.",
+    "shuffled_frames/shuffled": "Share of correct completions to the same videos with shuffled frames.",
+    "shuffled_frames/bonus_share": "Share of groups with a control group in which a bonus was paid.",
     "loss/total": "The loss, averaged over the updates of the step; 0 on policy, up to rounding.",
     "loss/kl": "Mean divergence from the reference per loss token, before its coefficient.",
     "loss/ratio": "Mean ratio of new to old probability at the loss tokens.",
@@ -56,28 +56,33 @@ STEP = {
     "parity/kl": "Estimated KL(engine || trainer) on the probe prompts, in nats.",
     "parity/max_ratio": "Largest exp |Δ log p| on the probe prompts.",
     "parity/tokens": "Tokens that the parity probe compared.",
-    "canary/blank_logprob_drop": "Log-prob per token of its own answers that the model loses when all "
-    "media are gray or silent, in nats; 0 for a blind model.",
-    "canary/blank_<kind>_logprob_drop": "The same with only the media of one kind blank.",
-    "canary/swap_logprob_drop": "The same with media of other prompts in place of its own.",
-    "canary/blank_reward_drop": "Mean reward less that of new answers to gray and silent media.",
+    "media_ablation/blank_logprob_drop": "Log-prob per token of its own answers that the model loses "
+    "when all media are gray or silent, in nats; 0 for a blind model.",
+    "media_ablation/blank_<kind>_logprob_drop": "The same with only the media of one kind blank.",
+    "media_ablation/swap_logprob_drop": "The same with media of other prompts in place of its own.",
+    "media_ablation/blank_reward_drop": "Mean reward less that of new answers to gray and silent media.",
     "time/data": "Wall seconds spent on drawing prompts and decoding media.",
     "time/generate": "Wall seconds spent on (or waiting for) completions.",
     "time/reward": "Wall seconds spent on verdicts.",
     "time/logprob": "Wall seconds spent on reference and old log-probs.",
     "time/update": "Wall seconds spent on forward, backward and optimizer.",
     "time/sync": "Wall seconds spent on giving the engine the new weights.",
-    "time/check": "Wall seconds spent on parity probe and canary.",
+    "time/check": "Wall seconds spent on parity probe and media ablation.",
     "time/evaluate": "Wall seconds of an evaluation, in the line of the step that follows it.",
     "time/checkpoint": "Wall seconds of a checkpoint, in the line of the step that follows it.",
     "time/sft": "Wall seconds of the cold start, in the first line.",
 }
-"""Names in metrics.jsonl; sft.jsonl has some of them."""
+"""Names in metrics.jsonl."""
 
 SFT = {
+    "step": "Steps of the cold start done when the line was written.",
+    "loss": "Cross-entropy per token of the demonstrations, in nats.",
+    "entropy": "Mean entropy of the policy at the tokens of the demonstrations, in nats.",
+    "grad_norm": "Norm of the gradient before clipping.",
+    "lr": "Learning rate.",
     "validation/<metric>": "`sft.stop_metric` on the validation sources, when it was checked.",
 }
-"""Further names in sft.jsonl."""
+"""Names in sft.jsonl."""
 
 EVALUATION = {
     "reward": "Mean reward.",
@@ -96,7 +101,7 @@ EVALUATION = {
 
 def describe(name: str) -> str | None:
     """Return the line on a name of metrics.jsonl or sft.jsonl; None if there is none."""
-    lines = STEP | SFT
+    lines = SFT | STEP
     found = (lines[pattern] for pattern in lines if _matches(pattern, name))
     return lines.get(name) or next(found, None)
 
