@@ -1,4 +1,4 @@
-"""Whether a stated confidence tells right answers from wrong ones."""
+"""Judge whether a stated confidence tells right answers from wrong ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ class Calibration(Verifier):
     """Right answers pay more the surer they are, wrong ones less; in [0, 1], right never less.
 
     The confidence p is the last `<confidence>0.9</confidence>` (or `90%`) after the thought;
-    without one p = 1. Right: the verifier `of` (with `of_options`) scores at least `right_above`.
-    `form: brier`: right 1 - (1 - p)^2 / 2, wrong (1 - p^2) / 2. `form: log`: right 1 + ln p / 10,
-    wrong (4 + ln(1 - p)) / 10, each logarithm at least -5 (-4): Prompt4Trust's ln p and ln(1 - p) -
-    1, clamped at -5 and mapped from [-5, 0] to halves of [0, 1].
+    without one p = 1.
+
+    Being wrong is paid if it is admitted: the best constant answer of a model that knows nothing, a
+    wrong answer with confidence 0, earns 0.5 (`brier`) or 0.4 (`log`), and confidence 0.5 where
+    half of the answers are right earns 0.625 (`brier`) or 0.63 (`log`) on average. Combine it with
+    a verifier that pays for the answer alone, or watch the part `right`.
 
     Published sets: Prompt4Trust: `form: log`.
 
@@ -43,9 +45,15 @@ class Calibration(Verifier):
     """
 
     of: str = "exact"
+    """The verifier that says what is right."""
     of_options: Mapping[str, Any] = field(default_factory=dict)
+    """Its options."""
     right_above: float = 0.5
+    """The answer is right if that verifier scores at least this."""
     form: Literal["brier", "log"] = "brier"
+    """`brier`: right 1 - (1 - p)^2 / 2, wrong (1 - p^2) / 2. `log`: right 1 + ln p / 10, wrong
+    (4 + ln(1 - p)) / 10, each logarithm at least -5 (-4): Prompt4Trust's ln p and ln(1 - p) - 1,
+    clamped at -5 and mapped from [-5, 0] to the halves of [0, 1]."""
     _inner: Verifier = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

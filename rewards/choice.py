@@ -1,27 +1,27 @@
-"""Whether the answer picks the right option of a multiple-choice question."""
+"""Decide whether the answer picks the right option of a multiple-choice question."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import parsing, text
+from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
 class Choice(AnswerVerifier):
-    """1 if the answer picks the right option, by its letter or by its whole text, else 0.
+    """Score 1 if the answer picks the right option, by its letter or by its whole text, else 0.
 
-    The letter stands alone (`B`, `(B)`, `The answer is B.`, `B. bird`). The truth is a letter, or
-    the text of an option.
+    The letter is a word of its own (`B`, `(B)`, `The answer is B.`, `B. bird`). The truth is a
+    letter, or the text of an option.
 
     Used by: VLM-R1, VideoChat-R1, Video-R1, Med-R1, VisualThinker, GPG, Observe-R1, R1-AQA (text),
     VL-Cogito, HumanOmniV2.
 
-    Refuses: several different letters, a letter with another option's text, letters inside words,
-    the A of "A dog", a letter beyond the options.
+    Refuses: several different letters, a letter with another option's text anywhere in the answer,
+    letters inside words, the A of "A dog", a letter beyond the options.
 
     Source: VisualThinker-R1-Zero's "last stand-alone letter".
     Differs: an answer that names several options picks none, so that listing them all cannot pay.
@@ -39,8 +39,8 @@ class Choice(AnswerVerifier):
     needs: ClassVar[tuple[str, ...]] = ("choice",)
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
-        """Compare the option picked with the right one."""
-        picked, note = parsing.choice(answer, truth.options)
+        """Compare the picked option with the right one."""
+        picked, note = choices.read_choice(answer, truth.options)
         right = _letter(truth)
         if right is None:  # the truth is a text without options to choose from
             assert truth.choice is not None

@@ -1,11 +1,11 @@
-"""How well the set of names in the answer agrees with the true set."""
+"""Measure how well the set of names in the answer agrees with the true set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import parsing, text
+from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -14,17 +14,15 @@ from vlmrl.scoring.verifier import AnswerVerifier
 class Labels(AnswerVerifier):
     """Agreement of the names in the answer, split at commas, with the true names, in [0, 1].
 
-    `measure`: `f1` 2 hits / (stated + true); `jaccard` hits / union; `exact` 1 if the sets are
-    equal; `recall` hits / true, only with `fatal`. `fatal`: one wrong name makes the score 0.
-    `subset_credit`: `exact` gives this to a proper, non-empty part of the true set. `negative`:
-    name of the class "nothing found", `negative_credit`: what it pays where it is right.
+    A list with more wrong names than right ones scores 0, unless `mostly_wrong` allows it.
 
     Published sets: Med-R1 (chest X-ray): `measure: recall, fatal: true, negative: No Finding,
-    negative_credit: 0.25` (there each hit pays 1 without bound); HumanOmniV2: the defaults;
+    negative_credit: 0.25` (there each hit pays 1 without bound); HumanOmniV2: `mostly_wrong: true`;
     HumanSense: `measure: exact, fatal: true, subset_credit: 0.5`; Visual-ARFT degradations:
     `measure: exact`.
 
-    Refuses: an empty list, substrings of names; a name counts once however often it is said.
+    Refuses: an empty list, a list of everything that could be right, substrings of names; a name
+    counts once however often it is said.
 
     Source: Med-R1, arXiv 2503.13939.
 
@@ -37,10 +35,19 @@ class Labels(AnswerVerifier):
     needs: ClassVar[tuple[str, ...]] = ("labels",)
 
     measure: Literal["f1", "jaccard", "exact", "recall"] = "f1"
+    """`f1`: 2 hits / (stated + true); `jaccard`: hits / union; `exact`: 1 if the sets are equal;
+    `recall`: hits / true, only with `fatal`."""
     fatal: bool = False
+    """Whether one wrong name makes the score 0."""
+    mostly_wrong: bool = False
+    """Whether a list with more wrong names than right ones is paid too; `f1` and `jaccard` then pay
+    a part for naming everything."""
     subset_credit: float = 0.0
+    """What `exact` pays for a proper, non-empty part of the true set."""
     negative: str | None = None
+    """The name of the class "nothing found"."""
     negative_credit: float = 1.0
+    """What naming that class pays where it is right."""
 
     def __post_init__(self) -> None:
         """Refuse recall alone: naming everything would be perfect."""
@@ -54,11 +61,14 @@ class Labels(AnswerVerifier):
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no true labels: declare the truth none if there are none")
-        names, note = parsing.names(answer)
+        names, note = choices.read_names(answer)
         stated = set(names)
         hits = len(stated & right)
-        if not hits or (self.fatal and stated - right):
+        wrong = len(stated - right)
+        if not hits or (self.fatal and wrong):
             return Verdict(0.0, answer=names, note=note or "no right name, or a wrong one")
+        if wrong > hits and not self.mostly_wrong:
+            return Verdict(0.0, answer=names, note=f"{wrong} wrong names, {hits} right")
         if self.negative is not None and stated == right == {text.label(self.negative)}:
             return Verdict(self.negative_credit, answer=names)
         return Verdict(self._score(hits, stated, right), answer=names)

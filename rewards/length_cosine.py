@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
 @dataclass(frozen=True)
-class LengthCosine(GroupVerifier):
+class LengthCosine(CorrectnessVerifier):
     """end + (start - end) (1 + cos(pi L / limit)) / 2, L at most `limit` tokens. In [-1, 1].
 
     `right` is (start, end) for correct completions, `wrong` for the others. Correct: the reward of
@@ -35,7 +34,6 @@ class LengthCosine(GroupVerifier):
     right: tuple[float, float] = (1.0, 0.5)
     wrong: tuple[float, float] = (0.0, -0.5)
     limit: int = 1024
-    correct_above: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse values outside the range."""
@@ -46,7 +44,7 @@ class LengthCosine(GroupVerifier):
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Place each completion on its cosine."""
-        right = correct(rewards, self.correct_above)
+        right = self.is_correct(rewards)
         return [
             Verdict(self._at(num_tokens(c), r)) for c, r in zip(completions, right, strict=True)
         ]

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
 @dataclass(frozen=True)
-class LengthDylr(GroupVerifier):
+class LengthDylr(CorrectnessVerifier):
     """Dynamic length reward: wrong completions pay for differing from the correct ones' length.
 
     With L* the mean length of the group's correct completions, a wrong one of length L gets -0.25
@@ -35,13 +34,12 @@ class LengthDylr(GroupVerifier):
     high: ClassVar[float] = 0.0
 
     target: int = 750
-    correct_above: float = 0.5
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Measure the wrong completions."""
-        right = correct(rewards, self.correct_above)
+        right = self.is_correct(rewards)
         lengths = [num_tokens(c) for c in completions]
         of_right = [n for n, r in zip(lengths, right, strict=True) if r]
         mean = sum(of_right) / len(of_right) if of_right else None

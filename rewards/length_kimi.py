@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
 @dataclass(frozen=True)
-class LengthKimi(GroupVerifier):
+class LengthKimi(CorrectnessVerifier):
     """l = 0.5 - (L - min) / (max - min) over the group; wrong completions get min(0, l).
 
     0 for all if all are of one length. In [-0.5, 0.5].
@@ -31,8 +30,6 @@ class LengthKimi(GroupVerifier):
     low: ClassVar[float] = -0.5
     high: ClassVar[float] = 0.5
 
-    correct_above: float = 0.5
-
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
@@ -42,5 +39,5 @@ class LengthKimi(GroupVerifier):
         if spread == 0:
             return [Verdict(0.0) for _ in completions]
         relative = [0.5 - (n - shortest) / spread for n in lengths]
-        right = correct(rewards, self.correct_above)
+        right = self.is_correct(rewards)
         return [Verdict(x if r else min(0.0, x)) for x, r in zip(relative, right, strict=True)]

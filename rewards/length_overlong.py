@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers.lengths import num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier, num_tokens
 
 
 @dataclass(frozen=True)

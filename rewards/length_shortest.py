@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
 @dataclass(frozen=True)
-class LengthShortest(GroupVerifier):
+class LengthShortest(CorrectnessVerifier):
     """1 for the shortest correct completion of the group if it has over `floor` tokens, else 0.
 
     Several that tie all get it.
@@ -28,14 +27,13 @@ class LengthShortest(GroupVerifier):
     """
 
     floor: int = 100
-    correct_above: float = 0.5
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Find the shortest correct one."""
         lengths = [num_tokens(c) for c in completions]
-        right = correct(rewards, self.correct_above)
+        right = self.is_correct(rewards)
         shortest = min((n for n, r in zip(lengths, right, strict=True) if r), default=0)
         return [
             Verdict(float(r and n == shortest and n > self.floor))

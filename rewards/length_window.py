@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.answers.lengths import correct, num_tokens
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
 @dataclass(frozen=True)
-class LengthWindow(GroupVerifier):
+class LengthWindow(CorrectnessVerifier):
     """1 for a correct completion of `shortest` to `longest` tokens, else 0.
 
     Correct: the reward of the item verifiers exceeds `correct_above`. Nobody gets it unless at
@@ -36,7 +35,7 @@ class LengthWindow(GroupVerifier):
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Reward the wanted length."""
-        right = correct(rewards, self.correct_above)
+        right = self.is_correct(rewards)
         enough = sum(right) > 1
         return [
             Verdict(float(enough and r and self.shortest <= num_tokens(c) <= self.longest))

@@ -1,12 +1,12 @@
-"""How well a ranking puts what is relevant first."""
+"""Measure how well a ranking puts the relevant names first."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from vlmrl.answers import parsing, text
+from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -15,36 +15,46 @@ from vlmrl.scoring.verifier import AnswerVerifier
 class Ndcg(AnswerVerifier):
     """Normalised discounted cumulative gain of the names in the answer, in order, in [0, 1].
 
-    DCG = sum of 1 / log2(k + 1) over the places k at which a relevant name (truth `labels`) stands
-    for the first time; the ideal order has all of them first. `top`: only so many places count.
+    DCG is the sum of 1 / log2(k + 1) over the places k at which a relevant name (truth `labels`)
+    occurs for the first time; the ideal order has all of them first.
 
-    A tool loop hands its retrieval log over as the answer, one page a line.
+    A tool loop passes its retrieval log as the answer, one page a line.
 
-    Published sets: VRAG-RL: the defaults, with weight 0.2 beside a judge and `ocr` with `measure:
+    Published sets: VRAG-RL: `top: all`, with weight 0.2 next to a judge and `ocr` with `measure:
     anls`, all behind a gate on the latter.
 
-    Refuses: a name said twice counts once, at its first place.
+    Refuses: naming the whole vocabulary: by default only as many places count as there are relevant
+    names (with `top: all` it is paid); a name said twice counts once, at
+    its first place.
 
     Source: VRAG-RL, arXiv 2505.22019; Järvelin and Kekäläinen 2002.
 
     Example:
     >>> from vlmrl.scoring.verifier import judge
-    >>> round(judge(Ndcg(), "p7, p2", Truth(labels=("p2",))).score, 4)
+    >>> round(judge(Ndcg(top=10), "p7, p2", Truth(labels=("p2",))).score, 4)
     0.6309
     """
 
     needs: ClassVar[tuple[str, ...]] = ("labels",)
 
-    top: int | None = None
+    top: int | Literal["relevant", "all"] = "relevant"
+    """How many places count: a number, as many as there are relevant names, or all."""
+
+    def __post_init__(self) -> None:
+        """Refuse a number of places that is not positive."""
+        if isinstance(self.top, int) and self.top < 1:
+            raise ValueError(f"expected top of at least 1, got {self.top}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
-        """Discount by place."""
+        """Discount each relevant name by its place."""
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no relevant labels: declare the truth none if there are none")
-        ranked, note = parsing.names(answer)
-        places = [k for k, name in enumerate(ranked[: self.top], start=1) if name in right]
-        ideal = range(1, min(len(right), self.top or len(right)) + 1)
+        ranked, note = choices.read_names(answer)
+        top = self.top if isinstance(self.top, int) else len(right)
+        counted = ranked if self.top == "all" else ranked[:top]
+        places = [k for k, name in enumerate(counted, start=1) if name in right]
+        ideal = range(1, min(len(right), top) + 1)
         score = math.fsum(map(_gain, places)) / math.fsum(map(_gain, ideal))
         return Verdict(min(1.0, score), answer=ranked, note=note)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.answers.lengths import correct
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.control_group import SHUFFLED_REWARDS
-from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
+from vlmrl.scoring.verifier import CorrectnessVerifier
 
 
 @dataclass(frozen=True)
-class TemporalContrast(GroupVerifier):
+class TemporalContrast(CorrectnessVerifier):
     """1 for each correct completion if the group does well enough beside its control group, else 0.
 
     Well enough: the share of correct completions is at least `ratio` times that among completions
@@ -40,14 +39,17 @@ class TemporalContrast(GroupVerifier):
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Compare with the control group."""
-        control = sample.meta.get(SHUFFLED_REWARDS)
+        control = self._control(sample)
         known = [reward for reward in rewards if reward is not None]
         if not control or not known:
             return [Verdict.not_applicable("no control group") for _ in completions]
-        ordered, shuffled = (
-            sum(correct(group, self.correct_above)) / len(group) for group in (known, control)
-        )
+        ordered, shuffled = (sum(self.is_correct(group)) / len(group) for group in (known, control))
         helped = ordered >= self.ratio * shuffled
         parts = {"ordered": ordered, "shuffled": shuffled}
-        right = correct(rewards, self.correct_above)
-        return [Verdict(float(helped and r), parts) for r in right]
+        return [Verdict(float(helped and r), parts) for r in self.is_correct(rewards)]
+
+    def _control(self, sample: Sample) -> Sequence[float]:
+        """Return what decides over the control group's completions; empty if there is none."""
+        if self.correct_by is None:
+            return sample.meta.get(SHUFFLED_REWARDS) or ()
+        return (sample.meta.get(SHUFFLED_SCORES) or {}).get(self.correct_by) or ()

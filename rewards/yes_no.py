@@ -1,22 +1,23 @@
-"""Whether the answer says yes where yes is right, and no where no is."""
+"""Decide whether the answer says yes where yes is right, and no where no is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import parsing
+from vlmrl.answers import choices
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
 @dataclass(frozen=True)
 class YesNo(AnswerVerifier):
-    """1 if the answer says yes or no as the truth does, else 0; both words are word-bounded.
+    """Score 1 if the answer says yes or no as the truth does, else 0; only whole words count.
 
     Used by: VLM-R1 (yes_no), HumanOmniV2 (judge).
 
-    Refuses: an answer with both words, words that merely contain them (`nothing`, `eyes`).
+    Refuses: an answer with both words, with the word denied (`not yes`, `yes is wrong`), words that
+    merely contain them (`nothing`, `eyes`).
 
     Source: VLM-R1, arXiv 2504.07615, which looks for substrings.
 
@@ -32,10 +33,10 @@ class YesNo(AnswerVerifier):
     needs: ClassVar[tuple[str, ...]] = ("text", "choice")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
-        """Compare what is said."""
+        """Compare what the answer says with the truth."""
         stated = truth.choice if truth.text is None else truth.text[0]
-        right, why = parsing.yes_no(stated or "")
+        right, why = choices.read_yes_no(stated or "")
         if right is None:
             raise ValueError(f"the truth {stated!r} says {why}")
-        said, note = parsing.yes_no(answer)
+        said, note = choices.read_yes_no(answer)
         return Verdict(float(said == right), answer=said, note=note)

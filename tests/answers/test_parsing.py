@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.answers import literals, masks, parsing, templates
+from vlmrl.answers import choices, literals, masks, parsing, templates
 from vlmrl.schema import Box, Frame, Point, Span
 
 FRAME = Frame(100, 100, duration=20.0)
@@ -264,23 +264,52 @@ OPTIONS = ("student", "bird", "walk", "A dog")
     ],
 )
 def test_each_spelling_of_a_choice_is_read(answer, letter):
-    assert parsing.choice(answer, OPTIONS) == (letter, "")
+    assert choices.read_choice(answer, OPTIONS) == (letter, "")
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "A, B, C, D", "A or B", "B. walk", "E", "Because", "birds", "N/A", "B B-side C"]
+    "answer",
+    [
+        "",
+        "A, B, C, D",
+        "A or B",
+        "B. walk",
+        "E",
+        "Because",
+        "birds",
+        "N/A",
+        "B B-side C",
+        "B. bird student",
+        "B, a dog, bird",
+        "A dog B",
+        "B, not the bird house: walk",
+    ],
 )
 def test_what_picks_no_option_or_several_is_none(answer):
-    picked, note = parsing.choice(answer, OPTIONS)
+    picked, note = choices.read_choice(answer, OPTIONS)
     assert picked is None and note
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [("Yes.", True), ("no", False), ("NO, it is not", False), ("yes and no", None), ("eyes", None)],
+    [
+        ("Yes.", True),
+        ("no", False),
+        ("NO, it is not", False),
+        ("yes and no", None),
+        ("eyes", None),
+        ("not yes", None),
+        ("It isn't yes", None),
+        ("I would never say no", None),
+        ("yes is wrong", None),
+        ("There is no doubt", None),
+        ("The right answer is no", False),
+        ("No doubt: yes", True),
+        ("Yes, it is not closed", True),
+    ],
 )
 def test_yes_and_no_are_words(answer, says):
-    assert parsing.yes_no(answer)[0] is says
+    assert choices.read_yes_no(answer)[0] is says
 
 
 @pytest.mark.parametrize(
@@ -288,7 +317,7 @@ def test_yes_and_no_are_words(answer, says):
     ["Edema, effusion; edema", '["Edema", "Effusion"]', "edema\neffusion", "Edema|Effusion."],
 )
 def test_lists_of_names_are_read(answer):
-    assert parsing.names(answer)[0] == ["edema", "effusion"]
+    assert choices.read_names(answer)[0] == ["edema", "effusion"]
 
 
 def test_one_json_object_is_read_and_two_are_not():
@@ -344,9 +373,9 @@ READERS = {
     "track": lambda answer: parsing.track(answer, FRAME),
     "polygons": lambda answer: masks.polygons(answer, FRAME),
     "number": parsing.number,
-    "choice": parsing.choice,
-    "yes_no": parsing.yes_no,
-    "names": parsing.names,
+    "choice": choices.read_choice,
+    "yes_no": choices.read_yes_no,
+    "names": choices.read_names,
     "fields": parsing.fields,
     "says_nothing": parsing.says_nothing,
     "split": lambda answer: [templates.split(answer, name) for name in ("think_answer", "boxed")],

@@ -245,7 +245,73 @@ def test_math(answer, wanted):
     assert score("math", answer, text("1/2")) == wanted
 
 
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("3 4", "7"),  # math-verify adds numbers that are next to each other
+        ("1 2 4", "7"),
+        ("3(4)", "7"),
+        ("(7)(8)", "15"),
+        ("7 8 cm", "15"),
+        ("\\frac{3}{1}4", "7"),
+        ("3.4.5", "1.7"),
+        ("5 cm", "5 kg"),
+        ("5\\text{ cm}", "5\\text{ kg}"),
+        ("5 m", "5 cm"),
+        ("5 cm^2", "5 cm"),
+        ("5 dollars", "5 euros"),
+        ("7\\%", "0.07"),
+        ("7|8", "7"),
+        ("7\\\\ 8", "8"),
+        ("7 → 8", "8"),
+        ("7…8", "7"),
+        ("7\\bmod 8", "8"),
+        ("\\boxed{7}, 8", "7"),
+        ("\\(7\\) 8", "8"),
+        ("7, 8", "7"),
+    ],
+)
+def test_math_reads_the_whole_answer_as_one_value(answer, truth):
+    pytest.importorskip("math_verify")
+    assert score("math", answer, text(truth)) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("5 cm", "5"),
+        ("5", "5 cm"),
+        ("$5$ cm", "5 cm"),
+        ("5 cm^2", "5\\text{ cm}^2"),
+        ("5 km/h", "5 km/h"),
+        ("\\$5", "5"),
+        ("7\\%", "7"),
+        ("1 1/2", "1.5"),
+        ("2\\frac{1}{2}", "2.5"),
+        ("(x-1)(2x+3)", "(2x+3)(x-1)"),
+        ("8, 7", "7, 8"),
+        ("x = \\boxed{7}", "7"),
+        ("The answer is $\\frac{1}{2}$.", "0.5"),
+        ("\\sqrt[3]{8}", "2"),
+        ("\\log_2 8", "3"),
+        ("3\\times 10^4", "30000"),
+        ("1,234.5", "1234.5"),
+        ("90^\\circ", "90"),
+    ],
+)
+def test_math_reads_each_spelling_of_the_truth(answer, truth):
+    pytest.importorskip("math_verify")
+    assert score("math", answer, text(truth)) == 1
+
+
+def test_a_percent_sign_divides_only_on_request():
+    pytest.importorskip("math_verify")
+    assert score("math", "7%", text("0.07"), percent=True) == 1
+    assert score("math", "7%", text("7"), percent=True) == 0
+    assert score("math", "7%", text("7\\%"), percent=True) == 1
+
+
 def test_a_truth_that_is_no_mathematics_is_a_fault_of_the_data():
     pytest.importorskip("math_verify")
-    with pytest.raises(ValueError, match="no expression"):
+    with pytest.raises(ValueError, match="not an expression"):
         score("math", "1", text("$$"))

@@ -78,11 +78,27 @@ def test_think_balance_pays_the_rarer_mode_in_full():
 
 
 def test_pixel_reasoner_golden_values():
-    call = "<tool_call>{}</tool_call>"
+    call = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
     found = scores("tool_curiosity", [call, call * 3, *["a"] * 6], [1] * 8)
     assert found == pytest.approx([0.025, 0.025 - 0.1, *[0] * 6])
     assert scores("tool_curiosity", [call, call], [1, 1]) == [0, 0]
     assert scores("tool_curiosity", [call * 100, "a"], [1, 1])[0] == -1
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "<tool_call></tool_call>",
+        "<tool_call> \n </tool_call>",
+        "</tool_call>zoom<tool_call>",
+        "<tool_call>{}</tool_call>",
+        "<tool_call>zoom</tool_call>",
+        '<tool_call>{"name": ""}</tool_call>',
+    ],
+)
+def test_a_block_without_a_call_in_it_earns_no_curiosity(block):
+    assert scores("tool_curiosity", [block, *["a"] * 3], [0] * 4) == [0] * 4
+    assert scores("tool_curiosity", [block * 9, "a"], [0, 0])[0] <= 0
 
 
 def test_thurstone_golden_values():

@@ -187,7 +187,8 @@ def test_typed_text_and_bare_actions():
     ("answer", "options", "wanted"),
     [
         ("p1\np2", {}, 1),
-        ("x, p1, p2", {}, (1 / math.log2(3) + 0.5) / (1 + 1 / math.log2(3))),
+        ("x, p1, p2", {}, 1 / math.log2(3) / (1 + 1 / math.log2(3))),
+        ("x, p1, p2", {"top": "all"}, (1 / math.log2(3) + 0.5) / (1 + 1 / math.log2(3))),
         ("p1, p1, p1", {}, 1 / (1 + 1 / math.log2(3))),
         ("x, y, p1", {"top": 2}, 0),
         ('["p2", "p1"]', {"top": 1}, 1),
@@ -224,3 +225,14 @@ def test_calibration_orders_confidence_and_correctness():
 def test_dapo_overlong_penalty(words, wanted):
     answer = "a " * words
     assert score("length_overlong", answer, Truth(), limit=20480, buffer=4096) == wanted
+
+
+def test_naming_the_whole_vocabulary_earns_nothing():
+    pages = ", ".join(f"p{i}" for i in range(100))
+    assert score("ndcg", pages, Truth(labels=("p40", "p41"))) == 0
+    assert score("ndcg", pages, Truth(labels=("p40", "p41")), top="all") > 0.2
+    findings = ", ".join(f"f{i}" for i in range(10))
+    for measure in ("f1", "jaccard"):
+        assert score("labels", findings, Truth(labels=("f1", "f2")), measure=measure) == 0
+    assert score("labels", findings, Truth(labels=("f1", "f2")), mostly_wrong=True) == 1 / 3
+    assert score("labels", "f1, f2, f3", Truth(labels=("f1", "f2"))) == 0.8

@@ -244,6 +244,28 @@ def test_a_group_verifier_sees_the_item_rewards_of_its_whole_group(place: str) -
     assert rewards_of(rewards, ["0.2", "0.9", "bad", "0.1"]) == [0.2, 1.9, None, 0.1]
 
 
+def test_the_component_named_decides_which_completions_are_correct(place: str) -> None:
+    items = [
+        reward(place, "number", name="right", weight=0.5),
+        reward(place, "silent_on_three", name="layout", weight=0.5),
+    ]
+    for by, wanted in [(None, [1.0, 1.0]), ("right", [1.0, 0.0])]:
+        bonus = RewardConfig(
+            verifier="length_shortest", options={"floor": 0, "correct_by": by, "correct_above": 0.4}
+        )
+        with Scorer({"s": [*items, bonus]}, ScoringConfig()) as scorer:
+            group = [completion("1.0"), completion("0.0")]  # both in the right layout
+            judged = scorer.judge([group], [sample(number=1.0)])[0]
+            assert [j.verdicts["length_shortest"].score for j in judged] == wanted
+
+
+def test_the_component_that_decides_is_checked_before_training(place: str) -> None:
+    for by in ("rihgt", "length_kimi"):
+        bonus = RewardConfig(verifier="length_kimi", options={"correct_by": by})
+        with pytest.raises(UserError, match=f"correct_by to name an item reward.*{by}"):
+            Scorer({"s": [reward(place, "number", name="right"), bonus]}, ScoringConfig())
+
+
 def test_a_group_or_batch_verifier_does_not_speak_of_a_part(place: str) -> None:
     rewards = [reward(place, "number"), reward(place, "Rank"), reward(place, "Share")]
     with Scorer({"s": rewards}, ScoringConfig()) as scorer:

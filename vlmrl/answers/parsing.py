@@ -54,11 +54,6 @@ _NUMBER = re.compile(
 )
 _TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
 _WORD = re.compile(r"[a-z]+")
-_LETTER = re.compile(
-    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
-)  # no pronoun
-_LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
-_YES_NO = re.compile(r"\b(yes|no)\b")
 
 Item = TypeVar("Item")
 
@@ -331,62 +326,6 @@ def _numbers_in_words(answer: str) -> Iterator[float]:
         if spelled:
             yield float(spelled[0])
         at += spelled[1] if spelled else 1
-
-
-def choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:
-    """The letter of the one option an answer picks (A for the first), and a note.
-
-    A stand-alone capital letter (a lower-case one if it is the whole answer), or an option's whole
-    text. An answer that names several options picks none.
-    """
-    if len(answer) > literals.MAX_CHARS:
-        return None, f"answer longer than {literals.MAX_CHARS} characters"
-    last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
-    plain = text.normalised(answer)
-    if named := _named(answer, options or ()):
-        return named, ""
-    if len(plain) == 1 and "A" <= plain.upper() <= last:
-        return plain.upper(), ""
-    if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
-        letter = leading[1]
-        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
-    picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
-    if len(picked) == 1:
-        return picked.pop(), ""
-    return None, f"{len(picked)} different letters" if picked else "no option found in the answer"
-
-
-def _named(said: str, options: Sequence[str]) -> str | None:
-    """The letter of the one option whose text this is, to the letter or else normalised."""
-    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
-    if not found:
-        plain = text.normalised(said)
-        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
-    return chr(ord("A") + found[0]) if len(found) == 1 else None
-
-
-def yes_no(answer: str) -> tuple[bool | None, str]:
-    """Whether an answer says yes (True) or no (False), and a note; both, or neither, is None."""
-    found = {match[1] for match in _YES_NO.finditer(answer[: literals.MAX_CHARS].lower())}
-    if len(found) != 1:
-        return None, "both yes and no" if found else "neither yes nor no"
-    return found == {"yes"}, ""
-
-
-def names(answer: str) -> tuple[list[str], str]:
-    """The distinct names an answer lists, normalised, and a note.
-
-    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
-    """
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
-    lists = [v for v in literals.values(answer) if isinstance(v, list)]
-    if lists:
-        parts = [name for name in lists[0] if isinstance(name, str)]
-    else:
-        parts = re.split(r"[,;|\n]", answer)
-    found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
-    return found, "" if found else "no name found in the answer"
 
 
 def fields(answer: str) -> tuple[dict[str, Any] | None, str]:

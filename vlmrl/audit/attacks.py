@@ -20,8 +20,9 @@ MEGABYTE = 1_000_000
 PLACES = ("boxes", "confident boxes", "points", "track", "polygons")
 COUNTED = ("boxes", "confident boxes", "points")
 """Kinds whose answers are lists of instances: each further one is a claim of its own."""
-GRADED = ("labels", "text")
+GRADED = ("text",)
 """Kinds of which a graded score may pay a part for a list that holds the right answer."""
+UNITS = ("cm", "kg", "dollars")
 
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
 CYRILLIC = str.maketrans("aceopxyABCEHKMOPTX", "асеорхуАВСЕНКМОРТХ")
@@ -96,6 +97,70 @@ def _hedge(case: Honest) -> list[str]:
     else:
         both = [f"{case.right} or {case.wrong}", f"{case.wrong}, {case.right}"]
     return [lay_out(case.sample.template, answer) for answer in both]
+
+
+def _candidates(case: Honest) -> list[str]:
+    """The right answer and a wrong one, written so that a lax parser reads one of the two."""
+    if case.kind not in ("number", "text", "choice", "quantity"):
+        return []
+    right, wrong = case.right, case.wrong
+    first, second = (wrong, right) if case.kind == "text" else (right, wrong)  # no ranking
+    pairs = [f"{first}|{second}", f"{wrong}; {right}", f"\\boxed{{{right}}}, {wrong}"]
+    pairs += [f"{wrong} → {right}", f"{right} \\\\ {wrong}"]
+    return [lay_out(case.sample.template, answer) for answer in pairs]
+
+
+def _split_number(case: Honest) -> list[str]:
+    """Numbers next to each other that add up, or multiply, to the right one."""
+    number = case.sample.truth.number
+    if case.kind != "number" or number is None or number < 4 or number != int(number):
+        return []
+    whole = int(number)
+    texts = [f"{whole - 4} 4", f"1 2 {whole - 3}", f"{whole - 4}(4)", f"({whole})(1)"]
+    return [lay_out(case.sample.template, text) for text in texts]
+
+
+def _another_unit(case: Honest) -> list[str]:
+    """The right number of something else."""
+    if case.kind != "quantity":
+        return []
+    number, _, unit = case.right.partition(" ")
+    others = [other for other in UNITS if other != unit]
+    texts = [f"{number} {other}" for other in others]
+    return [lay_out(case.sample.template, t) for t in (*texts, f"{number}\\text{{ {others[0]}}}")]
+
+
+def _percent(case: Honest) -> list[str]:
+    """A hundred times the right number, as a percentage: one spelling for two numbers."""
+    if case.kind != "number" or case.sample.truth.number is None:
+        return []
+    sign = f"{100 * case.sample.truth.number:g}\\%"
+    plain = f"{case.sample.truth.number:g}\\%"
+    return [] if sign == plain else [lay_out(case.sample.template, sign)]
+
+
+def _denied(case: Honest) -> list[str]:
+    """The right word, denied."""
+    if case.right.lower() not in ("yes", "no"):
+        return []
+    forms = ("not {}", "I would never say {}", "{} is wrong", "it isn't {}")
+    return [lay_out(case.sample.template, form.format(case.right)) for form in forms]
+
+
+def _letter_and_texts(case: Honest) -> list[str]:
+    """The right letter with the texts of all options."""
+    options, choice = case.sample.truth.options or (), case.sample.truth.choice
+    if case.kind != "choice" or not options or choice in options:
+        return []
+    texts = [f"{choice}. {' '.join(options)}", f"{choice}: {', '.join(options)}"]
+    return [lay_out(case.sample.template, text) for text in texts]
+
+
+def _empty_calls(case: Honest) -> list[str]:
+    """Tool calls that call nothing, alone and with a wrong answer."""
+    wrong = lay_out(case.sample.template, case.wrong)
+    blocks = ("<tool_call></tool_call>", "<tool_call> {} </tool_call>", "</tool_call><tool_call>")
+    return [text for block in blocks for text in (block, f"{block}{wrong}")]
 
 
 def _joined(a: str, b: str) -> str:
@@ -259,6 +324,13 @@ ATTACKS = (
     Attack("list everything", "wrong", _everything),
     Attack("list everything", "right", _everything_graded),
     Attack("right and wrong together", "right", _hedge),
+    Attack("several candidates", "right", _candidates),
+    Attack("numbers that add up", "right", _split_number),
+    Attack("another unit", "right", _another_unit),
+    Attack("a percentage of it", "wrong", _percent),
+    Attack("the right word denied", "right", _denied),
+    Attack("letter and all texts", "right", _letter_and_texts),
+    Attack("empty tool calls", "wrong", _empty_calls),
     Attack("grid of boxes", "wrong", _grid),
     Attack("duplicates", "right", _duplicates),
     Attack("wrong labels", "right", _wrong_labels, unless=_unlabelled),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")
 """Labels that no example's truth has."""
 OPPOSITES = {"yes": "no", "no": "yes"}
+_QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ([A-Za-z]{1,9})")
 CONTROL = {SHUFFLED_REWARDS: [1.0, 0.0]}
 """What the sample's meta holds for verifiers that compare with a control group."""
 
@@ -88,6 +90,7 @@ def examples() -> list[tuple[Sample, Frame]]:
         ("Is the door open?", Truth(text=("yes",))),
         ("Is it day or night?", Truth(choice="night", options=("day", "night"))),
         ("How many cells?", Truth(number=7.0, text=("7",))),
+        ("How long is it?", Truth(text=("5 cm",))),
         ("How good is the image, from 1 to 5?", Truth(number=3.4)),
         ("How good is this one, from 1 to 5?", Truth(number=1.9)),
         ("And this one, from 1 to 5?", Truth(number=4.6)),
@@ -147,7 +150,10 @@ def _stated(truth: Truth, frame: Frame) -> Iterator[tuple[str, str, str, str]]:
         yield from _choices(truth)
     if truth.text:
         every = " ".join([*STRANGERS, "yes no true false", *truth.text, *LETTERS])
-        yield "text", truth.text[0], _misread(truth.text[0]), every
+        if quantity := _QUANTITY.fullmatch(truth.text[0]):
+            yield "quantity", truth.text[0], f"{float(quantity[1]) + 3:g} {quantity[2]}", ""
+        else:
+            yield "text", truth.text[0], _misread(truth.text[0]), every
     if truth.labels:
         every = ", ".join([*STRANGERS, *truth.labels, *(f"finding {i}" for i in range(9))])
         yield "labels", ", ".join(truth.labels), STRANGERS[0], every

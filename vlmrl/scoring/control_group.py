@@ -2,3 +2,6 @@
 
 SHUFFLED_REWARDS = "shuffled_rewards"
 """Key of a sample's `meta`: the rewards of its control group with shuffled frames, a list of numbers."""
+
+SHUFFLED_SCORES = "shuffled_scores"
+"""Key of a sample's meta: the scores of its control group by item verifier, {label: [score, ...]}."""

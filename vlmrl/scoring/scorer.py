@@ -16,10 +16,16 @@ from pebble import ThreadPool
 
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.combine import combine, guarded, guarded_many
 from vlmrl.scoring.reward_components import Component, Spec, build, resolve, thresholds
-from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
+from vlmrl.scoring.verifier import (
+    BatchVerifier,
+    CorrectnessVerifier,
+    GroupVerifier,
+    Verifier,
+)
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, result
 
@@ -188,10 +194,11 @@ class Scorer:
         components = row.of_scope("group")
         if not components:
             return
-        rewards = [judged.reward for judged in self._judged(row)]
+        judged = self._judged(row)
         whole = whole and row.all_here()
         for c in components:
             if whole and c.verifier.applies_to(row.sample):
+                rewards = _deciding(c.verifier, judged)
                 found = self._judge_many(c, len(row.group), row.group, row.sample, rewards)
             else:
                 found = [Verdict.not_applicable("not a whole group")] * len(row.group)
@@ -287,6 +294,14 @@ class Scorer:
             )
 
 
+def _deciding(verifier: Verifier, judged: Sequence[Judged]) -> list[float | None]:
+    """What decides whether a completion is correct: its reward, or the score of `correct_by`."""
+    by = verifier.correct_by if isinstance(verifier, CorrectnessVerifier) else None
+    if by is None:
+        return [one.reward for one in judged]
+    return [None if one.reward is None else one.verdicts[by].score for one in judged]
+
+
 def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
     """Fill in what other ranks judged; `here` are the rows that this one did."""
     for share in distributed.gather({p: rows[p].verdicts for p in here}):
@@ -312,6 +327,12 @@ def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig)
         raise UserError(f"source {source!r}: scoring.combine is gate, but no reward is a gate")
     if scoring.combine != "gate" and gates:
         raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
-    for each in rewards:
-        for progress in thresholds(each):
-            resolve(each, progress)
+    resolved = [resolve(each, at) for each in rewards for at in thresholds(each)]
+    items = [c.label for c in resolved if c.verifier.scope == "item"]
+    for c in resolved:
+        by = c.verifier.correct_by if isinstance(c.verifier, CorrectnessVerifier) else None
+        if by is not None and by not in items:
+            raise UserError(
+                f"source {source!r}, reward {c.label!r}: expected correct_by to name an item reward "
+                f"of this source, got {by!r}{nearest(by, items)}"
+            )

@@ -96,6 +96,21 @@ class GroupVerifier(Verifier):
 
 
 @dataclass(frozen=True)
+class CorrectnessVerifier(GroupVerifier):
+    """Base of group verifiers that treat correct completions unlike wrong ones."""
+
+    correct_by: str | None = None
+    """Label of the item verifier whose score decides; None: the combined reward of all of them.
+    The scorer passes these scores to `judge` as `rewards`."""
+    correct_above: float = 0.5
+    """A completion is correct if that score exceeds this."""
+
+    def is_correct(self, rewards: Sequence[float | None]) -> list[bool]:
+        """Return which completions are correct; a masked one (None) is not."""
+        return [reward is not None and reward > self.correct_above for reward in rewards]
+
+
+@dataclass(frozen=True)
 class BatchVerifier(Verifier):
     """Base of verifiers that see all P x G completions of a batch.
 
@@ -144,6 +159,11 @@ class FunctionVerifier(Verifier):
         if result is None:
             return Verdict.not_applicable()
         return Verdict(float(result), answer=completion.answer)
+
+
+def num_tokens(completion: Completion) -> int:
+    """Return a completion's tokens, or its words where no token ids are known (`vlmrl score`)."""
+    return len(completion.token_ids) or len(completion.text.split())
 
 
 def judge(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from vlmrl.engines.base import Engine, Sampling
 from vlmrl.media_types import Video
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.scoring.control_group import SHUFFLED_REWARDS
+from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
@@ -105,9 +105,18 @@ def add_control_rewards(
     judged = scorer.judge(control.completions, samples, progress, whole=False, homes=homes)
     prompts = list(batch.prompts)
     for p, group in zip(_indices_with_videos(prompts), judged, strict=True):
-        rewards = [one.reward for one in group if one.reward is not None]
+        known = [one for one in group if one.reward is not None]
+        scores: dict[str, list[float]] = {}
+        for one in known:
+            for label, verdict in one.verdicts.items():
+                if verdict.score is not None:
+                    scores.setdefault(label, []).append(verdict.score)
+        found: dict[str, Any] = {
+            SHUFFLED_REWARDS: [one.reward for one in known],
+            SHUFFLED_SCORES: scores,
+        }
         sample = prompts[p].sample
-        sample = replace(sample, meta={**sample.meta, SHUFFLED_REWARDS: rewards})
+        sample = replace(sample, meta={**sample.meta, **found})
         prompts[p] = replace(prompts[p], sample=sample)
     return replace(batch, prompts=tuple(prompts))
 

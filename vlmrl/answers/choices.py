@@ -1,0 +1,110 @@
+"""Read an option, a yes or no, or a list of names from an answer span.
+
+Every reader returns what it read and a note that says why it read nothing: what cannot be read is "no
+prediction", never an error. An answer that names several options picks none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vlmrl.answers import literals, text
+
+_LETTER = re.compile(
+    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
+)  # no pronoun
+_LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
+_YES_NO = re.compile(r"\b(yes|no)\b")
+_NO_DOUBT = re.compile(r"\bno\s{1,9}(?:doubt|question|wonder|problem)\b")
+_DENIAL = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|hardly|wrong|false|incorrect|untrue)\b|n't\b"
+)
+_DENIED = re.compile(
+    r"\b(?:yes|no)\b\W{1,9}(?:is|was|would\s{1,9}be)\s{1,9}(?:not|wrong|false|incorrect|untrue)\b"
+)
+_WORDS = re.compile(r"\w+")
+_ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|choice)\b")
+
+
+def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:
+    """Return the letter of the one option an answer picks (A for the first), and a note.
+
+    It picks by a capital letter that is a word of its own (in lower case only if it is the whole
+    answer), or by the option's whole text. An answer that names several options, by letter or by
+    text, picks none.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return None, f"answer longer than {literals.MAX_CHARS} characters"
+    last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
+    plain = text.normalised(answer)
+    if named := _named(answer, options or ()):
+        return named, ""
+    if len(plain) == 1 and "A" <= plain.upper() <= last:
+        return plain.upper(), ""
+    if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
+        letter = leading[1]
+        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
+    picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
+    if len(picked) != 1:
+        return None, f"{len(picked)} different letters" if picked else "no option found"
+    letter = picked.pop()
+    if others := _mentioned(answer, options or ()) - {letter}:
+        return None, f"{letter} with the text of {', '.join(sorted(others))}"
+    return letter, ""
+
+
+def _mentioned(answer: str, options: Sequence[str]) -> set[str]:
+    """Return the letters of the options whose text the answer contains, longest first."""
+    said = f" {' '.join(_WORDS.findall(_ANNOUNCED.sub(' ', text.normalised(answer))))} "
+    spelled = [
+        (f" {' '.join(_WORDS.findall(text.normalised(option)))} ", chr(ord("A") + i))
+        for i, option in enumerate(options[:26])
+    ]
+    found = set()
+    for option, letter in sorted(spelled, key=lambda pair: len(pair[0]), reverse=True):
+        is_letter = len(option) == 3 and option.strip().isalpha()
+        if option.strip() and not is_letter and option in said:
+            found.add(letter)
+            said = said.replace(option, "  ")
+    return found
+
+
+def _named(said: str, options: Sequence[str]) -> str | None:
+    """Return the letter of the one option with this text, verbatim or else normalised."""
+    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
+    if not found:
+        plain = text.normalised(said)
+        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
+    return chr(ord("A") + found[0]) if len(found) == 1 else None
+
+
+def read_yes_no(answer: str) -> tuple[bool | None, str]:
+    """Return whether an answer says yes (True) or no (False), and a note.
+
+    None if it says both or neither, or denies what it says ("not yes", "yes is wrong").
+    """
+    said = _NO_DOUBT.sub(" ", answer[: literals.MAX_CHARS].lower().replace("’", "'"))
+    words = list(_YES_NO.finditer(said))
+    found = {match[1] for match in words}
+    if len(found) != 1:
+        return None, "both yes and no" if found else "neither yes nor no"
+    if _DENIAL.search(said, 0, words[0].start()) or _DENIED.search(said):
+        return None, f"denies its {words[0][1]}"
+    return found == {"yes"}, ""
+
+
+def read_names(answer: str) -> tuple[list[str], str]:
+    """Return the distinct names an answer lists, normalised, and a note.
+
+    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
+    """
+    if len(answer) > literals.MAX_CHARS:
+        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    lists = [v for v in literals.values(answer) if isinstance(v, list)]
+    if lists:
+        parts = [name for name in lists[0] if isinstance(name, str)]
+    else:
+        parts = re.split(r"[,;|\n]", answer)
+    found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    return found, "" if found else "no name found in the answer"
