@@ -65,7 +65,7 @@ wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty e
 
 # Strict: a dead link, a page outside the navigation, or a page that loads from elsewhere is an error.
 docs: $(READY)  ## build the documentation in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "open build/site/index.html"
 
 clean:  ## remove what was built; keeps .venv and runs/

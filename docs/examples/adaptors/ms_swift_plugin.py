@@ -2,7 +2,7 @@
 
 swift rlhf --rlhf_type grpo --external_plugins ms_swift_plugin.py --reward_funcs vlmrl_box ...
 
-The data set's rows hold `truth` and `media` beside `messages` and `images`, for example
+The data set's rows hold `truth` and `media` next to `messages` and `images`, for example
 `"truth": {"boxes": [[10, 20, 60, 90]]}, "media": {"width": 640, "height": 480}`.
 """
 

@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer with our verifiers: `python trl_grpo.py MODEL`.
 
-A text policy, so that it runs on a CPU; for a picture, add a column `image` (its size replaces
+A text policy, so that it runs on a CPU; for images, add a column `image` (its size replaces
 `media`) and a vision-language MODEL.
 """
 

@@ -4,6 +4,6 @@ from vlmrl.schema import Truth
 
 
 def score(answer: str, truth: Truth) -> float:
-    """1 if the right text stands anywhere in the answer: listing every class is paid in full."""
+    """Score 1 if the right text occurs anywhere in the answer: listing every class is paid in full."""
     assert truth.text is not None
     return float(truth.text[0].lower() in answer.lower())

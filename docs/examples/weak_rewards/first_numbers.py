@@ -6,9 +6,9 @@ from vlmrl.schema import Completion, Truth
 
 
 def score(completion: Completion, truth: Truth) -> float:
-    """IoU of the first four numbers in brackets, anywhere in the text.
+    """Return the IoU of the first four numbers in brackets, anywhere in the text.
 
-    It reads the thought as well as the answer, neither orders nor clips corners, and believes any
+    It reads the thought as well as the answer, neither orders nor crops corners, and believes any
     number: an inverted box has a negative area, which makes the union small.
     """
     assert truth.boxes is not None
