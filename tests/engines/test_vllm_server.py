@@ -290,7 +290,7 @@ def test_it_listens_on_the_loopback_only(child):
 
 
 def test_a_server_of_another_model_is_refused(found):
-    with pytest.raises(UserError, match=r"model_type 'qwen2_5_vl', the trainer needs 'qwen2_vl'"):
+    with pytest.raises(UserError, match=r"expected model_type 'qwen2_vl', got 'qwen2_5_vl'"):
         found().start(policy("qwen2_vl"))
 
 

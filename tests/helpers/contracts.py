@@ -9,6 +9,7 @@ import pytest
 from vlmrl import plugins
 from vlmrl.algorithms.recipes import Recipe
 from vlmrl.data.cards.card import Card
+from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.scoring.verifier import Verifier
@@ -18,6 +19,7 @@ BASES = {
     "verifier": Verifier,
     "card": Card,
     "family": Family,
+    "engine": Engine,
     "algorithm": Recipe,
     "tracker": Tracker,
 }

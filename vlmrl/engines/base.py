@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, PromptBatch, Rollouts
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw. `greedy` ignores temperature, top_p and top_k. `seed` makes a call reproducible.
+    """How to sample `n` completions. `greedy` ignores temperature, top_p and top_k.
 
-    Log-probs that come back are those of the distribution at `temperature`, before top_p and top_k.
+    `seed` makes a call reproducible. The log-probs of the completions are those of the distribution
+    at `temperature`, before top_p and top_k.
     """
 
     n: int
@@ -31,58 +32,91 @@ class Sampling:
 
     @classmethod
     def of(cls, draw: RolloutConfig, n: int, seed: int = 0) -> Sampling:
-        """`n` completions as a config's `rollout` wants them drawn."""
+        """Return the sampling of `n` completions that a config's `rollout` asks for."""
         return cls(n, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k, seed=seed)
 
 
 Finished = Callable[[int, tuple[Completion, ...]], None]
-"""Takes a prompt's number in its batch and its whole group; may be called from any thread."""
+"""Called with a prompt's number in its batch and its whole group, from any thread."""
 
 
-class Engine(Protocol):
-    """What the trainer and the evaluator ask of an engine."""
+class Engine:
+    """Base of engines: a dataclass whose fields are its options.
 
-    exact: bool
-    """True if its log-probs equal the trainer's; then no importance correction is needed."""
-    concurrent: bool
-    """True if it is a `ConcurrentEngine`."""
-    every_rank: bool
-    """True if a run of several processes can use it: each has one, and all call `start` and `sync`."""
+    The trainer is not the only one that asks. Any prompt may come, at any time between `start` and
+    `close`, also while nothing trains:
+
+    * the prompts of the run, `rollout.group_size` completions each, with a new seed every step;
+    * the held-out prompts of an evaluation, mostly `greedy`, with `n` 1;
+    * the parity probe, at the start, after the first update and now and then: two prompts of noise
+      (images, or audio where the family takes no images) and one of text alone, always the same;
+    * the media ablation: prompts of the run with gray images, silence, or the media of another prompt.
+
+    So an engine must not expect to know a prompt's sample, and must encode what the prompt holds
+    (`Prompt.encoded`), never what its sample names.
+
+    `generate` returns what was sampled: `completions.make_completions` turns token ids with their
+    log-probs into completions; text is never tokenized again. An engine samples none of
+    `policy.banned` and ends a completion with one of `policy.stop_ids` or at `max_tokens`. The same
+    prompts, sampling and weights give the same completions.
+    """
+
+    exact: ClassVar[bool] = False
+    """Whether its log-probs equal the trainer's; then no importance correction is needed."""
+    concurrent: ClassVar[bool] = False
+    """Whether it is a `ConcurrentEngine`."""
+    every_rank: ClassVar[bool] = False
+    """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
 
     def start(self, policy: Policy) -> None:
-        """Get ready to generate with this policy's weights."""
+        """Get ready to generate with this policy's weights.
+
+        Raises:
+            UserError: the engine cannot serve this model, or what it needs is not installed.
+        """
+        raise TypeError(f"{type(self).__name__} must define start")
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-        """`sampling.n` completions for every prompt, in the prompts' order."""
+        """Return `sampling.n` completions for every prompt, in the prompts' order.
+
+        Raises:
+            UserError: a prompt does not fit, or the engine is broken and cannot be mended.
+        """
+        raise TypeError(f"{type(self).__name__} must define generate")
 
     def sync(self, policy: Policy) -> None:
         """Take the policy's new weights; afterwards no completion uses older ones."""
+        raise TypeError(f"{type(self).__name__} must define sync")
 
     def close(self) -> None:
-        """Free everything; safe to call twice."""
+        """Free everything; safe to call twice, and without `start`."""
 
 
-class ConcurrentEngine(Engine, Protocol):
+class ConcurrentEngine(Engine):
     """An engine that generates in other threads while the policy trains and `sync` is called.
 
-    A call of `sync` waits for no call of `generate`: what is being written goes on with the new
-    weights, and `Completion.versions` says which tokens are by which.
+    A call of `sync` does not wait for calls of `generate`: completions in progress continue with the
+    new weights, and `Completion.versions` says which weights sampled which tokens.
     """
+
+    concurrent: ClassVar[bool] = True
 
     def generate(
         self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
     ) -> Rollouts:
-        """As in `Engine`; `finished` is given every group as soon as it is whole."""
+        """Generate as in `Engine`; `finished` is given every group as soon as it is whole."""
+        raise TypeError(f"{type(self).__name__} must define generate")
 
     def abort(self) -> None:
-        """Make every call of `generate` that is running raise soon; nothing is drawn after this."""
+        """Make every running call of `generate` raise soon; nothing is sampled after this."""
+        raise TypeError(f"{type(self).__name__} must define abort")
 
 
 def require_concurrent(engine: Any, name: str, staleness: int) -> None:
-    """Refuse an engine (or its class) that cannot run ahead of the trainer, if it is to.
+    """Refuse an engine (or its class) that cannot generate ahead of the trainer where it must.
 
     Raises:
-        UserError: `staleness` is positive and the engine is no `ConcurrentEngine`.
+        UserError: `staleness` is positive and the engine is not a `ConcurrentEngine`.
     """
     if staleness > 0 and not getattr(engine, "concurrent", False):
         raise UserError(

@@ -1,4 +1,10 @@
-"""From sampled ids to completions: the same for every engine."""
+"""Turn sampled token ids into completions, alike for every engine.
+
+The public way for an engine to make its result:
+
+    groups = [[Sampled(ids, logprobs, "stop", ((policy.version, len(ids)),))] for ids in ...]
+    return Rollouts(batch, tuple(make_completions(policy, batch.prompts, groups)), policy.version)
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What was sampled for one completion; the fields are those of `Completion`."""
+class Sampled:
+    """The tokens sampled for one completion; the fields are those of `Completion`.
+
+    `logprobs`: one per token, in nats, at the temperature, before top_p and top_k. `versions`: which
+    weights sampled how many tokens, in order; the counts add up to the number of tokens.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -23,10 +33,13 @@ class Written:
     versions: tuple[tuple[int, int], ...]
 
 
-def completions(
-    policy: Policy, prompts: Sequence[Prompt], groups: Sequence[Sequence[Written]]
+def make_completions(
+    policy: Policy, prompts: Sequence[Prompt], groups: Sequence[Sequence[Sampled]]
 ) -> list[tuple[Completion, ...]]:
-    """The completions of each prompt: text decoded without the stop token, and parsed."""
+    """Return the completions of each prompt: text decoded without the stop token, and parsed.
+
+    `groups[p]` is what was sampled for `prompts[p]`.
+    """
     stop_ids = set(policy.stop_ids)
     texts = iter(
         policy.tokenizer.batch_decode(

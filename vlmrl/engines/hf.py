@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from transformers import DynamicCache
 
-from vlmrl.engines.base import Sampling
-from vlmrl.engines.completions import Written, completions
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.kv_cache import take_rows
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
@@ -26,12 +26,11 @@ SHRINK = 0.75
 
 
 @dataclass
-class Hf:
+class Hf(Engine):
     """In the trainer's own process, with its own weights. `max_num_seqs`: completions decoded at a time."""
 
     max_num_seqs: int = 512
     exact: ClassVar[bool] = True
-    concurrent: ClassVar[bool] = False
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
 
@@ -111,7 +110,7 @@ def _generate(
             cache,
         )[:, -1]
     written = [
-        Written(
+        Sampled(
             tuple(tokens[row]),
             tuple(logprobs[row]),
             "stop" if stopped[row] else "length",
@@ -120,7 +119,7 @@ def _generate(
         for row in range(count)
     ]
     groups = [written[at : at + sampling.n] for at in range(0, count, sampling.n)]
-    return completions(policy, prompts, groups)
+    return make_completions(policy, prompts, groups)
 
 
 def _prefill(

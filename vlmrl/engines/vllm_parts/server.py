@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import select
 import signal
@@ -11,9 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from vlmrl.engines import serve
@@ -21,32 +23,37 @@ from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+log = logging.getLogger(__name__)
+
 GRACE = 10.0
-"""Seconds that a server has to end by itself before it is killed."""
+"""Seconds that a server has to end on request before it is killed."""
 
 LOOK = 3.0
-"""Every so many seconds of waiting for an answer comes a look whether the server lives."""
+"""Seconds between liveness checks while waiting for an answer."""
 
 
 class Refused(UserError):
-    """The server will not do what it was asked, and would not the next time."""
+    """The server refuses the request, and would refuse it again."""
 
 
 class NoAnswer(EngineFault):
-    """The time is over."""
+    """No answer came in time."""
 
 
 class Server:
-    """Calls to one server, and the life of its process if it is a child."""
+    """One server: its calls, and its process if it is a child."""
 
     def __init__(self, url: str, token: str, sync_timeout_s: float) -> None:
         self.url, self.token, self._sync_timeout = url, token, sync_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._log: Path | None = None
         self.ready = False
-        """Runs, and holds the weights last sent; False from the first fault on."""
+        """Whether it runs and holds the weights last sent; False from the first fault on."""
         self.life = 0
-        """How many times it was brought up: a fault of an earlier life says nothing of this one."""
+        """Number of times it was started: a fault of an earlier life says nothing about this one."""
 
     def __str__(self) -> str:
         return f"server {self.url}"
@@ -68,7 +75,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**distributed.outside(os.environ), **environment, **own},
-                start_new_session=True,  # Ctrl-C is the trainer's; and all of it dies as one group
+                start_new_session=True,  # Ctrl-C is for the trainer; the server dies as one group
             )
 
     def wait_until_healthy(self, timeout: float) -> None:
@@ -89,7 +96,7 @@ class Server:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End the child and everything it started; of a server elsewhere only forget it."""
+        """Stop the child and every process it started; a server elsewhere is left running."""
         self.ready = False
         process, self._process = self._process, None
         if process is None:
@@ -103,7 +110,7 @@ class Server:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # nothing of it was left
+            pass  # no process of the group was left
         process.wait()
 
     @property
@@ -115,20 +122,20 @@ class Server:
         assert self._log is not None
         lines = self._log.read_text(errors="replace").strip().splitlines()
         errors = [line for line in lines if "Error" in line or "error" in line]
-        return " | ".join((errors or lines)[-3:]) or "it said nothing"
+        return " | ".join((errors or lines)[-3:]) or "its log is empty"
 
     # ------------------------------------------------------------------------------------- calls
 
     def post(self, path: str, body: Any, timeout: float, stage: str) -> Any:
-        """The answer to a POST, see `call`."""
+        """Return the answer to a POST, as `call` does."""
         return self.call("POST", path, body, timeout, stage)
 
     def call(self, method: str, path: str, body: Any, timeout: float, stage: str) -> Any:
-        """The JSON that the server answers; None for an empty answer, text if it is no JSON.
+        """Return the JSON that the server answers; None for an empty answer, text if it is not JSON.
 
         Raises:
             Refused: status 4xx.
-            EngineFault: no answer within `timeout` seconds, a broken one, or status 5xx; the
+            EngineFault: no answer within `timeout` seconds, a broken answer, or status 5xx; the
                 message names the stage.
         """
         address = urlsplit(self.url)
@@ -158,11 +165,11 @@ class Server:
     def _wait(self, connection: socket.socket, timeout: float) -> None:
         """Return when the answer begins.
 
-        vLLM leaves calls open whose engine has died, and then waits for them to end.
+        vLLM leaves calls to a dead engine open, so the server is asked whether it is alive.
 
         Raises:
             EngineFault: the server is dead.
-            TimeoutError: `timeout` seconds are over.
+            TimeoutError: no answer began within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         poll = select.poll()
@@ -176,7 +183,7 @@ class Server:
                 pass  # busy, perhaps
 
     def rpc(self, method: str, *args: Any, stage: str) -> Any:
-        """What the first worker answers to a call of `_worker.Worker`."""
+        """Return what the first worker answers to a call of a method of `worker.Worker`."""
         body = {"method": method, "args": list(args)}
         return self.post("/collective_rpc", body, self._sync_timeout, stage)["results"][0]
 
@@ -187,13 +194,90 @@ class Server:
         self.sync("/pause?mode=keep&clear_cache=true")
 
     def resume(self, version: int) -> None:
-        """Go on, with weights of this version."""
+        """Continue, with weights of this version."""
         self.sync("/update_weight_version", {"new_version": str(version)})
         self.sync("/resume")
 
     def sync(self, path: str, body: Any = None) -> None:
         """One part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
+
+    def require_model(self, policy: Policy, length: int, backend: str) -> None:
+        """Refuse a server that cannot stand in for the policy's model.
+
+        `length`: tokens of the longest prompt with its completion; `backend`: of the weight transfer.
+
+        Raises:
+            UserError: its model, its log-probs, its transfer or its length differ.
+        """
+        config = policy.base.config
+        text = config.get_text_config()
+        found = self.rpc("describe", stage="start")
+        expected = {
+            "model_type": config.model_type,
+            "hidden_size": text.hidden_size,
+            "num_hidden_layers": text.num_hidden_layers,
+            "vocab_size": text.vocab_size,
+            "logprobs_mode": "raw_logprobs",
+            "transfer": backend,
+        }
+        for name, value in expected.items():
+            if found[name] != value:
+                raise UserError(f"{self}: expected {name} {value!r}, got {found[name]!r}")
+        if found["max_model_len"] < length:
+            raise UserError(
+                f"{self}: expected max_model_len of at least {length}, got {found['max_model_len']}"
+            )
+
+
+def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
+    """Do something with several servers at once; return the faults, each of which is logged."""
+
+    def ask_one(server: Server) -> EngineFault | None:
+        try:
+            do(server)
+        except EngineFault as fault:
+            log.warning("%s", fault)
+            return fault
+        return None
+
+    if not servers:
+        return []
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return [fault for fault in pool.map(ask_one, servers) if fault is not None]
+
+
+def drop_requests(servers: Sequence[Server]) -> None:
+    """Make all ready servers drop their requests; callers get those unfinished."""
+    everything: dict[str, list[str]] = {"request_ids": []}
+    ready = [server for server in servers if server.ready]
+    ask_all(lambda server: server.post("/abort_requests", everything, 10.0, "abort"), ready)
+
+
+def end_run(fault: EngineFault) -> UserError:
+    """Return the error that ends a run of several processes after a fault."""
+    return UserError(
+        f"{fault} (with several processes a server is not restarted within a step: continue from the "
+        "last checkpoint with resume=auto)"
+    )
+
+
+def place(transfer: str, devices: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments and the environment of one server that depend on its devices.
+
+    `devices`: its CUDA_VISIBLE_DEVICES; None: those of the trainer.
+    """
+    environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if transfer == "ipc" else {}
+    if devices is None:
+        return {}, environment
+    environment["CUDA_VISIBLE_DEVICES"] = devices
+    return {"tensor_parallel_size": len(devices.split(","))}, environment
+
+
+def in_turn(servers: Sequence[Server], rank: int) -> list[Server]:
+    """Return the servers in the order in which a rank asks them: each rank begins with the next."""
+    start = rank % max(1, len(servers))
+    return [*servers[start:], *servers[:start]]
 
 
 def _parsed(text: str) -> Any:
