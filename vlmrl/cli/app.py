@@ -1,0 +1,99 @@
+"""The commands by name. Each reads its arguments, calls one function and prints the outcome.
+
+A command imports what it needs when it is called, and torch only after a config has proved valid, so
+that `--help` and the checks answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from vlmrl import __version__
+from vlmrl.cli import INTERRUPTED, config, data, evaluate, parts, train, verifiers
+from vlmrl.errors import UserError
+
+
+class _Commands(TyperGroup):
+    """The commands; Ctrl-C in one of them is one line and exit code 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="vlmrl",
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(no_args_is_help=True, help="Show, check and describe configs.")
+data_app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"vlmrl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Teach vision-language models to perceive, by reinforcement learning with checkable rewards.
+
+    Start here: `vlmrl train quickstart`, then open `runs/quickstart/report.html`.
+
+    Your own data, in this order: `vlmrl data check`, `vlmrl config validate`, `vlmrl doctor`,
+    `vlmrl train`, `vlmrl eval`. `vlmrl COMMAND --help` has examples of each.
+    """
+
+
+app.command()(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command()(train.doctor)
+app.command()(train.report)
+app.command()(verifiers.score)
+app.command()(verifiers.verify)
+app.command("list")(parts.list_)
+app.add_typer(config_app, name="config")
+config_app.command()(config.show)
+config_app.command()(config.validate)
+config_app.command()(config.schema)
+app.add_typer(data_app, name="data")
+data_app.command()(data.check)
+data_app.command()(data.explain)
+data_app.command("list")(data.list_cards)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one command; errors become a line on stderr and an exit code, as `main` says."""
+    debug = "--debug" in arguments
+    try:
+        app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
+    except UserError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except Exception as error:
+        if debug:
+            raise
+        print(f"failed: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        raise SystemExit(1) from None

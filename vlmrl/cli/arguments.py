@@ -1,0 +1,26 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ConfigName = Annotated[
+    str, typer.Argument(help="Path of a YAML file, or name of a shipped config.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Any keys of the config, e.g. `run.steps=50 rewards.box_iou.weight=2`."),
+]
+Verifier = Annotated[str, typer.Argument(help="A shipped verifier, or `file.py:function`.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the part, `key=value`; repeatable."),
+]
+Data = Annotated[
+    str, typer.Argument(help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config.")
+]
+MediaRoot = Annotated[
+    str | None, typer.Option(help="Folder that media paths must stay inside.")
+]

@@ -1,0 +1,84 @@
+"""`vlmrl data`: rows as training would see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vlmrl.cli.arguments import Data, MediaRoot, Options, Overrides
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.data.source import Source
+
+
+def check(
+    data: Data,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="JSONL file with a line for every row.")] = None,
+    model: Annotated[str | None, typer.Option(help="Count prompt tokens for this model.")] = None,
+    media_root: MediaRoot = None,
+    option: Options = None,
+) -> None:
+    """Load and decode every row as training would; exit code 1 if any is bad.
+
+    - `vlmrl data check my.yaml data.train.0.split=val` checks all sources of a config
+    - `vlmrl data check my.jsonl --out report.jsonl`
+    - `vlmrl data check shapes:val -o task=counting`
+    """
+    from vlmrl.data.check import check_and_print
+
+    sources = _open_sources(data, overrides, option, media_root)
+    make = None
+    if model:
+        from vlmrl.assemble.build import prompt_maker, with_audio
+        from vlmrl.config import ModelConfig
+        from vlmrl.models.loading import load_model
+        from vlmrl.policy.policy import Policy
+
+        settings = ModelConfig(path=model)
+        policy = Policy(*load_model(settings), settings)
+        make, sources = prompt_maker(policy, {}), with_audio(sources, policy.family)
+    raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
+
+
+def explain(
+    data: Data,
+    overrides: Overrides = None,
+    row: Annotated[int, typer.Option(min=0, help="Which row, from 0.")] = 0,
+    media_root: MediaRoot = None,
+    option: Options = None,
+) -> None:
+    """Show one row as training sees it: parts, truth, and every box in every space.
+
+    - `vlmrl data explain my.jsonl --row 7`
+    """
+    from vlmrl.data.check import explain
+
+    print(explain(_open_sources(data, overrides, option, media_root)[0], row))
+
+
+def list_cards() -> None:
+    """List the shipped cards: origin, licence, splits, verifiers that fit."""
+    from vlmrl.data.check import list_cards
+
+    print(list_cards())
+
+
+def _open_sources(
+    data: str, overrides: list[str] | None, option: list[str] | None, media_root: str | None
+) -> list[Source]:
+    """Open the sources of a config file, or the one that `CARD_OR_FILE[:split]` names."""
+    from vlmrl import config
+    from vlmrl.config import tree
+    from vlmrl.data.source import open_config, open_target
+
+    if data.endswith((".yaml", ".yml")):
+        if option or media_root:
+            raise UserError("--option and --media-root are for cards; give a config its keys instead")
+        return open_config(config.load(data, overrides or ()))
+    if overrides:
+        raise UserError(f"{overrides[0]!r}: only a config has keys; a card takes -o {overrides[0]}")
+    return [open_target(data, tree.pairs(option or ()), media_root)]

@@ -1,0 +1,89 @@
+"""`vlmrl train`, and what is looked at before and after: `vlmrl doctor`, `vlmrl report`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vlmrl.cli import INTERRUPTED
+from vlmrl.cli.arguments import ConfigName, Overrides
+
+
+def train(config: ConfigName, overrides: Overrides = None) -> None:
+    """Run a config: cold start, GRPO, evaluations, checkpoints, report.
+
+    - `vlmrl train quickstart`
+    - `vlmrl train quickstart run.steps=300 optimizer.lr=1e-4 run.name=longer`
+    - `vlmrl train my.yaml resume=auto` continues an interrupted run, or starts it
+
+    Everything that it writes goes to `runs/<run.name>/`. Ctrl-C finishes the step and saves.
+    """
+    from vlmrl.commands.validate import load_valid
+
+    settings = load_valid(config, overrides or ())
+    from vlmrl.assemble import build
+    from vlmrl.system import distributed
+
+    summary = build.train(settings)
+    if distributed.launched_rank() > 0:
+        raise typer.Exit(0 if summary["finished"] else INTERRUPTED)
+    if not summary["finished"]:
+        print(
+            f"interrupted; saved in {settings.folder}: add resume=auto to continue", file=sys.stderr
+        )
+        raise typer.Exit(INTERRUPTED)
+    _print_outcome(summary)
+    if settings.run.report:
+        print(f"report: {settings.folder / 'report.html'}")
+
+
+def _print_outcome(summary: dict[str, Any]) -> None:
+    """Print the first and last held-out value of the run's metric, with 95 % intervals."""
+    first, last, metric = (summary[k] for k in ("first_evaluation", "last_evaluation", "metric"))
+    if not (first and last):
+        return
+    before, after = first["metrics"][metric], last["metrics"][metric]
+    low, high = last["intervals"][metric]
+    print(
+        f"held-out {metric}: {before:.3f} before GRPO, {after:.3f} [{low:.3f}, {high:.3f}] "
+        f"after {last['step']} steps"
+    )
+    think, direct, gain = (f"forced/{how}/{metric}" for how in ("think", "direct", "gain"))
+    if gain in last["metrics"]:
+        low, high = last["intervals"][gain]
+        print(
+            f"forced to think {last['metrics'][think]:.3f}, forced not to "
+            f"{last['metrics'][direct]:.3f}: a thought is worth {last['metrics'][gain]:+.3f} "
+            f"[{low:+.3f}, {high:+.3f}]"
+        )
+
+
+def doctor(config: ConfigName, overrides: Overrides = None) -> None:
+    """Examine a config before running it: data, processor, verifiers, model, engine, memory.
+
+    Sends a real batch through everything and prints a verdict for each check; exit code 1 if one
+    fails. Writes nothing.
+
+    - `vlmrl doctor quickstart`
+    - `vlmrl doctor my.yaml engine=vllm`
+    """
+    from vlmrl.doctor import examine
+
+    failed = False
+    for finding in examine(config, overrides or ()):
+        print(finding, flush=True)
+        failed |= finding.verdict == "FAIL"
+    raise typer.Exit(1 if failed else 0)
+
+
+def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:
+    """Write the report of a run: one offline HTML file with curves and a gallery, and PNG plots.
+
+    - `vlmrl report runs/quickstart`
+    """
+    from vlmrl.report import build_report
+
+    print(build_report(run))

@@ -1,0 +1,70 @@
+"""`vlmrl score` and `vlmrl verify`: one verifier, without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vlmrl.cli.arguments import Options, Verifier
+
+
+def score(
+    verifier: Verifier,
+    rows: Annotated[Path, typer.Option("--in", help="JSONL file of completions and truths.")],
+    out: Annotated[Path | None, typer.Option(help="JSONL file. Absent: standard output.")] = None,
+    option: Options = None,
+) -> None:
+    """Score the completions of a file with one verifier: a line in, a line out.
+
+    A row: `{"completion": "<answer>[10, 10, 50, 50]</answer>", "truth": {"boxes": [{"box": [8, 8,
+    50, 50]}]}, "media": {"width": 100, "height": 80}}`. Coordinates are pixels unless the row has a
+    `space`.
+
+    - `vlmrl score box_iou --in rows.jsonl -o threshold=0.5`
+    """
+    from vlmrl.config import RewardConfig, tree
+
+    options = tree.pairs(option or ())
+    from vlmrl.scoring.score_rows import score_file
+    from vlmrl.system.atomic_files import write_lines
+
+    lines = score_file(rows, RewardConfig(verifier=verifier, options=options))
+    if out:
+        write_lines(out, lines)
+    else:
+        for line in lines:
+            print(json.dumps(line))
+
+
+def verify(
+    verifier: Verifier,
+    data: Annotated[Path | None, typer.Option(help="JSONL rows, as for `vlmrl score`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
+    option: Options = None,
+) -> None:
+    """Attack a verifier before training on it: does it pay for completions that do not deserve it?
+
+    Shows how honest answers score, then what hostile ones were paid. Exit code 1 if any was paid.
+
+    - `vlmrl verify my_reward.py:score`
+    - `vlmrl verify box_iou --data rows.jsonl -o threshold=0.5`
+    """
+    from vlmrl.config import RewardConfig, tree
+
+    options = tree.pairs(option or ())
+    from rich.console import Console
+
+    from vlmrl.audit.attack_bench import verify
+    from vlmrl.commands.audit_table import tables
+    from vlmrl.scoring.score_rows import read_rows
+    from vlmrl.system.atomic_files import write_json
+
+    reward = RewardConfig(verifier=verifier, options=options)
+    report = verify(reward, read_rows(data) if data else ())
+    if out:
+        write_json(out, report.as_json())
+    Console().print(*tables(report), sep="\n")
+    raise typer.Exit(1 if report.findings else 0)
