@@ -10,7 +10,7 @@ import typer
 from tables import code, header, row, type_text, value_text
 from typer.utils import get_params_from_function
 
-from vlmrl import cli
+from vlmrl.cli.app import app as commands
 
 INTRODUCTION = """# Commands
 
@@ -23,7 +23,7 @@ been saved. `vlmrl --debug ...` shows the traceback.
 def page() -> str:
     """Return the whole page."""
     lines = [INTRODUCTION]
-    for name, function in _commands("vlmrl", cli.app):
+    for name, function in _commands("vlmrl", commands):
         parameters = list(get_params_from_function(function).values())
         is_argument = [isinstance(p.default, typer.models.ArgumentInfo) for p in parameters]
         places = [p.name.upper() for p, yes in zip(parameters, is_argument, strict=True) if yes]

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from vlmrl import cli, plugins
+from vlmrl.cli.parts import KINDS
 from vlmrl.config import tree
+from vlmrl.errors import UserError
 
 RIGHT = '<think>a box</think><answer>{"bbox_2d": [10, 10, 50, 50]}</answer>'
 ROW = {
@@ -74,6 +76,10 @@ LIGHT = """
 list configs
 list verifiers
 list cards
+list families
+list engines
+list algorithms
+list trackers
 data list
 config show quickstart
 config validate quickstart
@@ -97,6 +103,23 @@ for line in {LIGHT.strip().splitlines()!r}:
     except SystemExit:
         pass
     assert not {{"torch", "transformers"}} & set(sys.modules), line
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_help_imports_neither_models_nor_numbers(tmp_path: Path) -> None:
+    program = """
+import sys
+from vlmrl import cli
+sys.argv = ["vlmrl", "--help"]
+try:
+    cli.main()
+except SystemExit:
+    pass
+heavy = {"torch", "transformers", "numpy", "PIL", "scipy", "pydantic.main", "yaml"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -133,6 +156,10 @@ def test_the_version_is_printed(vlmrl: Callable[..., Ran]) -> None:
         ("verify nowhere.py:score", "'nowhere.py': there is no such file"),
         ("report .", ".: not a run folder"),
         ("data check nowhere.jsonl", "nowhere.jsonl"),
+        (
+            "data check shapes task=counting",
+            "only a config has keys; a card takes -o task=counting",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
@@ -154,7 +181,7 @@ def test_wrong_usage_is_exit_code_2(vlmrl: Callable[..., Ran], command: str) -> 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path), "--debug"])
-    with pytest.raises(cli.UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="not a run folder"):
         cli.main()
 
 
@@ -175,12 +202,30 @@ def test_a_fault_of_ours_is_exit_code_1_without_a_traceback(vlmrl: Callable[...,
     assert ran.err.startswith("failed: TypeError: ") and "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("at", ["vlmrl.cli.app", "vlmrl.commands.validate"])
+def test_ctrl_c_while_importing_is_one_line_and_exit_code_130(tmp_path: Path, at: str) -> None:
+    program = f"""
+import sys
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == {at!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from vlmrl.cli import main
+sys.argv = ["vlmrl", "train", "quickstart"]
+main()
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr, ran.stdout) == (130, "interrupted\n", "")
+
+
 # --------------------------------------------------------------------------------------- commands
 
 
 @pytest.mark.parametrize("what", ["verifiers", "cards", "families", "algorithms", "engines"])
 def test_list_names_every_part_with_its_options(vlmrl: Callable[..., Ran], what: str) -> None:
-    kind = cli.KINDS[what]
+    kind = KINDS[what]
     out = vlmrl("list", what).out
     for name in plugins.names(kind):
         assert f"\n{name}: " in "\n" + out
@@ -197,6 +242,27 @@ def test_config_show_prints_what_will_run(vlmrl: Callable[..., Ran]) -> None:
     shown = json.loads(vlmrl("config", "show", "quickstart", "run.steps=3").out)
     assert shown["run"]["steps"] == 3
     assert shown["optimizer"]["max_grad_norm"] == 1.0  # a default
+
+
+def test_data_check_of_a_config_takes_keys_and_says_who_asks_for_a_split(
+    vlmrl: Callable[..., Ran],
+) -> None:
+    Path("my.yaml").write_text("extends: quickstart\n")
+    few = ["data.train.0.options.count=3", "evaluation.limit=2"]
+    ran = vlmrl("data", "check", "my.yaml", *few)
+    assert ran.code == 0
+    assert ran.out.splitlines()[::2] == [
+        "shapes train: 3 rows, 3 good, 0 bad",
+        "shapes test: 2 rows, 2 good, 0 bad",
+    ]
+    Path("mine").mkdir()
+    Path("mine/train.jsonl").write_text("{}\n")
+    ran = vlmrl("data", "check", "my.yaml", "data.train=[{card: records, options: {path: mine}}]")
+    assert ran.code == 2 and ran.err.startswith("error: evaluation: ")
+    assert (
+        "Without evaluation.sources the split 'test' of the training sources is evaluated"
+        in ran.err
+    )
 
 
 def test_score_prints_a_line_for_every_row(vlmrl: Callable[..., Ran]) -> None:

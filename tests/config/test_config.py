@@ -375,3 +375,68 @@ def test_every_key_has_a_description() -> None:
         for path, value in keys.items()
     }
     assert [path for path, text in described.items() if not text] == []
+
+
+# ---------------------------------------------------------------------------------- YAML, parts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run: {}\nmodel: {}\nrun: {}\n", "line 3: key 'run' is already set in line 1"),
+        (
+            "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
+            "line 4: key 'steps' is already set in line 2",
+        ),
+        ("optimizer: {lr: 1, lr: 2}", "line 1: key 'lr' is already set in line 1"),
+    ],
+)
+def test_a_key_that_is_set_twice_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    path = write(tmp_path, "my.yaml", text)
+    with pytest.raises(UserError) as caught:
+        config.load(path)
+    assert str(caught.value) == f"{path}, {expected}"
+
+
+def test_a_key_over_a_merged_one_is_not_set_twice() -> None:
+    text = "{a: &a {x: 1, y: 1}, b: &b {<<: *a, y: 2}, c: {<<: *b, y: 3}}"
+    assert tree.override({}, f"k={text}")["k"] == {
+        "a": {"x": 1, "y": 1},
+        "b": {"x": 1, "y": 2},
+        "c": {"x": 1, "y": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("exact", ("exact", {})),
+        ("box_iou()", ("box_iou", {})),
+        ("box_iou(threshold=0.5, binary=true)", ("box_iou", {"threshold": 0.5, "binary": True})),
+        (
+            "my.py:score(names=[a, b], by={x: 1})",
+            ("my.py:score", {"names": ["a", "b"], "by": {"x": 1}}),
+        ),
+        (
+            "x(steps=[[0, 1], [2, 3]], text='a, b)')",
+            ("x", {"steps": [[0, 1], [2, 3]], "text": "a, b)"}),
+        ),
+    ],
+)
+def test_a_part_with_options_in_parentheses(text: str, expected: Any) -> None:
+    assert tree.named(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "(x=1)", "x(y)", "x(y=1", "x(y=1) z"])
+def test_what_is_no_part_with_options_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        tree.named(text)
+
+
+def test_a_misspelt_verifier_comes_before_the_metric_that_it_leaves_unknown() -> None:
+    wrong = tree.override(SMALL, "rewards=[box_iuo]")
+    wrong = tree.override(wrong, "evaluation.metric=box_iou")
+    assert (
+        refusal(wrong)
+        == "my.yaml: rewards: no verifier is named 'box_iuo'; did you mean 'box_iou'?"
+    )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from vlmrl.schema import Box, Frame, Point, Space, Span
 
@@ -228,6 +227,8 @@ def match(quality: Array) -> list[tuple[int, int]]:
 
     Pairs of quality 0 or less are left out.
     """
+    from scipy.optimize import linear_sum_assignment  # takes longer to import than all else here
+
     rows, columns = linear_sum_assignment(quality, maximize=True)
     return [(int(p), int(n)) for p, n in zip(rows, columns, strict=True) if quality[p, n] > 0]
 

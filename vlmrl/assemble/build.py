@@ -9,10 +9,10 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.assemble.prompts import build_eval_batches, build_loader, collect_media_prompts
-from vlmrl.assemble.sources import held_out_sources, open_configured, rewards_by_source
+from vlmrl.assemble.sources import rewards_by_source
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import Source
+from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.models.loading import Loaded, load_model
@@ -36,7 +36,7 @@ def build_trainer(
 ) -> Trainer:
     """Build all parts of a run; what must be closed is pushed on the stack."""
     train_sources = [open_configured(config, source) for source in config.data.train]
-    held_out = held_out_sources(config)
+    held_out = open_held_out(config)
     scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)

@@ -12,8 +12,8 @@ import torch
 
 from vlmrl.assemble.build import build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
-from vlmrl.assemble.sources import open_configured
 from vlmrl.config import Config, EvaluationConfig
+from vlmrl.data.source import open_configured
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw

@@ -6,35 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from vlmrl.config import Config, SourceConfig
-from vlmrl.data.source import Source, open_source, reading_of
+from vlmrl.config import Config
+from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.models.base import Family
-
-
-def open_configured(config: Config, source: SourceConfig) -> Source:
-    """Open a source of a config under its rules for where media may be."""
-    data = config.data
-    return open_source(source, data.media_root, data.allow_urls, reading_of(data))
 
 
 def all_sources(config: Config) -> list[Source]:
     """Open every source of a run: to train, to evaluate, and for the cold start."""
     train = [open_configured(config, source) for source in config.data.train]
     cold = [open_configured(config, source) for source in config.sft.sources] if config.sft else []
-    return [*train, *held_out_sources(config), *cold]
-
-
-def held_out_sources(config: Config) -> list[Source]:
-    """Open the sources of the evaluation; empty if the config has no evaluation."""
-    if config.evaluation is None:
-        return []
-    chosen = config.evaluation.sources or [
-        s.model_copy(update={"split": "test"}) for s in config.data.train
-    ]
-    limit = config.evaluation.limit
-    if limit is not None:
-        chosen = [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
-    return [open_configured(config, s) for s in chosen]
+    return [*train, *open_held_out(config), *cold]
 
 
 def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+from vlmrl.cli.exit_codes import INTERRUPTED
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import INTERRUPTED, config, data, evaluate, parts, train, verifiers
+from vlmrl.cli import config, data, evaluate, parts, train, verifiers
+from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import UserError
 
 
@@ -53,7 +54,9 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Teach vision-language models to perceive, by reinforcement learning with checkable rewards.
@@ -91,9 +94,9 @@ def run(arguments: Sequence[str]) -> None:
         if debug:
             raise
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(MISTAKE) from None
     except Exception as error:
         if debug:
             raise
         print(f"failed: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(FAILED) from None

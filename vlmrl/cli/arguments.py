@@ -21,6 +21,4 @@ Options = Annotated[
 Data = Annotated[
     str, typer.Argument(help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config.")
 ]
-MediaRoot = Annotated[
-    str | None, typer.Option(help="Folder that media paths must stay inside.")
-]
+MediaRoot = Annotated[str | None, typer.Option(help="Folder that media paths must stay inside.")]

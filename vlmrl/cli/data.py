@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vlmrl.cli.arguments import Data, MediaRoot, Options, Overrides
+from vlmrl.cli.exit_codes import FAILED
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,15 +34,16 @@ def check(
     sources = _open_sources(data, overrides, option, media_root)
     make = None
     if model:
-        from vlmrl.assemble.build import prompt_maker, with_audio
+        from vlmrl.assemble.prompts import build_prompt_maker
+        from vlmrl.assemble.sources import with_audio
         from vlmrl.config import ModelConfig
         from vlmrl.models.loading import load_model
         from vlmrl.policy.policy import Policy
 
         settings = ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
-        make, sources = prompt_maker(policy, {}), with_audio(sources, policy.family)
-    raise typer.Exit(1 if check_and_print(sources, out, make) else 0)
+        make, sources = build_prompt_maker(policy, {}), with_audio(sources, policy.family)
+    raise typer.Exit(FAILED if check_and_print(sources, out, make) else 0)
 
 
 def explain(
@@ -77,7 +79,9 @@ def _open_sources(
 
     if data.endswith((".yaml", ".yml")):
         if option or media_root:
-            raise UserError("--option and --media-root are for cards; give a config its keys instead")
+            raise UserError(
+                "--option and --media-root are for cards; give a config its keys instead"
+            )
         return open_config(config.load(data, overrides or ()))
     if overrides:
         raise UserError(f"{overrides[0]!r}: only a config has keys; a card takes -o {overrides[0]}")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+KINDS = {
+    "verifiers": "verifier",
+    "cards": "card",
+    "families": "family",
+    "algorithms": "algorithm",
+    "engines": "engine",
+    "trackers": "tracker",
+}
+"""What one writes after `vlmrl list` -> the kind of part."""
 
-class Listed(str, Enum):
-    """What `vlmrl list` can list."""
-
-    verifiers = "verifiers"
-    cards = "cards"
-    families = "families"
-    algorithms = "algorithms"
-    engines = "engines"
-    configs = "configs"
+Listed = Literal["verifiers", "cards", "families", "algorithms", "engines", "trackers", "configs"]
 
 
 def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> None:
@@ -25,12 +25,9 @@ def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> 
     - `vlmrl list verifiers`
     - `vlmrl list configs`
     """
-    from vlmrl import plugins
     from vlmrl.commands import list_parts
 
-    if what is Listed.configs:
-        lines = list_parts.describe_configs()
+    if what == "configs":
+        print("\n".join(list_parts.describe_configs()))
     else:
-        kinds = {plugins.plural(kind): kind for kind in plugins.KINDS}
-        lines = list_parts.describe(kinds[what.value])
-    print("\n".join(lines))
+        print("\n".join(list_parts.describe(KINDS[what])))

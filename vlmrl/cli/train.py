@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vlmrl.cli import INTERRUPTED
 from vlmrl.cli.arguments import ConfigName, Overrides
+from vlmrl.cli.exit_codes import FAILED, INTERRUPTED
 
 
 def train(config: ConfigName, overrides: Overrides = None) -> None:
@@ -24,10 +24,10 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     from vlmrl.commands.validate import load_valid
 
     settings = load_valid(config, overrides or ())
-    from vlmrl.assemble import build
+    from vlmrl.assemble import lifecycle
     from vlmrl.system import distributed
 
-    summary = build.train(settings)
+    summary = lifecycle.train(settings)
     if distributed.launched_rank() > 0:
         raise typer.Exit(0 if summary["finished"] else INTERRUPTED)
     if not summary["finished"]:
@@ -76,7 +76,7 @@ def doctor(config: ConfigName, overrides: Overrides = None) -> None:
     for finding in examine(config, overrides or ()):
         print(finding, flush=True)
         failed |= finding.verdict == "FAIL"
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(FAILED if failed else 0)
 
 
 def report(run: Annotated[Path, typer.Argument(help="A run folder, finished or not.")]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from vlmrl.cli.arguments import Options, Verifier
+from vlmrl.cli.exit_codes import FAILED
 
 
 def score(
@@ -67,4 +68,4 @@ def verify(
     if out:
         write_json(out, report.as_json())
     Console().print(*tables(report), sep="\n")
-    raise typer.Exit(1 if report.findings else 0)
+    raise typer.Exit(FAILED if report.findings else 0)

@@ -16,7 +16,14 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
-from vlmrl.config import Config, EvaluationConfig, ModelConfig, RewardConfig, SourceConfig
+from vlmrl.config import (
+    Config,
+    EvaluationConfig,
+    ModelConfig,
+    PluginRef,
+    RewardConfig,
+    SourceConfig,
+)
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source, reading_of, target
@@ -43,13 +50,15 @@ def evaluate_model(
     batch_size: int = 32,
     max_tokens: int | None = None,
     rewards: Sequence[RewardConfig] = (),
+    engine: PluginRef = PluginRef(name="hf"),
     options: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint folder, a run folder (its best checkpoint) or a hub name.
 
     `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where the run
-    knows the data; else `rewards` or the card's own verifiers judge. Writes `evaluation.json` and
-    `evaluation.jsonl` (every sample) into `out`, if given; returns the result with its manifest.
+    knows the data; else `rewards` or the card's own verifiers judge. `engine` generates.
+    Writes `evaluation.json` and `evaluation.jsonl` (every sample) into `out`, if given; returns the
+    result with its manifest.
 
     Raises:
         UserError: no such model, card, split or verifier; nothing judges this data.
@@ -66,17 +75,18 @@ def evaluate_model(
     sources = with_audio([open_source(source, reading=reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
-        engine = plugins.build("engine", "hf")
-        stack.callback(engine.close)
-        engine.start(policy)
+        generator = plugins.build("engine", engine.name, engine.options)
+        stack.callback(generator.close)
+        generator.start(policy)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = build_prompt_maker(policy, {source.label: source.instruct})
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
-        found = evaluate(batches, engine, scorer, plan, tokens, policy=policy)
+        found = evaluate(batches, generator, scorer, plan, tokens, policy=policy)
     manifest = {
         "model": model,
         "data": data,
+        "engine": engine.model_dump(mode="json"),
         "source": source.model_dump(mode="json"),
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),

@@ -1,43 +1,125 @@
-"""Whether the parts that a config names exist and accept their options, before torch is loaded."""
+"""Check that what a config names exists and accepts its options, before torch is loaded."""
 
 from __future__ import annotations
 
-from vlmrl import plugins
-from vlmrl.config import Config, PluginRef
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmrl import config, plugins
+from vlmrl.answers import templates
+from vlmrl.commands.part_source import missing_options
+from vlmrl.config import Config, SourceConfig
 from vlmrl.data.source import open_card
 from vlmrl.engines.base import require_concurrent
+from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
+
+PATH_OPTIONS = ("path", "root")
+"""Options of shipped cards that are files or folders, or map splits to them."""
+
+
+def load_valid(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config by path or shipped name and check it whole.
+
+    Raises:
+        UserError: one line per problem of keys, else one line for the first of the other problems.
+    """
+    settings = config.load(name, overrides)
+    validate(settings)
+    check_paths(settings)
+    return settings
 
 
 def validate(config: Config) -> None:
-    """Build the verifiers, cards and trackers of a config; look for its family, engine and algorithm.
+    """Build the verifiers, cards and trackers of a config; look for its templates and other parts.
 
-    Engines and algorithms import torch, so their options are tried only where there are any.
+    Engines and algorithms import torch, so they are built only where they have options.
 
     Raises:
-        UserError: an unknown name or option, or a wrong value; the message suggests the nearest.
+        UserError: an unknown name or option, a missing option, or a wrong value; the message
+            suggests the nearest.
     """
-    sources = list(config.data.train)
-    sources += config.evaluation.sources if config.evaluation else []
-    sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
-    for source in sources:
+    for source in config.named_sources:
         open_card(source.card, source.options)
+        if source.template is not None:
+            _check_template(source)
         for reward in config.rewards_of(source):
             for progress in reward_components.thresholds(reward):
                 reward_components.resolve(reward, progress)
     if config.model.build:
-        plugins.check("family", config.model.build.family)
-    _try("engine", config.engine)
+        _check_part("family", config.model.build.family)
+    _check_part("engine", config.engine.name, config.engine.options)
     if config.rollout.max_staleness:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
-    _try("algorithm", config.algorithm)
+    _check_part("algorithm", config.algorithm.name, config.algorithm.options)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
 
 
-def _try(kind: str, part: PluginRef) -> None:
-    plugins.check(kind, part.name)
-    if part.options:
-        plugins.build(kind, part.name, part.options)
+def check_paths(config: Config) -> None:
+    """Check that the files and folders that a config names exist; nothing is read but their names.
+
+    Raises:
+        UserError: one does not, or `model.path` is a run folder; the message names the key.
+    """
+    if config.model.path is not None:
+        _check_model(config.model.path)
+    if config.resume not in ("never", "auto") and not Path(config.resume).is_dir():
+        raise UserError(
+            f"resume: expected never, auto or a checkpoint folder, got {config.resume!r}"
+        )
+    if config.data.media_root is not None:
+        _require_path("data.media_root", config.data.media_root)
+    for source in config.named_sources:
+        if ":" not in source.card:
+            for key in PATH_OPTIONS:
+                found = source.options.get(key)
+                for path in found.values() if isinstance(found, Mapping) else (found,):
+                    _require_path(f"source {source.label!r}, option {key!r}", path)
+
+
+def _check_part(kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Check a part; a shipped one without options is read, not imported."""
+    if options or ":" in name:
+        plugins.build(kind, name, options)
+    elif missing := missing_options(kind, name):
+        raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
+
+
+def _check_template(source: SourceConfig) -> None:
+    try:
+        templates.template(str(source.template))
+    except UserError as error:
+        raise UserError(f"source {source.label!r}: {error}") from error
+
+
+def _check_model(path: str) -> None:
+    folder = Path(path)
+    if (folder / "checkpoints").is_dir():
+        raise UserError(f"model.path: {path} is a run folder{_best_of(folder)}")
+    owner, _, name = path.partition("/")
+    is_hub_name = owner not in ("", ".", "..", "~") and "/" not in name and not Path(owner).is_dir()
+    if not is_hub_name:
+        _require_path("model.path", path)
+
+
+def _best_of(run: Path) -> str:
+    """Return the end of a message: which checkpoint of a run to use."""
+    steps = [int(f.name[5:]) for f in run.glob("checkpoints/step-*") if f.name[5:].isdecimal()]
+    if not steps:
+        return " without a GRPO checkpoint"
+    summary = run / "summary.json"
+    best = json.loads(summary.read_text())["best_evaluation"] if summary.is_file() else None
+    which, step = "best", best["step"] if best else None
+    if step not in steps:
+        which, step = "last", max(steps)
+    return f": use one of its checkpoints, e.g. {run}/checkpoints/step-{step} (its {which})"
+
+
+def _require_path(where: str, path: Any) -> None:
+    if isinstance(path, str) and not Path(path).exists():
+        raise UserError(f"{where}: there is no file or folder {path!r}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
@@ -26,35 +27,6 @@ SHORT = {
     "validation": "card",
 }
 """Key -> the field that a bare string under this key (or in its list) stands for."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the scalars of YAML 1.2 only: `no` and `1:30` stay text, `1e-4` is a number.
-
-    Source: the core schema, https://yaml.org/spec/1.2.2/#1032-tag-resolution; its octal and
-    hexadecimal integers stay text too, and tags of dates, sets and binary data are refused.
-    """
-
-    yaml_implicit_resolvers = {}
-    yaml_constructors = {
-        tag: construct
-        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or re.search(":(null|bool|int|float|str|seq|map)$", tag)
-    }
-
-
-_DIGITS = r"(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))"
-for _tag, _pattern, _first in [
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"null|Null|NULL|~|", ["n", "N", "~", ""]),
-    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", rf"[-+]?{_DIGITS}(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
-    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
-    ("merge", r"<<", "<"),
-]:
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
-    )
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -122,6 +94,38 @@ def pairs(texts: Sequence[str]) -> dict[str, Any]:
     return functools.reduce(override, texts, dict[str, Any]())
 
 
+def named(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and options of a part written as `NAME` or `NAME(key=value, ...)`.
+
+    Values are YAML; a comma within brackets, braces or quotes belongs to its value.
+
+    Raises:
+        UserError: not of this form.
+    """
+    match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text, re.DOTALL)
+    if match is None:
+        raise UserError(f"{text!r}: expected NAME or NAME(key=value, ...)")
+    options = [option.strip() for option in _split_at_commas(match[2] or "")]
+    return match[1].strip(), pairs([option for option in options if option])
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """Split a text at the commas outside of brackets, braces and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for char in text:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in "[{(") - (char in ")}]")
+        if char == "," and not depth and not quote:
+            pieces.append("")
+        else:
+            pieces[-1] += char
+    return pieces
+
+
 def _with(node: Any, path: list[str], value: Any, where: str, key: str = "") -> Any:
     if not path:
         return value
@@ -175,6 +179,8 @@ def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
 
 def _parse(text: str, where: str) -> Any:
     try:
-        return _Loader(text).get_single_data()
+        return load_yaml(text)
+    except DuplicateKey as error:
+        raise UserError(f"{where}, {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error

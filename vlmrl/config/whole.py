@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from vlmrl import plugins
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
@@ -19,6 +21,7 @@ from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
 from vlmrl.config.sections.tracking import Trackers
+from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
 
@@ -88,29 +91,59 @@ class Config(Section):
     @model_validator(mode="after")
     def _metrics_exist(self) -> Config:
         if self.evaluation:
-            known = self._metrics(self.evaluation.sources)
-            if self.evaluation.samples:
-                known += [f"sampled/{name}" for name in known]
-            _require("evaluation.metric", self.evaluation.metric, known)
+            sources = self.evaluation.sources or self.data.train
+            extra = ("", "sampled/") if self.evaluation.samples else ("",)
+            self._require_metric("evaluation.metric", self.evaluation.metric, sources, extra)
         if self.sft and self.sft.stop_at is not None:
-            _require("sft.stop_metric", self.sft.stop_metric, self._metrics(self.sft.validation))
+            sources = self.sft.validation or self.data.train
+            self._require_metric("sft.stop_metric", self.sft.stop_metric, sources)
         return self
 
-    def _metrics(self, sources: list[SourceConfig]) -> list[str]:
-        """The metrics an evaluation of these sources (none: the training sources) gives."""
-        found: list[str] = []
-        for source in sources or self.data.train:
-            names = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
-            found += [*names, *(f"{source.label}/{name}" for name in names)]
-        return found
+    def _require_metric(
+        self, key: str, metric: str, sources: Sequence[SourceConfig], extra: Sequence[str] = ("",)
+    ) -> None:
+        """Refuse a metric that an evaluation of these sources does not give."""
+        names = []
+        for source in sources:
+            given = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
+            names += [*given, *(f"{source.label}/{name}" for name in given)]
+        known = [f"{prefix}{name}" for prefix in extra for name in names]
+        if metric in known:
+            return
+        for source in sources:  # a misspelt verifier leaves its metric unknown: that comes first
+            for reward in self.rewards_of(source):
+                _require_verifier(reward)
+        raise ValueError(
+            f"{key}: there is no metric {metric!r}{nearest(metric, sorted(set(known)))}"
+        )
 
     @property
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run.dir) if self.run.dir else Path("runs") / self.run.name
 
+    @property
+    def named_sources(self) -> list[SourceConfig]:
+        """Every source that the config names: to train, to evaluate, for the cold start."""
+        evaluated = self.evaluation.sources if self.evaluation else []
+        cold_start = [*self.sft.sources, *self.sft.validation] if self.sft else []
+        return [*self.data.train, *evaluated, *cold_start]
+
+    @property
+    def held_out(self) -> list[SourceConfig]:
+        """The sources of the evaluation, their rows limited as it says; empty if there is none."""
+        if self.evaluation is None:
+            return []
+        limit = self.evaluation.limit
+        chosen = self.evaluation.sources or [
+            source.model_copy(update={"split": "test"}) for source in self.data.train
+        ]
+        if limit is None:
+            return chosen
+        return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
+
     def rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
-        """A source's own verifiers, else those of the training source of its name, else all's."""
+        """Return a source's own verifiers, else those of the training source of its name, else all's."""
         if source.rewards is not None:
             return source.rewards
         for train in self.data.train:
@@ -119,6 +152,9 @@ class Config(Section):
         return self.rewards
 
 
-def _require(key: str, name: str, known: list[str]) -> None:
-    if name not in known:
-        raise ValueError(f"{key}: there is no metric {name!r}{nearest(name, sorted(set(known)))}")
+def _require_verifier(reward: RewardConfig) -> None:
+    if ":" not in reward.verifier:  # a file of the user's would have to be imported
+        try:
+            plugins.check("verifier", reward.verifier)
+        except UserError as error:
+            raise ValueError(f"rewards: {error}") from error

@@ -129,14 +129,39 @@ def open_target(
 
 
 def open_config(settings: Config) -> list[Source]:
-    """Every training source of a config, and its held-out sources (split `test` if it names none)."""
-    data, plan = settings.data, settings.evaluation
-    held_out: list[SourceConfig] = []
-    if plan is not None:
-        held_out = plan.sources or [s.model_copy(update={"split": "test"}) for s in data.train]
-    reading = reading_of(data)
-    sources = [*data.train, *held_out]
-    return [open_source(s, data.media_root, data.allow_urls, reading) for s in sources]
+    """Open every training source of a config, and its held-out sources.
+
+    Raises:
+        UserError: no such card, option, file or split; the message says which part of the config asks.
+    """
+    return [
+        *(open_configured(settings, source) for source in settings.data.train),
+        *open_held_out(settings),
+    ]
+
+
+def open_held_out(settings: Config) -> list[Source]:
+    """Open the sources of a config's evaluation, which may be none.
+
+    Raises:
+        UserError: as for `open_source`; the message says that the evaluation asks.
+    """
+    try:
+        return [open_configured(settings, source) for source in settings.held_out]
+    except UserError as error:
+        assert settings.evaluation is not None
+        if settings.evaluation.sources:
+            raise UserError(f"evaluation.sources: {error}") from error
+        raise UserError(
+            f"evaluation: {error}. Without evaluation.sources the split 'test' of the training "
+            "sources is evaluated: name sources, or set evaluation=null"
+        ) from error
+
+
+def open_configured(settings: Config, source: SourceConfig) -> Source:
+    """Open a source of a config, under its rules of where media may be."""
+    data = settings.data
+    return open_source(source, data.media_root, data.allow_urls, reading_of(data))
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:

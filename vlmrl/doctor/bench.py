@@ -15,12 +15,11 @@ from vlmrl.assemble.build import load_policy_model
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import (
     instruct_by_source,
-    open_configured,
     rewards_by_source,
     with_audio,
 )
 from vlmrl.config import Config
-from vlmrl.data.source import Source
+from vlmrl.data.source import Source, open_configured
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode

@@ -1,0 +1,114 @@
+"""`vlmrl config validate` means it: what it passes can be built, and names things that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vlmrl import config, plugins
+from vlmrl.commands.part_source import missing_options, read_part
+from vlmrl.commands.validate import check_paths, load_valid, validate
+from vlmrl.errors import UserError
+
+PARTS = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_valid("quickstart", overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_a_parts_file_says_what_the_part_has(kind: str, name: str) -> None:
+    options = plugins.options_of(plugins.load(kind, name))
+    read = read_part(kind, name).options
+    assert list(read) == list(options)
+    assert missing_options(kind, name) == [key for key, one in options.items() if one.required]
+
+
+def test_an_unknown_template_is_refused() -> None:
+    expected = "source 'shapes': no template is named 'think_anser'; did you mean 'think_answer'?"
+    assert refusal("data.train.shapes.template=think_anser") == expected
+
+
+PART = """
+from dataclasses import dataclass
+@dataclass
+class Needy:
+    address: str
+    size: int = 1
+"""
+
+
+@pytest.mark.parametrize("kind", ["engine", "algorithm"])
+def test_a_missing_option_of_a_part_of_your_own_is_refused(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "needy.py").write_text(PART)
+    name = f"{tmp_path}/needy.py:Needy"
+    assert refusal(f"{kind}={name}") == f"{kind} {name!r}: option 'address' is required"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("data.train=[{card: records}]", "card 'records': option 'path' is required"),
+        ("tracking={mlflow: {projct: x}}", "tracker 'mlflow' has no option 'projct'"),
+        ("algorithm.options.clip_high=-1", "algorithm 'grpo': "),
+        (
+            "engine={name: hf, options: {max_rows: 4}}",
+            "engine 'hf': option 'max_rows' is called 'max_num_seqs' now",
+        ),
+    ],
+)
+def test_a_wrong_or_missing_option_is_refused(override: str, expected: str) -> None:
+    assert refusal(override).startswith(expected)
+
+
+def test_a_shipped_part_whose_option_is_missing_is_refused_unimported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    room = tmp_path / "vlmrl_more"
+    room.mkdir()
+    (room / "needy.py").write_text(PART + "raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(plugins.KINDS, "engine", "vlmrl_more")
+    with pytest.raises(UserError, match="engine 'needy': option 'address' is required"):
+        validate(config.load("quickstart", ["engine=needy"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("data.media_root=nowhere", "data.media_root: there is no file or folder 'nowhere'"),
+        ("resume=nowhere", "resume: expected never, auto or a checkpoint folder, got 'nowhere'"),
+        (
+            "model={path: ./nowhere, build: null}",
+            "model.path: there is no file or folder './nowhere'",
+        ),
+        ("model={path: a/b/c, build: null}", "model.path: there is no file or folder 'a/b/c'"),
+        (
+            "data.train=[{card: records, options: {path: data.jsonl}}]",
+            "source 'records', option 'path': there is no file or folder 'data.jsonl'",
+        ),
+    ],
+)
+def test_a_path_that_does_not_exist_is_refused(override: str, expected: str) -> None:
+    assert refusal(override).startswith(expected)
+
+
+def test_a_hub_name_is_no_path() -> None:
+    check_paths(config.load("quickstart", ["model={path: owner/name, build: null}"]))
+
+
+def test_a_run_folder_as_model_is_told_its_checkpoint(tmp_path: Path) -> None:
+    model = f"model={{path: {tmp_path}, build: null}}"
+    (tmp_path / "checkpoints").mkdir()
+    assert refusal(model) == f"model.path: {tmp_path} is a run folder without a GRPO checkpoint"
+    for step in (50, 100, 150):
+        (tmp_path / f"checkpoints/step-{step}").mkdir()
+    message = f"model.path: {tmp_path} is a run folder: use one of its checkpoints, e.g. {tmp_path}"
+    assert refusal(model) == f"{message}/checkpoints/step-150 (its last)"
+    (tmp_path / "summary.json").write_text(json.dumps({"best_evaluation": {"step": 100}}))
+    assert refusal(model) == f"{message}/checkpoints/step-100 (its best)"
