@@ -15,7 +15,7 @@ Content = Literal["any", "boxes", "points", "spans", "number", "json"]
 
 @dataclass(frozen=True)
 class Format(Verifier):
-    """1 if the whole completion matches its template (`answers.TEMPLATES`), else 0.
+    """1 if the whole completion matches its template (`templates.TEMPLATES`), else 0.
 
     `partial`: the share of the template's marks (opening and closing) that stand exactly once; a
     tag that must not be empty counts only with content. `own_lines`: each mark ends or begins a

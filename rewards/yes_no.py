@@ -17,7 +17,7 @@ class YesNo(AnswerVerifier):
     Used by: VLM-R1 (yes_no), HumanOmniV2 (judge).
 
     Refuses: an answer with both words, with the word denied (`not yes`, `yes is wrong`), words that
-    merely contain them (`nothing`, `eyes`).
+    merely contain them ("nothing", "eyes").
 
     Source: VLM-R1, arXiv 2504.07615, which looks for substrings.
 

@@ -28,9 +28,18 @@ ROOT = Path(__file__).parent.parent
 CONTENT = ("rewards", "datasets", "configs")
 HEAVY = {"torch", "transformers", "trl", "peft", "vllm"}
 
-MAX_FILE_LINES = 402
-LONGER = {"vlmrl.schema": 480}
-"""The one list of values, half of it docstrings, reads better whole."""
+MAX_FILE_LINES = 350
+LONGER = {
+    "vlmrl.schema": 480,  # the one list of values, half of it docstrings, reads better whole
+    "vlmrl.answers.templates": 400,
+    "vlmrl.audit.attack_bench": 400,
+    "vlmrl.cli": 400,
+    "vlmrl.engines.vllm_server": 402,
+    "vlmrl.forward.shared_attention": 402,
+    "vlmrl.media.video": 402,
+    "vlmrl.policy.policy": 402,
+}
+"""Files that are to be split, and how long they may be until then. None is added."""
 MAX_FUNCTION_LINES = 60
 MAX_STEP_LINES = 25
 

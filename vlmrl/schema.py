@@ -158,7 +158,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A demonstration for the cold start; `answers.demonstration` writes it in the model's space.
+    """A demonstration for the cold start; `templates.demonstration` writes it in the model's space.
 
     Exactly one of `text`, `boxes`, `points`, `spans`, `track` is the answer; geometry as everywhere
     (unit square, seconds). It may be deliberately worse than the truth.
@@ -191,7 +191,7 @@ class Sample:
     parts: tuple[str | Media, ...]
     truth: Truth
     template: str = "think_answer"
-    """Name of the answer template (`answers.TEMPLATES`)."""
+    """Name of the answer template (`templates.TEMPLATES`)."""
     demo: Demo | None = None
     """What a cold start imitates."""
     weight: float = 1.0
@@ -264,7 +264,7 @@ class PromptBatch:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A completion's text split by its template (`answers.split`).
+    """A completion's text split by its template (`templates.split`).
 
     `answer` is None when there is no well-formed answer; `thought` is None when there is no thought
     tag, "" when it is empty. `mode` is "think", "direct" (empty or absent thought) or "none".

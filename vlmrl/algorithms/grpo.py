@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics, one_sided_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Grpo(Recipe):
     def __post_init__(self) -> None:
         # Zero-argument super() does not work in a slotted dataclass.
         Recipe.__post_init__(self)
-        check_clip(self.clip_low, self.clip_high)
+        check_clip_range(self.clip_low, self.clip_high)
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"dual_clip must exceed 1 + clip_high, found {self.dual_clip}")
 

@@ -124,7 +124,7 @@ class Recipe:
         return LossOutput(loss, sums)
 
 
-def check_clip(clip_low: float, clip_high: float) -> None:
+def check_clip_range(clip_low: float, clip_high: float) -> None:
     """Refuse clip bounds that leave no room or make no sense.
 
     Raises:

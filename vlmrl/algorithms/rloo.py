@@ -16,7 +16,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.divergences import Estimator
-from vlmrl.algorithms.recipes import Recipe, check_clip, clip_metrics, weight_metrics
+from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics, weight_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Rloo(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        check_clip(self.clip_low, self.clip_high)
+        check_clip_range(self.clip_low, self.clip_high)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """The completion's clipped ratio times its advantage, on each of its tokens, [B, T].

@@ -52,7 +52,7 @@ class Verifier:
 class AnswerVerifier(Verifier):
     """Base of verifiers that judge the answer span: a subclass defines `grade`.
 
-    No answer scores 0, and so does one of over `literal.MAX_CHARS` characters. Where the truth is
+    No answer scores 0, and so does one of over `literals.MAX_CHARS` characters. Where the truth is
     declared "none", an explicit nothing (`[]`, `none`) scores 1 and everything else 0; `grade` is
     not asked.
     """

@@ -1,6 +1,6 @@
 """How weights get from the trainer to a server: by a file in shared memory, by gloo, nccl or ipc.
 
-Each is a vLLM weight transfer back-end; its other half is in `_worker.py` (file, gloo) or in vLLM
+Each is a vLLM weight transfer back-end; its other half is in `worker.py` (file, gloo) or in vLLM
 (nccl and ipc, for trainers with CUDA).
 """
 
