@@ -134,7 +134,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
     ]
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [open_configured(config, s) for s in limited] if settings.stop_at is not None else []
-    plan = EvaluationConfig(bootstrap_resamples=100)
+    plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)
     quarantine = trainer.loader.quarantine
     batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 

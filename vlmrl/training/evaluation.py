@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,10 @@ SEEDS_APART = 2**32
 
 Row = tuple[str, dict[str, float]]
 """A prompt's cluster (what it shares with prompts that are not independent of it), its numbers."""
+
+
+class NothingScored(UserError):
+    """An evaluation without any value of its metric; every rank raises it together."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def evaluate(
 
     Raises:
         UserError: `config.force_thinking`, and no prompt can be forced.
+        NothingScored: no completion has a reward, or a value of `config.metric`.
     """
     scored: list[tuple[str, Rollouts, Rewards]] = []
     answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
@@ -105,6 +110,9 @@ def evaluate(
     if config.force_thinking and not answered["forced_think"]:
         raise UserError("evaluation.force_thinking: no source's template begins with a thought")
     values = _columns(answered)
+    for name in ("reward", config.metric):
+        if name not in values:
+            raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
     result = {
         "step": step,
         "metrics": {key: _mean(pairs) for key, pairs in values.items()},
@@ -189,6 +197,28 @@ def _columns(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str,
             if name in direct and not name.startswith("mode/"):
                 values[f"forced/gain/{name}"].append((cluster, think[name] - direct[name]))
     return values
+
+
+def _explain(scored: Sequence[tuple[str, Rollouts, Rewards]]) -> str:
+    """Name the commonest reason why completions have no score; empty if none is known."""
+    reasons: Counter[str] = Counter()
+    total = 0
+    for _, rollouts, rewards in scored:
+        for p, group in enumerate(rollouts.completions):
+            for g, completion in enumerate(group):
+                total += 1
+                verdicts = rewards.verdicts[p][g].items()
+                faults = [f"verifier {k!r} failed: {v.fault}" for k, v in verdicts if v.fault]
+                masked = not rewards.valid[p, g]
+                if masked and not faults:
+                    faults = [f"masked, finish reason {completion.finish_reason!r}"]
+                reasons.update(faults[:1])
+    shares = distributed.gather((reasons, total))
+    reasons, total = sum((r for r, _ in shares), Counter()), sum(count for _, count in shares)
+    if not reasons:
+        return ""
+    reason, times = reasons.most_common(1)[0]
+    return f"; {times} of {total} completions: {reason}"
 
 
 def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:

@@ -44,15 +44,20 @@ class Stage:
     def done(self, config: SftConfig) -> bool:
         """True when nothing is left to do."""
         if self.stopped_at is not None:
-            return self.step >= self.stopped_at + config.decay_steps
+            return self.step >= self.stopped_at + self._decay_steps(config)
         return self.step >= config.max_steps
 
     def lr(self, config: SftConfig) -> float:
-        """Warm-up, constant, and after the stop a linear decay to a tenth."""
+        """Return the learning rate of the next step: warm-up, constant, linear decay to a tenth."""
         if self.stopped_at is not None:
-            share = (self.step - self.stopped_at + 1) / max(1, config.decay_steps)
+            share = (self.step - self.stopped_at + 1) / max(1, self._decay_steps(config))
             return config.lr * (1 - 0.9 * min(1.0, share))
         return config.lr * min(1.0, (self.step + 1) / max(1, config.warmup_steps))
+
+    def _decay_steps(self, config: SftConfig) -> int:
+        """Return the steps of the decay: fewer than configured where `max_steps` ends them."""
+        assert self.stopped_at is not None
+        return min(config.decay_steps, config.max_steps - self.stopped_at)
 
 
 def step(

@@ -27,7 +27,7 @@ from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training import metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
-from vlmrl.training.evaluation import Evaluation, evaluate
+from vlmrl.training.evaluation import Evaluation, NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.step_extension import Draw, StepExtension
 
@@ -83,14 +83,24 @@ class Trainer:
         return self._report({**checks, **sampling, **update}, rollouts, rewards, advantages)
 
     def run(self, interrupt: Interrupt) -> bool:
-        """Train to the configured number of steps, with evaluations and checkpoints; False if interrupted."""
+        """Train to the configured number of steps, with evaluations and checkpoints.
+
+        False if interrupted.
+
+        Raises:
+            NothingScored: an evaluation has no value of its metric; the checkpoint is written before.
+        """
         if self.done == 0:
             self._evaluate()
         while self.done < self.config.run.steps:
             report = self.step()
             self._write_report(report)
             last = self.done == self.config.run.steps
-            improved = (last or self._is_due(self._evaluation_every())) and self._evaluate()
+            try:
+                improved = (last or self._is_due(self._evaluation_every())) and self._evaluate()
+            except NothingScored:
+                self.save()  # the step itself is done
+                raise
             asked = distributed.any_rank(interrupt.asked)
             if last or improved or asked or self._is_due(self.config.run.save_every):
                 self.save()

@@ -1,0 +1,55 @@
+"""An evaluation in which nothing could be scored ends the run with its cause, and loses no step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.rollouts_ahead import ahead_config, begin_training
+from vlmrl.policy import checkpoint
+from vlmrl.schema import Rewards, Rollouts, Verdict
+from vlmrl.system.interrupt import Interrupt
+from vlmrl.training.evaluation import NothingScored
+
+EVALUATED = ["evaluation={every: 2, limit: 3, metric: reward}", "run.save_every=100"]
+
+
+def fail_from_step(trainer: Any, step: int, verdict: Verdict | None) -> None:
+    """Mask every completion of the evaluations from `step` on; with a verdict, as its fault."""
+    score = trainer.scorer.score
+
+    def scored(rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
+        rewards = score(rollouts, progress, whole)
+        if whole or trainer.done < step:
+            return rewards
+        verdicts = rewards.verdicts
+        if verdict is not None:
+            verdicts = tuple(tuple({"varied": verdict} for _ in group) for group in verdicts)
+        return replace(rewards, valid=torch.zeros_like(rewards.valid), verdicts=verdicts)
+
+    trainer.scorer.score = scored
+
+
+def test_the_fault_is_named_and_the_step_is_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with begin_training(ahead_config(folder, *EVALUATED)) as trainer:
+        fail_from_step(trainer, 2, Verdict.failed("TypeError: no number"))
+        with pytest.raises(NothingScored) as found:
+            trainer.run(Interrupt())
+    assert str(found.value) == (
+        "evaluation: no completion has a 'reward'; 3 of 3 completions: verifier 'varied' failed: "
+        "TypeError: no number"
+    )
+    saved = checkpoint.latest(folder)
+    assert saved is not None and checkpoint.read_progress(saved).step == 2
+
+
+def test_completions_that_are_masked_without_a_fault_are_named_by_their_end(tmp_path: Path) -> None:
+    with begin_training(ahead_config(tmp_path / "run", *EVALUATED)) as trainer:
+        fail_from_step(trainer, 0, None)
+        with pytest.raises(NothingScored, match="3 of 3 completions: masked, finish reason '"):
+            trainer.run(Interrupt())
