@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,13 @@ PREFIX = {
     "forced_think": "forced/think/",
     "forced_direct": "forced/direct/",
 }
-"""How a completion was drawn -> what its metrics are called by."""
+"""How a completion was drawn -> the prefix of its metrics."""
 
-SEEDS_APART = 2**32
-"""Between the seeds of two ranks."""
+SEED_STRIDE = 2**32
+"""Distance between the seeds of two ranks."""
 
 Row = tuple[str, dict[str, float]]
-"""A prompt's cluster (what it shares with prompts that are not independent of it), its numbers."""
+"""A prompt's numbers, after its cluster: the media file that it shares with dependent prompts, or its id."""
 
 
 class NothingScored(UserError):
@@ -44,16 +44,16 @@ class NothingScored(UserError):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`result` is what evals/step-N.json holds; `scored` are this rank's batches behind it.
+    """An evaluation: `result` is the content of evals/step-N.json, `scored` this rank's batches.
 
-    Each batch comes with how it was drawn: a key of `PREFIX`.
+    Each batch comes with how it was drawn, a key of `PREFIX`.
     """
 
     result: dict[str, Any]
     scored: list[tuple[str, Rollouts, Rewards]]
 
     def rows(self, media_folder: Path) -> Iterator[dict[str, Any]]:
-        """One row per prompt and way of drawing, as evals/step-N.jsonl holds them."""
+        """Yield the rows of evals/step-N.jsonl: one per prompt and way of drawing."""
         for drawn, rollouts, rewards in self.scored:
             for row in rows(media_folder, rollouts, rewards):
                 yield {"drawn": drawn, **row}
@@ -73,12 +73,13 @@ def evaluate(
 ) -> Evaluation:
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
-    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (an answer was found at
-    all), `length` (tokens), the same behind `<source>/`, and those of `metrics.by_mode`; of the
-    sampled completions behind `sampled/`. Each has a 95 % bootstrap interval, resampled by image
-    where several prompts share one (they are not independent). `pass_at_k` is the chance that at
-    least one of k samples reaches `config.pass_threshold` in `config.metric`. With several ranks the
-    batches are this rank's rows, dealt in turns, and every rank gets the result of all.
+    The metrics are means over prompts: `reward`, `<verifier>`, `answered` (share with an answer),
+    `length` (tokens), the same with the prefix `<source>/`, and those of `metrics.by_mode`; those
+    of the sampled completions have the prefix `sampled/`. Each has a 95 % bootstrap interval,
+    resampled by media file where several prompts share one, because they are not independent.
+    `pass_at_k` is the chance that at least one of k samples reaches `config.pass_threshold` in
+    `config.metric`. With several ranks the batches are this rank's rows, dealt in turns, and every
+    rank gets the result of all.
 
     With `config.force_thinking`, which needs the `policy`, every prompt whose template begins with a
     thought is also answered greedily when forced to think and when forced not to:
@@ -92,39 +93,42 @@ def evaluate(
     scored: list[tuple[str, Rollouts, Rewards]] = []
     answered: dict[str, list[Row]] = {drawn: [] for drawn in PREFIX}
     passes: list[tuple[int, int]] = []
+    own_seed = seed + SEED_STRIDE * distributed.rank()
     for number, batch in enumerate(batches):
-        apart = SEEDS_APART * distributed.rank()
-        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed + apart + 2 * number + 1)
+        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=own_seed + 2 * number + 1)
         draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
         draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
-        draws += _forced(engine, policy, batch, max_tokens) if config.force_thinking else []
+        draws += (
+            _generate_forced(engine, policy, batch, max_tokens) if config.force_thinking else []
+        )
         for drawn, rollouts in draws:
             rewards = scorer.score(rollouts, progress, whole=False)
             scored.append((drawn, rollouts, rewards))
-            answered[drawn] += _rows(rollouts, rewards)
-            passes += _passes(rewards, config) if drawn == "sampled" else []
+            answered[drawn] += _average_by_prompt(rollouts, rewards)
+            passes += _count_passes(rewards, config) if drawn == "sampled" else []
     answered = {drawn: distributed.from_turns(rows) for drawn, rows in answered.items()}
     passes = distributed.from_turns(passes)
     if not answered["greedy"]:
-        raise ValueError("nothing to evaluate: no batch came")
+        raise ValueError("expected at least one batch to evaluate, got none")
     if config.force_thinking and not answered["forced_think"]:
         raise UserError("evaluation.force_thinking: no source's template begins with a thought")
-    values = _columns(answered)
-    for name in ("reward", config.metric):
-        if name not in values:
-            raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
+    values = _collect_by_metric(answered)
+    _require_scores(values, config.metric, scored)
     result = {
         "step": step,
         "metrics": {key: _mean(pairs) for key, pairs in values.items()},
         "intervals": {k: interval(v, config.bootstrap_resamples) for k, v in values.items()},
         "num_samples": len(values["reward"]),
-        "pass_at_k": _pass_at_k(passes, config.samples) if passes else None,
+        "pass_at_k": _average_pass_at_k(passes, config.samples) if passes else None,
     }
     return Evaluation(result, scored)
 
 
 def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of (cluster, value) pairs, clusters resampled whole."""
+    """Return the 95 % percentile bootstrap interval of the mean of (cluster, value) pairs.
+
+    Clusters are resampled whole, `resamples` times.
+    """
     clusters: dict[str, list[float]] = defaultdict(list)
     for cluster, value in values:
         clusters[cluster].append(value)
@@ -137,7 +141,7 @@ def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Unbiased chance that one of k draws out of n, `correct` of them right, is right.
+    """Return the unbiased estimate of the chance that one of k draws is right, from n with `correct` right.
 
     Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
     """
@@ -146,24 +150,24 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def _forced(
+def _generate_forced(
     engine: Engine, policy: Policy | None, batch: PromptBatch, max_tokens: int
 ) -> list[tuple[str, Rollouts]]:
-    """Both forced answers to the prompts of a batch that can be forced."""
+    """Generate both forced answers to the prompts of a batch that can be forced."""
     assert policy is not None, "config.force_thinking needs the policy"
-    able = tuple(prompt for prompt in batch.prompts if forced_thinking.can_be_forced(prompt))
+    forcible = tuple(prompt for prompt in batch.prompts if forced_thinking.can_be_forced(prompt))
     return [
         (
             f"forced_{mode}",
-            forced_thinking.generate(engine, policy, PromptBatch(able), mode, max_tokens),
+            forced_thinking.generate(engine, policy, PromptBatch(forcible), mode, max_tokens),
         )
         for mode in forced_thinking.MODES
-        if able
+        if forcible
     ]
 
 
-def _rows(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
-    """Per prompt, the mean over its completions of every number that was given."""
+def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
+    """Return for each prompt the mean of every number over the completions that have it."""
     found = []
     for p, prompt in enumerate(rollouts.batch.prompts):
         sample = prompt.sample
@@ -181,8 +185,8 @@ def _rows(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
     return found
 
 
-def _columns(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str, float]]]:
-    """(cluster, value) pairs by metric, over all ways of drawing."""
+def _collect_by_metric(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str, float]]]:
+    """Return (cluster, value) pairs by metric, over all ways of drawing."""
     values: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for drawn, rows_of_prompts in answered.items():
         for cluster, numbers in rows_of_prompts:
@@ -197,6 +201,14 @@ def _columns(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str,
             if name in direct and not name.startswith("mode/"):
                 values[f"forced/gain/{name}"].append((cluster, think[name] - direct[name]))
     return values
+
+
+def _require_scores(
+    values: Collection[str], metric: str, scored: Sequence[tuple[str, Rollouts, Rewards]]
+) -> None:
+    for name in ("reward", metric):
+        if name not in values:
+            raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
 
 
 def _explain(scored: Sequence[tuple[str, Rollouts, Rewards]]) -> str:
@@ -221,8 +233,8 @@ def _explain(scored: Sequence[tuple[str, Rollouts, Rewards]]) -> str:
     return f"; {times} of {total} completions: {reason}"
 
 
-def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:
-    """(samples scored, samples that pass) per prompt."""
+def _count_passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:
+    """Return (samples scored, samples that pass) for each prompt."""
     name = config.metric.rpartition("/")[2]
     counts = []
     for p, group in enumerate(rewards.verdicts):
@@ -237,7 +249,7 @@ def _passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]
     return counts
 
 
-def _pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
+def _average_pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= samples]
     return {str(k): float(np.mean([pass_at_k(n, c, k) for n, c in passes if n >= k])) for k in ks}
 
