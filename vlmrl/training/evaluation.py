@@ -95,12 +95,7 @@ def evaluate(
     passes: list[tuple[int, int]] = []
     own_seed = seed + SEED_STRIDE * distributed.rank()
     for number, batch in enumerate(batches):
-        draw = Sampling(n=config.samples, max_tokens=max_tokens, seed=own_seed + 2 * number + 1)
-        draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
-        draws += [("sampled", engine.generate(batch, draw))] if config.samples else []
-        draws += (
-            _generate_forced(engine, policy, batch, max_tokens) if config.force_thinking else []
-        )
+        draws = _generate(engine, policy, batch, config, max_tokens, own_seed + 2 * number + 1)
         for drawn, rollouts in draws:
             rewards = scorer.score(rollouts, progress, whole=False)
             scored.append((drawn, rollouts, rewards))
@@ -148,6 +143,22 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     if n - correct < k:
         return 1.0
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def _generate(
+    engine: Engine,
+    policy: Policy | None,
+    batch: PromptBatch,
+    config: EvaluationConfig,
+    max_tokens: int,
+    seed: int,
+) -> list[tuple[str, Rollouts]]:
+    """Generate greedy, sampled and forced completions, as configured, each with its key of `PREFIX`."""
+    sampling = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed)
+    draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
+    draws += [("sampled", engine.generate(batch, sampling))] if config.samples else []
+    draws += _generate_forced(engine, policy, batch, max_tokens) if config.force_thinking else []
+    return draws
 
 
 def _generate_forced(
