@@ -1,14 +1,14 @@
-"""Media decoding beside what people use today, on the same files: speed, sameness, memory.
+"""Media decoding compared with what people use today, on the same files: speed, equality, memory.
 
     python performance/media.py videos --data ../shared/data
-    python performance/media.py recordings --data ../shared/data
+    python performance/media.py audio --data ../shared/data
     python performance/media.py memory --data ../shared/data --loads 10000
 
-Videos: `load_video` beside `qwen_vl_utils` (decord back-end) with the same budget, decoded only and made
-smaller as well; frames are compared bit for bit. Recordings: `load_audio` beside `librosa.load` at
-16 kHz, mono. Ways take turns; figures are CPU seconds of the process on one thread, medians over
-rounds, and the ratio of each round. Memory: videos, recordings and images in turn through `decode`,
-which sends the first two to a process apart.
+Videos: `load_video` against `qwen_vl_utils` (decord back-end) with the same budget, only decoded and
+also reduced; frames are compared bit for bit. Audio: `load_audio` against `librosa.load` at 16 kHz,
+mono. Both ways take turns; figures are CPU seconds of the process on one thread, medians over rounds,
+and the ratio of each round. Memory: videos, audio and images in turn through `decode`, which sends
+the first two to a separate process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WHOLE = VideoConfig(max_pixels=10**9, total_pixels=10**12)
 """The same frames, none made smaller."""
 AUDIO = AudioConfig(sampling_rate=16000, max_duration_s=600)
 SOUNDS = ("stereo_44100.wav", "flac24.flac", "tone.mp3", "mp3_with_cover.mp3", "u8.wav", "tone.ogg")
-"""Good recordings among the hard files."""
+"""Good audio among the hard files."""
 LONG_SECONDS = 60
 
 
@@ -135,11 +135,11 @@ def videos(data: Path, rounds: int) -> str:
     decoded = compared(lambda p: our_frames(p, WHOLE), their_decoded, paths, rounds)
     resized = compared(lambda p: our_frames(p, VIDEO), their_frames, paths, rounds)
     head = (
-        "| | frames | vlmrl, frames / CPU s | qwen-vl-utils | ratio (rounds) | identical clips | "
+        "| | frames | vlmrl, frames / CPU s | qwen-vl-utils | ratio (rounds) | identical videos | "
         "largest difference |"
     )
     lines = [
-        f"{len(paths)} clips, {rounds} rounds.",
+        f"{len(paths)} videos, {rounds} rounds.",
         "",
         head,
         "|---|---|---|---|---|---|---|",
@@ -166,7 +166,7 @@ def long_audios(folder: Path) -> list[Path]:
 
 
 def audios(data: Path, rounds: int) -> str:
-    """The table of recordings."""
+    """Return the table of audio."""
     digits = sorted((data / "fsdd" / "audio").iterdir())
     lines = [
         f"{rounds} rounds.",
@@ -212,7 +212,7 @@ def memory(data: Path, loads: int) -> str:
 def main() -> None:
     """Run what was asked for, print it, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("clips", "recordings", "memory"))
+    parser.add_argument("what", choices=("videos", "audio", "memory"))
     parser.add_argument(
         "--data", type=Path, required=True, help="the folder with video, fsdd, hard"
     )
@@ -226,7 +226,7 @@ def main() -> None:
     if options.what == "memory":
         text = memory(data, options.loads)
     else:
-        text = (videos if options.what == "clips" else audios)(data, options.rounds)
+        text = (videos if options.what == "videos" else audios)(data, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")

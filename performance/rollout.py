@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pixels", type=int, default=168, help="width and height of the pictures")
+    parser.add_argument("--pixels", type=int, default=168, help="width and height of the images")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--engines", nargs="+", default=["vllm", "file", "gloo"])
     parser.add_argument("--out", type=Path)

@@ -1,4 +1,4 @@
-"""One GRPO step: vlmrl beside TRL's GRPOTrainer, by phase.
+"""One GRPO step of vlmrl compared with TRL's GRPOTrainer, by phase.
 
     python performance/step.py [--prompt-tokens 256 1024] [--completion 64] [--group 8]
                               [--prompts 1] [--repeats 3] [--out performance/results/step.md]
@@ -118,22 +118,22 @@ def medians(way: str, case: Case, steps: list[Step]) -> Step:
 def row(case: Case, way: str, own: Step, trl: Step) -> str:
     """A line; behind a figure how many times TRL's is as large."""
 
-    def beside(key: str, digits: int) -> str:
+    def compare(key: str, digits: int) -> str:
         return f"{own[key]:.{digits}f}" + f" ({trl[key] / own[key]:.2f}x)" * (way != "trl")
 
     shape = f"{case.prompt} | {case.completion} | {case.prompts} x {case.group} | {way}"
-    cells = {phase: beside(phase, 2) for phase in PHASES}
+    cells = {phase: compare(phase, 2) for phase in PHASES}
     if way != "trl":
         cells["other"] = f"{own['other']:.3f}, {own['other'] / own['step']:.1%}"
     seconds = " | ".join(cells.values())
-    return f"| {shape} | {seconds} | {own['spread']:.0%} | {beside('peak', 0)} |"
+    return f"| {shape} | {seconds} | {own['spread']:.0%} | {compare('peak', 0)} |"
 
 
 def heading() -> str:
     versions = [f"{p} {importlib.metadata.version(p)}" for p in ("torch", "transformers", "trl")]
     machine = f"{os.cpu_count()}-core CPU machine, load {os.getloadavg()[2]:.1f}"
     about = f"{datetime.date.today()}, {machine}; {', '.join(versions)}"
-    return f"# One GRPO step beside TRL\n\n{about}"
+    return f"# One GRPO step compared with TRL\n\n{about}"
 
 
 if __name__ == "__main__":

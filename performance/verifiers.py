@@ -46,7 +46,7 @@ def main() -> None:
         f"2-core CPU machine, Python {platform.python_version()}, one core unless said otherwise."
     )
     print("Written by `performance/verifiers.py`.\n")
-    for section in (headline, beside_coco, beside_trl):
+    for section in (headline, compare_with_coco, compare_with_trl):
         print("\n".join(section(args.calls)), flush=True)
     print("\n".join(every_verifier(args.calls)), flush=True)
     print("\n".join(pool_throughput()), flush=True)
@@ -71,8 +71,8 @@ def headline(calls: int) -> Iterator[str]:
     yield f"{rate(run, calls):,.0f} completions a second (goal: 50,000).\n"
 
 
-def beside_coco(calls: int) -> Iterator[str]:
-    """`detection` with 10 predictions and 10 truths beside COCOeval on the same boxes."""
+def compare_with_coco(calls: int) -> Iterator[str]:
+    """Yield `detection` with 10 predictions and 10 truths against COCOeval on the same boxes."""
     random = np.random.default_rng(0)
     verifier = plugins.build("verifier", "detection", {"weights": {"map": 1.0}})
     cases = [_detection_case(random) for _ in range(50)]
@@ -89,7 +89,7 @@ def beside_coco(calls: int) -> Iterator[str]:
             verifier(templates.completion(text, "answer_only", FRAME), sample)
 
     yield "## `detection`, 10 predictions x 10 truths, mAP\n"
-    yield "| | samples a second | beside COCOeval |\n|---|---|---|"
+    yield "| | samples a second | compared with COCOeval |\n|---|---|---|"
     yield f"| pycocotools COCOeval, one image | {coco:,.0f} | 1 |"
     whole = rate(end_to_end, len(cases))
     yield f"| ours, parsing included | {whole:,.0f} | {whole / coco:.0f}x |"
@@ -152,8 +152,8 @@ def _xywh(box: Box) -> list[float]:
     return [x1, y1, x2 - x1, y2 - y1]
 
 
-def beside_trl(calls: int) -> Iterator[str]:
-    """Our `format` and `math` beside TRL's functions for the same purpose."""
+def compare_with_trl(calls: int) -> Iterator[str]:
+    """Yield our `format` and `math` against TRL's functions for the same purpose."""
     try:
         from trl.rewards.accuracy_rewards import accuracy_reward
         from trl.rewards.format_rewards import think_format_reward
@@ -178,7 +178,7 @@ def beside_trl(calls: int) -> Iterator[str]:
         ("math", "accuracy_reward", rate(ours(math_, few), few),
          rate(lambda: accuracy_reward(messages[:few], ["7"] * few), few)),
     ]  # fmt: skip
-    yield "## Beside TRL's rewards, from text to score\n"
+    yield "## Compared with TRL's rewards, from text to score\n"
     yield "| ours | completions a second | TRL's | completions a second |\n|---|---|---|---|"
     yield from (f"| `{a}` | {x:,.0f} | `{b}` | {y:,.0f} |" for a, b, x, y in rows)
     yield ""

@@ -1,4 +1,4 @@
-"""The benchmarks run, on sizes that say nothing about speed."""
+"""The speed measurements run, on sizes that say nothing about speed."""
 
 from __future__ import annotations
 
