@@ -102,6 +102,10 @@ class Math(AnswerVerifier):
     percent: bool = False
     """Whether a percent sign divides by 100; otherwise it is passed over, as in `number`."""
 
+    def warm_up(self) -> None:
+        """Import math-verify and build its parser."""
+        self._parse(Expression("1"))
+
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Parse the answer and compare it with every accepted form."""
         if len(answer) > MAX_CHARS:

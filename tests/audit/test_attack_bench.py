@@ -9,6 +9,7 @@ from rich.console import Console
 
 from vlmrl import plugins
 from vlmrl.answers import templates
+from vlmrl.audit import attack_bench
 from vlmrl.audit.attack_bench import Report, verify, verify_shipped
 from vlmrl.audit.attacks import ATTACKS
 from vlmrl.audit.reference_answers import examples, honest, lay_out
@@ -174,3 +175,12 @@ def test_honest_answers_are_right_and_wrong() -> None:
             completions = [templates.completion(text, sample.template, frame) for text in texts]
             right, wrong = (guarded(verifier, verifier, c, sample).score for c in completions)
             assert right == pytest.approx(1.0) and wrong is not None and wrong < 0.4
+
+
+def test_the_audit_of_a_verifier_that_hangs_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import time\ndef hangs(answer):\n    time.sleep(60)\n")
+    monkeypatch.setattr(attack_bench, "TOTAL_S", 1.0)
+    with pytest.raises(UserError, match="does it hang"):
+        verify(RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3))

@@ -172,7 +172,9 @@ def test_a_fault_masks_the_completion_and_is_counted(place: str, bad: str) -> No
         assert good.reward == 1.0
         assert masked.reward is None and masked.verdicts["number"].score is None
         assert masked.reason.startswith("number: ") and masked.verdicts["half"].score == 0.5
-        assert scorer.counts["s", "number"] == {"calls": 2, "faults": 1, "skipped": 0}
+        assert scorer.counts["s", "number"] == {
+            "calls": 2, "faults": 1, "skipped": 0, "kills": 0,
+        }  # fmt: skip
 
 
 def test_a_function_that_calls_exit_costs_only_its_own_verdict(place: str) -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.schema import Completion, Frame, Parsed, Sample, Truth
-from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring import calls, reward_components
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
 
 HOSTILE = """
@@ -142,7 +144,7 @@ def test_no_worker_outlives_its_owner(sent: signal.Signals, tmp_path: Path) -> N
     assert alive == []
 
 
-def test_hostile_verifiers_are_masked_and_the_batch_goes_on(tmp_path: Path) -> None:
+def test_a_completion_that_ends_its_verifier_scores_zero_and_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)
     reward = RewardConfig(verifier=f"{tmp_path}/hostile.py:judge", timeout_s=0.7)
     answers = ["0.5", "hang", "1", "tower", "crash", "exit", "0.25", "quit", "0"]
@@ -152,5 +154,78 @@ def test_hostile_verifiers_are_masked_and_the_batch_goes_on(tmp_path: Path) -> N
     ]
     with Scorer({"s": [reward]}, ScoringConfig(workers=2)) as scorer:
         judged = scorer.judge([group], [Sample("1", "s", ("?",), Truth())])[0]
-    assert [j.reward for j in judged] == [0.5, None, 1.0, None, None, None, 0.25, None, 0.0]
-    assert scorer.counts["s", "judge"] == {"calls": 9, "faults": 5, "skipped": 0}
+    assert [j.reward for j in judged] == [0.5, 0.0, 1.0, 0.0, 0.0, None, 0.25, 0.0, 0.0]
+    assert scorer.counts["s", "judge"] == {"calls": 9, "faults": 1, "skipped": 0, "kills": 4}
+    killed = [v for j in judged for v in j.verdicts.values() if "killed_grader" in v.parts]
+    assert [v.score for v in killed] == [0.0] * 4
+
+
+SICK = """
+import os, time
+from pathlib import Path
+
+def hangs(answer):
+    time.sleep(60)
+
+def hangs_once(answer, flag):
+    if not Path(flag).exists():
+        Path(flag).touch()
+        time.sleep(60)
+    return 0.75
+
+def slow_import(answer):
+    return 1.0
+
+def impatient(answer):
+    raise TimeoutError("the database did not answer")
+
+if os.environ.get("SLOW_IMPORT") == "1":
+    time.sleep(3)
+"""
+
+
+def _judge(reward: RewardConfig, *answers: str) -> list[Judged]:
+    group = [
+        Completion(a, Parsed(a, None, "none", True, 1.0), Frame(), finish_reason="stop")
+        for a in answers
+    ]
+    with Scorer({"s": [reward]}, ScoringConfig(workers=2)) as scorer:
+        return scorer.judge([group], [Sample("1", "s", ("?",), Truth())])[0]
+
+
+def test_a_verifier_that_is_broken_for_all_stays_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "sick.py").write_text(SICK)
+    reward = RewardConfig(verifier=f"{tmp_path}/sick.py:hangs", timeout_s=0.5)
+    assert [j.reward for j in _judge(reward, "a", "b")] == [None, None]
+
+
+def test_a_call_that_was_killed_by_chance_is_repeated(tmp_path: Path) -> None:
+    (tmp_path / "sick.py").write_text(SICK)
+    options = {"flag": str(tmp_path / "flag")}
+    reward = RewardConfig(verifier=f"{tmp_path}/sick.py:hangs_once", timeout_s=1.0, options=options)
+    assert [j.reward for j in _judge(reward, "a")] == [0.75]
+
+
+def test_every_function_of_a_user_has_a_time_limit_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "sick.py").write_text(SICK)
+    monkeypatch.setattr(reward_components, "USER_DEADLINE", 1.5)
+    monkeypatch.setattr(calls, "NOTICE_S", 0.5)
+    with caplog.at_level("WARNING", "vlmrl"):
+        judged = _judge(RewardConfig(verifier=f"{tmp_path}/sick.py:hangs"), "a")
+    assert judged[0].reason == "hangs: killed: no result within 1.5 s"
+    assert "verifier 'hangs' is slow" in caplog.text
+
+
+def test_the_time_limit_counts_neither_imports_nor_a_time_out_of_the_functions_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sick.py").write_text(SICK)
+    name = f"{tmp_path}/sick.py"
+    resolve(RewardConfig(verifier=f"{name}:slow_import"))  # here the import is fast
+    monkeypatch.setenv("SLOW_IMPORT", "1")
+    reward = RewardConfig(verifier=f"{name}:slow_import", timeout_s=1.0)
+    assert [j.reward for j in _judge(reward, "a")] == [1.0]
+    found = _judge(RewardConfig(verifier=f"{name}:impatient"), "a")
+    assert found[0].reason == "impatient: TimeoutError: the database did not answer"

@@ -35,6 +35,8 @@ TOLERANCE = 0.05
 SAME = 1e-9
 WAIT_DEADLINE = 120.0
 """Seconds one call of a verifier that waits (on a network) may take."""
+TOTAL_S = 600.0
+"""Seconds that the audit of one verifier may take, after which it reports what it has."""
 MAX_CASES = 10
 EXCERPT = 100
 SPEED_SECONDS = 0.2
@@ -132,7 +134,12 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
     findings = list(bench.honest_findings(cases))
     for attack in ATTACKS:
         for case in cases[:1] if attack.once else cases:
+            if bench.is_late():
+                break
             findings += bench.attacked(attack, case)
+    if bench.is_late():
+        problem = f"stopped after {TOTAL_S:g} s: the attacks below 'tried' are all there were"
+        findings.append(Finding("time", "all", problem, None, None, None, ""))
     shown = bench.score(rows) if rows else list(_honest_rows(cases))
     return Report(
         verifier=reward.verifier,
@@ -154,12 +161,17 @@ class _Bench:
         self.verifier = component.verifier
         self.pool = pool
         self.tried: Counter[str] = Counter()
+        self.end = time.monotonic() + TOTAL_S
         self.tolerance = TOLERANCE * (self.verifier.high - self.verifier.low)
         self.variants = [
             list(honest(sample, frame))
             for sample, frame in questions
             if self.verifier.applies_to(sample)
         ]
+
+    def is_late(self) -> bool:
+        """Return whether the time for the whole audit of this verifier is over."""
+        return time.monotonic() > self.end
 
     def ask(
         self, case: Honest, texts: Sequence[str], reward: float = 0.0, tokens: int | None = None
@@ -168,6 +180,10 @@ class _Bench:
 
         `reward` is what item verifiers gave them, `tokens` their length if not that of the text.
         """
+        if self.is_late() and not self.tried:
+            raise UserError(
+                f"the verifier took over {TOTAL_S:g} s for the honest answers alone: does it hang?"
+            )
         patience = WAIT_DEADLINE if self.verifier.waits else SLOW_DEADLINE
         deadline = self.component.deadline or patience
         mates = [

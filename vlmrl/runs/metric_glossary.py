@@ -18,6 +18,7 @@ STEP = {
     "source/<source>/uniform_share": "`rollout/uniform_share` among the groups of one source.",
     "rollout/length": "Mean number of tokens of a completion.",
     "rollout/truncated": "Share of completions that were cut at `rollout.max_tokens`.",
+    "rollout/killed_grader": "Share of completions that hung or killed a verifier, twice; they score 0.",
     "rollout/masked": "Share of completions without a valid reward: a verifier failed on them.",
     "rollout/uniform_share": "Share of groups whose rewards are all equal: they have no gradient.",
     "rollout/entropy": "Mean entropy of the policy at the loss tokens, in nats.",

@@ -22,6 +22,8 @@ from vlmrl.scoring.verifier import FunctionVerifier, Verifier
 
 SLOW_DEADLINE = 5.0
 """Seconds one call of a slow verifier may take when the config names no deadline."""
+USER_DEADLINE = 30.0
+"""Seconds one call of a user's verifier may take when the config names no time limit."""
 OFFERED = ("answer", "truth", "completion", "sample", "text", "thought")
 """What a plain function may ask for (`verifier.FunctionVerifier`)."""
 
@@ -56,8 +58,15 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     weight = scheduled(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
-    deadline = reward.timeout_s or (SLOW_DEADLINE if verifier.slow else None)
+    deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
     return Component(reward.label, verifier, float(weight), reward.gate, spec, deadline)
+
+
+def _default_deadline(name: str, verifier: Verifier) -> float | None:
+    """Return the limit of one call: a user's verifier may hang, a shipped one only if it is slow."""
+    if verifier.slow:
+        return SLOW_DEADLINE
+    return USER_DEADLINE if ":" in name and not verifier.waits else None
 
 
 def scheduled(value: Any, progress: float, where: str = "schedule") -> Any:

@@ -15,6 +15,7 @@ str}`. A bad row is the user's mistake and an error; a hostile completion never 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,9 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import Completion, Frame, Sample, Space, Verdict
+from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import guarded_many
-from vlmrl.scoring.reward_components import build, resolve
+from vlmrl.scoring.reward_components import Component, build, resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import GroupVerifier
 
@@ -125,16 +127,14 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
     Raises:
         UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
     """
-    verifier = resolve(reward).verifier
+    component = resolve(reward)
+    verifier = component.verifier
     groups = _groups(rows, alone=verifier.scope == "item")
     completions = [[rows[i].completion for i in group] for group in groups]
     samples = [rows[group[0]].sample for group in groups]
     if isinstance(verifier, GroupVerifier):
         given = [[rows[i].reward for i in group] for group in groups]
-        verdicts = [
-            guarded_many(verifier, len(group), verifier.judge, group, sample, item_rewards)
-            for group, sample, item_rewards in zip(completions, samples, given, strict=True)
-        ]
+        verdicts = _judge_groups(component, list(zip(completions, samples, given, strict=True)))
     else:
         with Scorer({SOURCE: [reward]}, ScoringConfig(fault_limit=1.0)) as scorer:
             judged = scorer.judge(completions, samples)
@@ -143,6 +143,19 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
     for group, of_group in zip(groups, verdicts, strict=True):
         found.update(zip(group, of_group, strict=True))
     return [found[i] for i in range(len(rows))]
+
+
+def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> list[list[Verdict]]:
+    """Return the verdicts of a group verifier on each (completions, sample, item rewards)."""
+    assert isinstance(component.verifier, GroupVerifier)
+    with contextlib.closing(Calls(1, [component.spec])) as calls:
+
+        def judge(*arguments: Any) -> Any:
+            if component.deadline is None:
+                return component.verifier.judge(*arguments)
+            return calls.result(component, calls.start(component, *arguments))
+
+        return [guarded_many(component.verifier, len(g[0]), judge, *g) for g in groups]
 
 
 def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:

@@ -2,7 +2,9 @@
 
 A fault (an exception, a call past its deadline, a value out of range) masks its completion and is
 counted per verifier and source; it never becomes a reward of 0 and never ends the run, unless
-faults exceed a set share. torch is imported only where rewards become tensors.
+faults exceed a set share. A completion that hangs or kills its verifier, twice, while the verifier
+answers on another text, is no fault: it gets the lowest score. torch is imported only where rewards
+become tensors.
 """
 
 from __future__ import annotations
@@ -12,14 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pebble import ThreadPool
-
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
-from vlmrl.scoring.combine import combine, guarded, guarded_many
-from vlmrl.scoring.reward_components import Component, Spec, build, resolve, thresholds
+from vlmrl.scoring.calls import KILLED, Calls
+from vlmrl.scoring.combine import checked, combine, guarded, guarded_many
+from vlmrl.scoring.reward_components import Component, Spec, resolve, thresholds
 from vlmrl.scoring.verifier import (
     BatchVerifier,
     CorrectnessVerifier,
@@ -27,12 +28,10 @@ from vlmrl.scoring.verifier import (
     Verifier,
 )
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool, result
+from vlmrl.system.deadline_pool import was_killed
 
 WINDOW = 200
 """How many of a verifier's latest calls the fault limit looks at."""
-THREADS = 16
-"""Calls that wait at the same time."""
 MIN_CALLS = 20
 """The fault limit says nothing before a verifier was called this often."""
 
@@ -68,7 +67,8 @@ class _Row:
 class Scorer:
     """Scores completions with the verifiers of their sample's source. Close it to end its workers.
 
-    `counts[source, label]` counts `calls`, `faults` and `skipped` (did not apply), by completion.
+    `counts[source, label]` counts by completion: `calls`, `faults`, `skipped` (did not apply) and
+    `kills` (the completion ended its verifier).
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Scorer:
         self.scoring = scoring
         self.counts: dict[tuple[str, str], Counter[str]] = {}
         self._recent: dict[tuple[str, str], deque[str | None]] = {}
-        self._pool = DeadlinePool(scoring.workers)
-        self._threads = ThreadPool(THREADS)
+        specs: dict[Spec, None] = {}
         for source, rewards in self.rewards.items():
-            _check(source, rewards, scoring)
+            specs.update((c.spec, None) for c in _check(source, rewards, scoring) if c.deadline)
+        self._calls = Calls(scoring.workers, specs)
 
     def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
         """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.
@@ -149,8 +149,7 @@ class Scorer:
 
     def close(self) -> None:
         """End the worker processes; a thread that still waits ends with its call."""
-        self._pool.close()
-        self._threads.stop()
+        self._calls.close()
 
     def __enter__(self) -> Scorer:
         return self
@@ -184,11 +183,14 @@ class Scorer:
                         if not applies:
                             verdicts[c.label] = Verdict.not_applicable("not in the truth")
                         elif elsewhere:
-                            waiting.append((verdicts, c, self._send(c, *call)))
+                            waiting.append((verdicts, c, call, self._calls.start(c, *call)))
                         else:
                             verdicts[c.label] = guarded(c.verifier, c.verifier, *call)
-        for verdicts, c, future in waiting:
-            verdicts[c.label] = guarded(c.verifier, result, future)
+        for verdicts, c, _, future in waiting:
+            verdicts[c.label] = guarded(c.verifier, self._calls.result, c, future)
+        for verdicts, c, call, future in waiting:
+            if was_killed(future) and (again := self._calls.is_kill(c, *call)) is not None:
+                verdicts[c.label] = checked(c.verifier, again)
 
     def _judge_group(self, row: _Row, whole: bool) -> None:
         components = row.of_scope("group")
@@ -229,13 +231,9 @@ class Scorer:
         assert isinstance(c.verifier, GroupVerifier | BatchVerifier)
         if c.deadline is None:
             return guarded_many(c.verifier, count, c.verifier.judge, *arguments)
-        return guarded_many(c.verifier, count, result, self._send(c, *arguments))
-
-    def _send(self, c: Component, *arguments: Any) -> Any:
-        """Start a call in the deadline pool, or in a thread if it only waits."""
-        if c.deadline is None:
-            return self._threads.schedule(c.verifier, args=arguments)
-        return self._pool.submit(_call_by_spec, c.spec, arguments, deadline=c.deadline)
+        return guarded_many(
+            c.verifier, count, self._calls.result, c, self._calls.start(c, *arguments)
+        )
 
     def _judged(self, row: _Row) -> list[Judged]:
         return [
@@ -272,12 +270,15 @@ class Scorer:
         for of_one in verdicts:
             for label, verdict in of_one.items():
                 key = (source, label)
-                counter = self.counts.setdefault(key, Counter(calls=0, faults=0, skipped=0))
+                counter = self.counts.setdefault(
+                    key, Counter(calls=0, faults=0, skipped=0, kills=0)
+                )
                 if not verdict.applies:
                     counter["skipped"] += 1
                     continue
                 counter["calls"] += 1
                 counter["faults"] += verdict.fault is not None
+                counter["kills"] += KILLED in verdict.parts
                 self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
 
     def _enforce_fault_limit(self) -> None:
@@ -309,15 +310,8 @@ def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
             rows[p].verdicts[:] = verdicts
 
 
-def _call_by_spec(spec: Spec, arguments: Sequence[Any]) -> Any:
-    """Runs in a worker: the verifier is built there, once, from its name and options."""
-    verifier = build(spec)
-    if isinstance(verifier, GroupVerifier | BatchVerifier):
-        return verifier.judge(*arguments)
-    return verifier(*arguments)
-
-
-def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig) -> None:
+def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig) -> list[Component]:
+    """Return the components of every step of the schedules; see `Scorer.__init__`."""
     labels = [reward.label for reward in rewards]
     for label in labels:
         if labels.count(label) > 1:
@@ -336,3 +330,4 @@ def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig)
                 f"source {source!r}, reward {c.label!r}: expected correct_by to name an item reward "
                 f"of this source, got {by!r}{nearest(by, items)}"
             )
+    return resolved

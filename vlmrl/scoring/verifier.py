@@ -39,6 +39,9 @@ class Verifier:
         """Judge one completion."""
         raise TypeError(f"{type(self).__name__} must define __call__")
 
+    def warm_up(self) -> None:
+        """Load what the first call needs (a worker's imports must not count as the call's time)."""
+
     def applies_to(self, sample: Sample) -> bool:
         """True if the sample's truth has what this verifier needs."""
         return (

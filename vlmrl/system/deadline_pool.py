@@ -39,8 +39,10 @@ class DeadlinePool:
     full of threads. They end with this process, however it ends.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, prepare: Callable[[], None] | None = None) -> None:
+        """`prepare`, picklable, runs in each new worker before its first call, without a deadline."""
         self.workers = workers
+        self.prepare = prepare
         self._pool: ProcessPool | None = None
         self._futures: weakref.WeakSet[ProcessFuture[Any]] = weakref.WeakSet()
         self._lock = threading.RLock()
@@ -52,7 +54,7 @@ class DeadlinePool:
         with self._lock:
             if self._pool is None or not self._pool.active:
                 self.close()
-                self._pool = _start(self.workers)
+                self._pool = _start(self.workers, self.prepare)
             future: ProcessFuture[Any] = self._pool.schedule(
                 _bounded, args=(function, deadline, *arguments), timeout=deadline
             )
@@ -78,6 +80,12 @@ class DeadlinePool:
         self.close()
 
 
+def was_killed(future: ProcessFuture[Any]) -> bool:
+    """Return whether a call is done because it ran past its deadline or ended its process."""
+    error = future.exception() if future.done() and not future.cancelled() else None
+    return _is_expiry(error) or isinstance(error, ProcessExpired)
+
+
 def result(future: ProcessFuture[Any]) -> Any:
     """Wait for a call and return what it returned.
 
@@ -87,6 +95,8 @@ def result(future: ProcessFuture[Any]) -> Any:
     try:
         return future.result()
     except Expired as error:
+        if not _is_expiry(error):  # raised by the call itself, of a request of its own
+            raise CallFailed(f"{type(error).__name__}: {error}") from error
         raise CallFailed(f"killed: no result within {error.args[-1]:g} s") from error
     except ProcessExpired as error:
         raise CallFailed(f"its process died: {_death(error.exitcode)}") from error
@@ -96,12 +106,17 @@ def result(future: ProcessFuture[Any]) -> Any:
         raise CallFailed(f"{type(error).__name__}: {error}") from error
 
 
-def _start(workers: int) -> ProcessPool:
+def _is_expiry(error: BaseException | None) -> bool:
+    """Return whether this is the pool's own time-out: pebble says so in words, with the limit."""
+    return isinstance(error, Expired) and error.args[:1] == ("Task timeout",)
+
+
+def _start(workers: int, prepare: Callable[[], None] | None) -> ProcessPool:
     if "forkserver" not in multiprocessing.get_all_start_methods():
-        return ProcessPool(workers, context=multiprocessing.get_context("spawn"))
+        return ProcessPool(workers, 0, prepare, context=multiprocessing.get_context("spawn"))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    return ProcessPool(workers, context=context)
+    return ProcessPool(workers, 0, prepare, context=context)
 
 
 def _bounded(function: Callable[..., Any], deadline: float, *arguments: Any) -> Any:

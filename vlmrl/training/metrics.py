@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from vlmrl.answers import templates
 from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts
+from vlmrl.scoring.calls import KILLED
 
 MODES = ("think", "direct", "none")
 
@@ -18,8 +19,8 @@ def rollout_metrics(
     """Reward, its components, lengths, modes and shares, over the batch and per source.
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
-    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`, those of
-    `by_mode`, and what the algorithm adds.
+    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`,
+    `rollout/killed_grader`, those of `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -33,6 +34,8 @@ def rollout_metrics(
             values["rollout/length"].append(length)
             values["rollout/truncated"].append(completion.finish_reason == "length")
             values["rollout/masked"].append(not rewards.valid[p, g])
+            verdicts = rewards.verdicts[p][g].values()
+            values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
                 values[key].append(number)
     means = {key: statistics.fmean(v) for key, v in values.items()}

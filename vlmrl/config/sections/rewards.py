@@ -31,7 +31,8 @@ class RewardConfig(Named):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the verifier; each a value or a schedule."""
     timeout_s: float | None = Field(None, gt=0)
-    """Seconds for one call. If set, calls run in a pool of processes that can be killed."""
+    """Seconds for one call, which then runs in a process that can be killed. Absent: 30 for verifiers
+    of your own, 5 for slow shipped ones; other shipped ones run in line."""
 
     @property
     def label(self) -> str:

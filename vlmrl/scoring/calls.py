@@ -1,0 +1,107 @@
+"""Calls of verifiers outside this thread: in processes that can be killed, or in threads that wait.
+
+A worker builds its verifiers and loads what they need before its first call, so that a time limit
+counts the call alone: neither imports nor the time in the queue.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import wait
+from typing import Any
+
+from pebble import ThreadPool
+
+from vlmrl.answers import templates
+from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.reward_components import Component, Spec, build
+from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result, was_killed
+
+THREADS = 16
+"""Calls that wait at the same time."""
+THREAD_LIMIT_S = 600.0
+"""Seconds after which a call in a thread is given up; a thread cannot be killed, so it is lost."""
+NOTICE_S = 10.0
+"""Seconds of waiting for one verifier after which the log says which one it is."""
+KILLED = "killed_grader"
+"""The part of a verdict on a completion that ended its own verifier."""
+INNOCENT = "1"
+"""An answer that no verifier can hang on, unless it hangs on everything."""
+
+log = logging.getLogger("vlmrl")
+
+
+class Calls:
+    """Starts calls of components and waits for their results. Close it to end its workers."""
+
+    def __init__(self, workers: int, specs: Iterable[Spec]) -> None:
+        self._pool = DeadlinePool(workers, functools.partial(_load, tuple(specs)))
+        self._threads = ThreadPool(THREADS)
+        self._noticed: set[str] = set()
+
+    def start(self, c: Component, *arguments: Any) -> Any:
+        """Start a call in the pool, or in a thread if the verifier only waits."""
+        if c.deadline is None:
+            return self._threads.schedule(_call, args=(c.spec, arguments))
+        return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline)
+
+    def result(self, c: Component, future: Any) -> Any:
+        """Wait for a call and return what it returned; name the verifier if this takes long.
+
+        Raises:
+            CallFailed: the call raised, ran past its time limit, or its process died.
+        """
+        since = time.monotonic()
+        if wait([future], NOTICE_S).not_done and c.label not in self._noticed:
+            self._noticed.add(c.label)
+            limit = THREAD_LIMIT_S if c.deadline is None else c.deadline
+            log.warning(
+                "verifier %r is slow: %g s of waiting for one call so far (time limit of a call "
+                "that runs: %g s)", c.label, NOTICE_S, limit,
+            )  # fmt: skip
+        if c.deadline is None:
+            left = THREAD_LIMIT_S - (time.monotonic() - since)
+            if wait([future], max(0.0, left)).not_done:
+                raise CallFailed(f"given up: no result within {THREAD_LIMIT_S:g} s")
+        return result(future)
+
+    def is_kill(self, c: Component, completion: Completion, sample: Sample) -> Verdict | None:
+        """Judge again a completion whose call was killed: by chance, by the verifier, or by itself.
+
+        Returns the verdict of the second call if there is one; the lowest score if the completion
+        ends that call too while the verifier answers on an innocent one; None otherwise.
+        """
+        second = self.start(c, completion, sample)
+        control = self.start(c, templates.completion(INNOCENT, "none", completion.frame), sample)
+        wait([second, control])
+        if not was_killed(second):
+            return None if second.exception() else second.result()
+        if was_killed(control):
+            return None
+        return Verdict(c.verifier.low, {KILLED: 1.0}, note="this completion ends its verifier")
+
+    def close(self) -> None:
+        """End the worker processes; a thread that still waits ends with its call."""
+        self._pool.close()
+        self._threads.stop()
+
+
+def _load(specs: Sequence[Spec]) -> None:
+    """Build verifiers in a new worker; what fails here fails again in its call, and is counted."""
+    for spec in specs:
+        try:
+            build(spec).warm_up()
+        except (Exception, SystemExit) as error:
+            log.debug("verifier %s cannot be loaded: %s", spec[0], error)
+
+
+def _call(spec: Spec, arguments: Sequence[Any]) -> Any:
+    """Call the verifier that a spec stands for; a process builds it once."""
+    verifier = build(spec)
+    if isinstance(verifier, GroupVerifier | BatchVerifier):
+        return verifier.judge(*arguments)
+    return verifier(*arguments)
