@@ -1,0 +1,143 @@
+"""One run folder, one owner: a lock file next to the folder, with host, process and start.
+
+The lock is next to the folder, not in it, because a new run renames the folder of an earlier one. It
+is created with O_EXCL, which NFS honours too, and its owner touches it every few seconds. A lock is
+stale when its process is gone (same host) or when nobody has touched it for `STALE_S` seconds by the
+clock of the file system (another host, whose processes cannot be seen).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vlmrl.errors import UserError
+from vlmrl.system.atomic_files import writing
+
+TOUCH_S = 5.0
+"""Seconds between two touches by the owner."""
+STALE_S = 60.0
+"""Seconds without a touch after which a lock from another host is stale."""
+
+
+@contextmanager
+def own(folder: Path) -> Iterator[None]:
+    """Own a run folder: a second run that wants it is refused until this block ends.
+
+    Raises:
+        UserError: another run owns the folder; the line names its process, host and start.
+    """
+    path = lock_path(folder)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mine = _acquire(path, folder)
+    stop = threading.Event()
+    toucher = threading.Thread(target=_keep_touching, args=(path, stop), daemon=True)
+    toucher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        toucher.join()
+        if _read(path) == mine:
+            path.unlink(missing_ok=True)
+
+
+def lock_path(folder: Path) -> Path:
+    """Return the lock's path: `runs/.quickstart.lock` for `runs/quickstart`."""
+    folder = folder.absolute()
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _acquire(path: Path, folder: Path) -> dict[str, Any]:
+    pid = os.getpid()
+    mine = {
+        "host": socket.gethostname(),
+        "pid": pid,
+        "process_start": psutil.Process(pid).create_time(),
+        "start": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+    for _ in range(10):  # each further round found a stale lock that another run took over first
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            owner = _read(path)
+            if owner is not None and not _is_stale(path, owner):
+                raise UserError(_refusal(folder, path, owner)) from None
+            _remove_stale(path, owner)
+            continue
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(mine))
+        return mine
+    raise UserError(f"{folder}: several runs are starting in this folder; start one of them")
+
+
+def _refusal(folder: Path, path: Path, owner: Mapping[str, Any]) -> str:
+    who = f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('start')}"
+    return (
+        f"{folder}: another run is writing to this folder ({who}); wait for it, stop it, or choose "
+        f"another run.name. If it is surely dead, delete {path}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return what the lock says; None if it is gone. A lock in the making says nothing: {}."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_stale(path: Path, owner: Mapping[str, Any]) -> bool:
+    if owner.get("host") == socket.gethostname() and isinstance(owner.get("pid"), int):
+        try:
+            started = psutil.Process(owner["pid"]).create_time()
+        except psutil.NoSuchProcess:
+            return True
+        # The number may belong to a new process by now.
+        return abs(started - float(owner.get("process_start") or 0)) > 2.0
+    try:
+        return _now(path.parent) - path.stat().st_mtime > STALE_S
+    except FileNotFoundError:
+        return True
+
+
+def _now(folder: Path) -> float:
+    """Return the time by the clock of the file system, which may be another machine's."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock-") as file:
+        os.utime(file.name)
+        return os.stat(file.name).st_mtime
+
+
+def _remove_stale(path: Path, owner: Mapping[str, Any] | None) -> None:
+    """Remove a lock only if it is still the one that was found stale."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    if _read(aside) != owner:  # another run took over in between: this is its lock
+        aside.rename(path)
+    else:
+        aside.unlink()
+
+
+def _keep_touching(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(TOUCH_S):
+        try:
+            os.utime(path)
+        except OSError:  # gone, or the disk does not answer: the run itself will say so
+            continue
