@@ -17,7 +17,7 @@ from vlmrl.data.source import open_configured
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
-from vlmrl.runs import run_folder
+from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import sft
@@ -38,7 +38,9 @@ def train(config: Config) -> dict[str, Any]:
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    with distributed.session(config.distributed.timeout_s):
+    with distributed.session(config.distributed.timeout_s), ExitStack() as stack:
+        if distributed.is_main():
+            stack.enter_context(run_lock.own(config.folder))
         return _run(config)
 
 

@@ -1,8 +1,8 @@
 """Atomic checkpoints: a folder that `from_pretrained` loads as it is, plus `trainer/` state.
 
 A checkpoint is written beside its final name and renamed when every byte is on disk, so that a folder
-named `step-N` or `sft-N` is always whole. Random numbers need no state: every draw is a function of
-the run's seed and the step.
+named `step-N` or `sft-N` was whole when it was written; checksums of all its files tell whether it
+still is. Random numbers need no state: every draw is a function of the run's seed and the step.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError
 
 from vlmrl.errors import UserError
 from vlmrl.policy import optimizer_state
 from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
+from vlmrl.system.atomic_files import read_json
+from vlmrl.system.checksums import NAME as CHECKSUMS
+from vlmrl.system.checksums import find_damage, write_checksums
 
-FORMAT = 1
+FORMAT = 2
+"""Written to state.json; 1 had no checksums."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class Progress:
     """Where a run stands.
 
     `phase` is "sft" or "rl"; `step` counts finished steps of that phase; `loader` is the loader's
-    cursor; `extra` holds what the phase itself wants back (e.g. the cold start's stopping point).
+    cursor; `extra` holds what the phase itself wants back (e.g. the cold start's stopping point);
+    `format` is that of the files.
     """
 
     phase: str = "sft"
@@ -38,6 +45,7 @@ class Progress:
     loader: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     version: int = 0
+    format: int = FORMAT
 
     @property
     def name(self) -> str:
@@ -89,52 +97,126 @@ def _write(
                 {k: v.contiguous() for k, v in adapter.items()},
                 working / "trainer" / "adapter.safetensors",
             )
-        state = {"format": FORMAT, **progress.__dict__}
+        state = asdict(progress)
         (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
         if queue:
             (working / "trainer" / "queue.json").write_text(json.dumps(queue))
+        write_checksums(working, working / "trainer")
         _to_disk(working)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(working, final)
-    except OSError as error:
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if not _is_disk_fault(error):
+            raise
         shutil.rmtree(working, ignore_errors=True)
-        raise UserError(f"cannot write checkpoint {final}: {error.strerror or error}") from error
+        free = shutil.disk_usage(working.parent).free / 2**20
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UserError(
+            f"cannot write checkpoint {final}: {reason} ({free:.0f} MiB free); earlier ones are kept"
+        ) from error
 
 
-def latest(folder: Path) -> Path | None:
-    """The furthest whole checkpoint of a run folder, if any."""
-    found = [path for path in _all(folder) if (path / "trainer/state.json").is_file()]
-    return max(found, key=_order, default=None)
+def _is_disk_fault(error: Exception) -> bool:
+    """Tell a failing write from a bug: torch and safetensors have no class of their own for it."""
+    return (
+        isinstance(error, OSError)
+        or "I/O error" in str(error)
+        or "PytorchStreamWriter" in str(error)
+        or "inline_container" in str(error)
+    )
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def latest(folder: Path, warn: Callable[[str], None] = _warn) -> Path | None:
+    """Return the furthest whole checkpoint of a run folder, None if it has no checkpoint at all.
+
+    One that is damaged is passed over with a warning.
+
+    Raises:
+        UserError: there are checkpoints, and all of them are damaged.
+    """
+    damage = ""
+    for path in sorted(_all(folder), key=_order, reverse=True):
+        damage = _damage(path) or ""
+        if not damage:
+            return path
+        warn(f"checkpoint {path.name} is damaged and passed over: {damage}")
+    if damage:
+        raise UserError(
+            f"{folder}: all checkpoints are damaged (last: {damage}); move {folder / 'checkpoints'} "
+            "away to start anew"
+        )
+    return None
 
 
 def resolve(resume: str, folder: Path) -> Path | None:
-    """The checkpoint that the config's `resume` means; None to start anew.
+    """Return the checkpoint that the config's `resume` means; None to start anew.
 
     Raises:
-        UserError: `resume` names no whole checkpoint.
+        UserError: `resume` names no checkpoint or a damaged one; the message names the file.
     """
     if resume == "never":
         return None
     if resume == "auto":
         return latest(folder)
     path = Path(resume)
-    if not (path / "trainer/state.json").is_file():
-        raise UserError(f"resume: {path} is no checkpoint (it has no trainer/state.json)")
+    if not (path / "trainer").is_dir():
+        raise UserError(f"resume: {path} is no checkpoint (it has no folder trainer/)")
+    if damage := _damage(path):
+        raise UserError(
+            f"resume: {damage}; take an earlier checkpoint, or resume=auto for the newest whole one"
+        )
     return path
 
 
+def _damage(path: Path) -> str | None:
+    """Say what is wrong with the files of a checkpoint, if anything is."""
+    home = path / "trainer"
+    if damage := find_damage(path, home):
+        return damage
+    try:
+        progress = read_progress(path)
+    except UserError as error:
+        return str(error)
+    if progress.format > 1 and not (home / CHECKSUMS).is_file():
+        return f"{home / CHECKSUMS} is missing"
+    return None
+
+
 def read_progress(checkpoint: Path) -> Progress:
-    """Where the run that wrote this checkpoint stood."""
-    state = json.loads((checkpoint / "trainer/state.json").read_text())
-    if state.pop("format") != FORMAT:
-        raise UserError(f"{checkpoint}: written by another version of vlmrl")
+    """Return how far the run was that wrote this checkpoint.
+
+    Raises:
+        UserError: the file is missing, damaged, or of another version of vlmrl.
+    """
+    path = checkpoint / "trainer/state.json"
+    state = read_json(path)
+    if state.get("format") not in (1, FORMAT):
+        raise UserError(f"{path}: expected format {FORMAT}, got {state.get('format')!r}")
+    if unknown := state.keys() - {f.name for f in fields(Progress)}:
+        raise UserError(f"{path}: unknown keys {', '.join(sorted(unknown))}")
     return Progress(**state)
 
 
 def read_queue(checkpoint: Path) -> list[dict[str, Any]]:
-    """The `queue` that the checkpoint was saved with."""
+    """Return the `queue` that the checkpoint was saved with.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     path = checkpoint / "trainer/queue.json"
-    return json.loads(path.read_text()) if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        queue = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(queue, list):
+        raise UserError(f"{path}: expected a list, got {type(queue).__name__}")
+    return queue
 
 
 def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
