@@ -25,7 +25,7 @@ from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.data.cards.readers import file_split, open_rows
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, reference
-from vlmrl.media.image import image_size
+from vlmrl.media.decode import measure_image
 from vlmrl.plugins import nearest
 from vlmrl.schema import Demo, Frame, Media, Sample, Truth
 
@@ -200,7 +200,7 @@ class Table(Card):
         if "width" in self.columns and "height" in self.columns:
             width, height = (_number(self._get(row, key), key) for key in ("width", "height"))
         elif media and media[0].url is None:
-            width, height = image_size(media[0], Access(self.media_root()))
+            width, height = measure_image(media[0], Access(self.media_root()))
         else:
             raise UserError(
                 "coordinates in pixels need an image at hand, or columns `width` and `height`"

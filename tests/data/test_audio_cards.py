@@ -198,5 +198,5 @@ def test_a_manifest_of_transcripts(tmp_path: Path) -> None:
     assert part.duration == 0.5 and part.samples[0] == pytest.approx(0.25, abs=1e-3)
     with pytest.raises(UserError, match=r"manifest\.json:3: key 'duration': seconds are wanted"):
         source.sample(2)
-    with pytest.raises(UserError, match=r"manifest\.json:4: an audio is a path"):
+    with pytest.raises(UserError, match=r"manifest\.json:4: expected a path, URL"):
         source.sample(3)

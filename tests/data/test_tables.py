@@ -117,7 +117,7 @@ def test_columns_become_typed_truth(
         ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: a text is wanted"),
         ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
         ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 images"),
-        ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "an image is a path"),
+        ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "expected a path, URL"),
     ],
 )
 def test_bad_cell_is_named(

@@ -1,19 +1,25 @@
-"""Decoding a sample: whatever a decoder raises is about its row; only a disk that fails is not."""
+"""Decoding a sample: whatever a decoder raises is about its row, and costs no more than allowed."""
 
 from __future__ import annotations
 
 import errno
+import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.videos import animation
+from vlmrl.config import VideoConfig
 from vlmrl.errors import MediaError
 from vlmrl.media import access as access_module
 from vlmrl.media import decode as decode_module
-from vlmrl.media.access import Access, DiskError
-from vlmrl.media.decode import Job, decode, decode_in_order
+from vlmrl.media.access import Access, DiskError, Reading
+from vlmrl.media.decode import Job, decode, decode_in_order, measure_image
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
 
@@ -45,7 +51,7 @@ def test_any_exception_of_a_decoder_is_about_its_row(
     def fail(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(decode_module, "load_image", fail)
+    monkeypatch.setattr(decode_module, "decode_image", fail)
     with pytest.raises(MediaError, match=rf"a\.png: cannot be decoded: {type(error).__name__}"):
         decode(sample_of(Media("image", path=str(folder / "a.png"))), Access(str(folder)))
 
@@ -85,3 +91,142 @@ def test_disk_is_blamed_only_if_no_other_file_can_be_read(
     failing.add("b.png")
     with pytest.raises(DiskError, match="no file in"):
         decode(row, Access(str(folder)))
+
+
+# ------------------------------------------------------------------------------- hostile structure
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    crc = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
+
+
+def png_with(chunks: bytes, size: tuple[int, int] = (8, 8)) -> bytes:
+    """A PNG with these chunks between its header and its pixels."""
+    data = encoded(Image.new("RGB", size), "PNG")
+    return data[:33] + chunks + data[33:]
+
+
+def encoded(image: Image.Image, file_format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def many_scans() -> bytes:
+    """A progressive JPEG that repeats its last scan 1000 times."""
+    data = encoded(Image.new("RGB", (64, 64), "red"), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * 1000 + data[-2:]
+
+
+def tags_that_share(size: int) -> bytes:
+    """An EXIF block of 5000 tags, all of which point to the same bytes."""
+    entries = b"".join(struct.pack("<HHII", 40000 + n, 7, size, 8) for n in range(5000))
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 5000) + entries
+
+
+def jpeg_with_exif() -> bytes:
+    return encoded(Image.new("RGB", (8, 8)), "JPEG", exif=tags_that_share(50_000))
+
+
+HOSTILE = {
+    "large": encoded(Image.new("1", (4000, 4000)), "PNG"),
+    "text chunks": png_with(png_chunk(b"tEXt", b"a\0b") * 20_000),
+    "long text": png_with(png_chunk(b"tEXt", b"a\0" + bytes(100_000))),
+    "compressed text": png_with(png_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(10**6)))),
+    "exif in a png": png_with(png_chunk(b"eXIf", tags_that_share(50_000)[6:])),
+    "exif in a jpeg": jpeg_with_exif(),
+    "scans": many_scans(),
+    "segments": b"\xff\xd8" + b"\xff\xfe\0\x02" * 100_000 + jpeg_with_exif()[2:],
+    "netpbm comment": b"P6 #" + b"a" * 1000 + b"\n1 1 255\n\0\0\0",
+    "gif": encoded(Image.new("P", (8, 8)), "GIF"),
+    "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
+    "bitmap": encoded(Image.new("RGB", (8, 8)), "BMP"),
+    "animated webp": encoded(
+        Image.new("RGB", (8, 8)), "WEBP", save_all=True, append_images=[Image.new("RGB", (8, 8), 9)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_odd_image_is_decoded_in_the_trainer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("decoded here")
+
+    monkeypatch.setattr(decode_module, "decode_image", fail)
+    row = sample_of(Media("image", data=HOSTILE[name]))
+    try:
+        decode(row, Access(), Reading(seconds=20, memory_mb=300))
+    except MediaError as error:
+        assert "decoded here" not in str(error)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP"])
+def test_ordinary_image_is_decoded_in_the_trainer(
+    file_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_module, "_BOUNDED", None)
+    for mode in ("RGB", "L", "RGBA", "P") if file_format == "PNG" else ("RGB", "L"):
+        data = encoded(Image.new(mode, (640, 480)), file_format, dpi=(72, 72))
+        (image,) = decode(sample_of(Media("image", data=data)), Access())
+        assert image.size == (640, 480)
+    if file_format == "JPEG":
+        for options in ({"progressive": True}, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"}):
+            data = encoded(Image.new("RGB", (640, 480)), "JPEG", **options)
+            assert decode(sample_of(Media("image", data=data)), Access())
+
+
+def test_ceilings_on_time_and_memory_hold_without_workers() -> None:
+    row = sample_of(Media("image", data=encoded(Image.new("1", (8000, 8000)), "PNG")))
+    with pytest.raises(MediaError, match=r"need.* more than data\.decode_memory_mb \(64 MiB"):
+        decode(row, Access(), Reading(memory_mb=64))
+    row = sample_of(Media("image", data=png_with(png_chunk(b"tEXt", b"a\0b") * 300_000)))
+    with pytest.raises(MediaError, match=r"data\.decode_timeout_s \(0\.5 s\)"):
+        decode(row, Access(), Reading(seconds=0.5))
+
+
+@pytest.mark.parametrize("side", [16, 3000])
+def test_pixels_are_limited_for_a_row_as_a_whole(side: int) -> None:
+    image = Media("image", data=encoded(Image.new("RGB", (side, side)), "PNG"))
+    most = Reading(max_pixels=side**2 * 3)
+    assert len(decode(sample_of(image, image, image), Access(), most)) == 3
+    with pytest.raises(MediaError, match=r"data\.max_image_pixels leaves 0"):
+        decode(sample_of(image, image, image, image), Access(), most)
+
+
+def test_bytes_are_limited_for_a_row_as_a_whole(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (400, 500, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "a.png")  # 0.6 MB
+    image = Media("image", path=str(tmp_path / "a.png"))
+    access = Access(str(tmp_path), max_mb=1)
+    assert len(decode(sample_of(image), access)) == 1
+    with pytest.raises(MediaError, match=r"1\.\d MiB, more than data\.max_media_mb \(1\) allows"):
+        decode(sample_of(image, image, image), access)
+
+
+def test_row_of_very_many_images_is_decoded_elsewhere_and_its_error_stays_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = Media("image", data=encoded(Image.new("RGB", (1, 1)), "PNG"))
+    row = sample_of(*[image] * 5000)
+    with pytest.raises(MediaError, match=r"and 4996 more: ") as caught:
+        decode(row, Access(), Reading(seconds=0.01))
+    assert len(str(caught.value)) < 500
+
+
+def test_long_animation_and_list_of_frames_are_refused(tmp_path: Path) -> None:
+    reading = Reading(video=VideoConfig(max_source_frames=5))
+    data = animation([100] * 8)
+    with pytest.raises(MediaError, match=r"more than data\.video\.max_source_frames \(5\)"):
+        decode(sample_of(Media("video", data=data)), Access(), reading)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    listed = Media("video", frames=(str(tmp_path / "a.png"),) * 8, fps=2.0)
+    with pytest.raises(MediaError, match="max_source_frames"):
+        decode(sample_of(listed), Access(str(tmp_path)), reading)
+
+
+def test_size_of_an_odd_image_is_read_elsewhere() -> None:
+    for name in ("large", "tiff", "gif"):
+        size = (4000, 4000) if name == "large" else (8, 8)
+        assert measure_image(Media("image", data=HOSTILE[name]), Access()) == size

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import io
 import json
 import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl.errors import MediaError, UserError
-from vlmrl.media import access as media_module
 from vlmrl.media.access import Access, reference
-from vlmrl.media.image import MAX_PIXELS, image_size, load_image
+from vlmrl.media.decode import measure_image
+from vlmrl.media.image import MAX_PIXELS, load_image
 from vlmrl.schema import Media
 
 HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
@@ -60,7 +57,7 @@ def test_hard_image_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> 
     assert picture.mode == "RGB"
     if "width" in row:
         assert picture.size == (row["width"], row["height"])
-    assert image_size(medium, access) == picture.size
+    assert measure_image(medium, access) == picture.size
     near = row.get("tolerance", 3)
     for name, colour in row.get("corners", {}).items():
         np.testing.assert_allclose(corners(picture)[name], colour, atol=near)
@@ -104,7 +101,7 @@ def test_exif_orientation_gives_the_upright_picture(orientation: int, file_forma
     options = {"lossless": True} if file_format == "WEBP" else {}
     medium = encoded(STORED[orientation](quarters()), file_format, exif=exif, **options)
     np.testing.assert_array_equal(load_image(medium), quarters())
-    assert image_size(medium) == (40, 20)
+    assert measure_image(medium, Access()) == (40, 20)
 
 
 def test_sixteen_bit_gray_is_scaled_by_257() -> None:
@@ -168,10 +165,10 @@ def test_animation_gives_its_first_frame() -> None:
 def test_too_many_pixels_are_refused_from_the_header() -> None:
     side = int(MAX_PIXELS**0.5) + 1
     medium = encoded(Image.new("1", (side, side)), "PNG")
-    with pytest.raises(MediaError, match="exceed the limit of 67 million"):
+    with pytest.raises(MediaError, match="max_image_pixels leaves 67108864"):
         load_image(medium)
-    with pytest.raises(MediaError, match="exceed the limit"):
-        image_size(medium)
+    with pytest.raises(MediaError, match="max_image_pixels"):
+        measure_image(medium, Access())
 
 
 def jpeg(**options: Any) -> bytes:
@@ -298,7 +295,7 @@ def test_every_spelling_of_a_picture_is_understood(folder: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, "", 3, {"bytes": None, "path": None}, ["a.png"]])
 def test_what_is_no_picture_reference_is_refused(value: Any) -> None:
-    with pytest.raises(UserError, match="an image is a path"):
+    with pytest.raises(UserError, match="expected a path"):
         reference(value)
 
 
@@ -312,11 +309,11 @@ def test_no_path_leads_out_of_the_root(folder: Path) -> None:
     os.symlink(folder.parent, folder / "up")
     access = Access(root=str(folder))
     for path in ("../secret.png", str(folder.parent / "secret.png"), "link.png", "up/secret.png"):
-        with pytest.raises(MediaError, match="lies outside") as caught:
+        with pytest.raises(MediaError, match="is outside") as caught:
             load_image(reference(path, folder), access)
         assert "secret.png" in str(caught.value) or "link.png" in str(caught.value)
         assert str(folder) in str(caught.value)
-    with pytest.raises(MediaError, match=r"set data\.root"):
+    with pytest.raises(MediaError, match=r"set data\.media_root"):
         load_image(reference("a.png", folder), Access())
 
 
@@ -326,38 +323,3 @@ def test_special_files_are_refused_without_waiting(folder: Path) -> None:
     for name in ("pipe.png", "loop.png", "nul\0byte.png", "x" * 5000 + ".png"):
         with pytest.raises(MediaError):
             load_image(reference(name, folder), Access(root=str(folder)))
-
-
-class OneImage(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        found = self.path == "/a.png"
-        self.send_response(200 if found else 404)
-        self.end_headers()
-        if found:
-            quarters().save(self.wfile, format="PNG")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with http.server.HTTPServer(("127.0.0.1", 0), OneImage) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}"
-        httpd.shutdown()
-        thread.join()
-
-
-def test_url_is_fetched_only_if_allowed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"{server}/a.png"
-    with pytest.raises(MediaError, match="allow_urls"):
-        load_image(reference(url))
-    allowed = Access(allow_urls=True)
-    np.testing.assert_array_equal(load_image(reference(url), allowed), quarters())
-    with pytest.raises(MediaError, match="404"):
-        load_image(reference(f"{server}/b.png"), allowed)
-    monkeypatch.setattr(media_module, "URL_BYTES", 10)
-    with pytest.raises(MediaError, match="larger than"):
-        load_image(reference(url), allowed)

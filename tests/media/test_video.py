@@ -26,7 +26,7 @@ from vlmrl.errors import MediaError
 from vlmrl.media import decode as decode_module
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
-from vlmrl.media.frame_sampling import Timeline, choose, fitted
+from vlmrl.media.frame_sampling import Timeline, choose, fit
 from vlmrl.media.video import load_video
 from vlmrl.media_types import Video
 from vlmrl.schema import Media, Sample, Truth
@@ -177,7 +177,7 @@ def test_the_size_of_frames_is_smart_resize(width: int, height: int, count: int)
     from qwen_vl_utils.vision_process import smart_resize
 
     config = VideoConfig(max_pixels=200000, total_pixels=2000000)
-    wide, high = fitted(width, height, count, config)
+    wide, high = fit(width, height, count, config)
     limit = min(config.max_pixels, config.total_pixels / count * 2)
     if (wide, high) == (width, height):
         assert math.prod(max(28, round(s / 28) * 28) for s in (width, height)) <= limit
@@ -205,7 +205,7 @@ def test_start_and_end_cut_the_clip_and_times_begin_anew(tmp_path: Path) -> None
     assert cut.times[0] == pytest.approx(0.05)
     assert cut.duration == pytest.approx(1.05)
     assert numbers(between.frames) == [9]  # the one on display
-    with pytest.raises(MediaError, match=r"a\.mp4: nothing lies between 5 and 6"):
+    with pytest.raises(MediaError, match=r"a\.mp4: nothing is between 5 s and 6 s"):
         load_video(Media("video", path=str(path), start=5, end=6), read, ALL)
 
 
@@ -321,9 +321,14 @@ def crash(*_: Any) -> None:
 def test_hangs_crashes_and_memory_cost_one_row(tmp_path: Path, monkeypatch: Any) -> None:
     path = write_video(tmp_path / "a.mp4", [100 * n for n in range(80)], size=(640, 480))
     row, read = sample(Media("video", path=str(path))), Access(str(tmp_path))
-    with pytest.raises(MediaError, match=r"a\.mp4: .*need.* more than 64 MiB"):
+    with pytest.raises(
+        MediaError, match=r"a\.mp4: .*need.* more than data.decode_memory_mb \(64 MiB"
+    ):
         decode(row, read, Reading(video=ALL, memory_mb=64))
-    for act, told in ((hang, "not decoded within 1 s"), (crash, "process died")):
+    for act, told in (
+        (hang, r"not decoded within data\.decode_timeout_s \(1 s"),
+        (crash, "process died"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(decode_module, "_decode_bounded", act)
             with pytest.raises(MediaError, match=rf"a\.mp4: .*{told}"):

@@ -57,28 +57,37 @@ class Source:
         return sample if self.template is None else replace(sample, template=self.template)
 
 
+def access_of(data: DataConfig) -> Access:
+    """Return what a config lets its sources open."""
+    return Access(
+        data.media_root,
+        data.allow_urls,
+        data.allow_private_urls,
+        data.url_timeout_s,
+        data.url_cache,
+        data.max_media_mb,
+    )
+
+
 def reading_of(data: DataConfig) -> Reading:
-    """How a config wants videos and recordings read."""
-    limits = (data.decode_timeout_s, data.decode_memory_mb)
+    """Return how a config wants media read."""
+    limits = (data.decode_timeout_s, data.decode_memory_mb, data.max_image_pixels)
     return Reading(data.video, data.audio, *limits, with_audio=bool(data.video.audio))
 
 
 def open_source(
-    config: SourceConfig,
-    root: str | None = None,
-    allow_urls: bool = False,
-    reading: Reading | None = None,
+    config: SourceConfig, access: Access | None = None, reading: Reading | None = None
 ) -> Source:
-    """The source that a config describes; `root` (`data.media_root`) overrides the card's media folder.
+    """Open the source that a config describes; without a root in `access`, the card's media folder is it.
 
     Raises:
-        UserError: no such card, option, file or split, or no row in it.
+        UserError: there is no such card, option, file or split, or no row in it.
     """
     card = open_card(config.card, config.options)
     rows = select(card, config.split)[: config.limit]
     if not len(rows):
         raise UserError(f"source {config.label!r}: split {config.split!r} has no rows")
-    access = Access(root or card.media_root(), allow_urls)
+    access = access or Access()
     return Source(
         config.label,
         card,
@@ -86,7 +95,7 @@ def open_source(
         rows,
         config.weight,
         config.template,
-        access,
+        access if access.root else replace(access, root=card.media_root()),
         reading or Reading(),
     )
 
@@ -125,7 +134,9 @@ def open_target(
         UserError: no such card, file or split.
     """
     name, split = target(text)
-    return open_source(SourceConfig(card=name, options=dict(options or {}), split=split), root)
+    return open_source(
+        SourceConfig(card=name, options=dict(options or {}), split=split), Access(root)
+    )
 
 
 def open_config(settings: Config) -> list[Source]:
@@ -161,7 +172,7 @@ def open_held_out(settings: Config) -> list[Source]:
 def open_configured(settings: Config, source: SourceConfig) -> Source:
     """Open a source of a config, under its rules of where media may be."""
     data = settings.data
-    return open_source(source, data.media_root, data.allow_urls, reading_of(data))
+    return open_source(source, access_of(data), reading_of(data))
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:

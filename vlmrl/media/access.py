@@ -1,7 +1,7 @@
 """References to media: from what a row holds to a `Media`, and from a `Media` to its bytes.
 
 A path is followed only inside one folder, wherever `..`, a symbolic link or an absolute path may
-point; a URL is fetched only where the config allows it.
+point; a URL is fetched only if the config allows it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import errno
-import http.client
 import io
 import itertools
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +19,10 @@ from typing import Any, BinaryIO
 
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
+from vlmrl.media.download import download
 from vlmrl.schema import Media, MediaKind
 
-URL_SECONDS = 20.0
-URL_BYTES = 64 * 2**20
-
-# How PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC and Ogg begin in base64: no path looks like that.
+# The base64 text of a PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC or Ogg file begins like this, no path does.
 _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
 NEIGHBOURS = 8
 """Other files of a folder that are tried before its disk is blamed."""
@@ -55,31 +50,41 @@ class Access:
 
     root: str | None = None
     allow_urls: bool = False
+    allow_private_urls: bool = False
+    """Whether a URL may lead to this machine or a private network."""
+    url_seconds: float = 20.0
+    """Ceiling on the time that fetching a URL takes."""
+    url_cache: str | None = None
+    """Folder of fetched files; None: the user's cache."""
+    max_mb: int = 1024
+    """MiB that the files of a sample's media may have together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How videos and recordings are read."""
+    """How media are read, and what reading those of one sample may take."""
 
     video: VideoConfig = field(default_factory=VideoConfig)
     audio: AudioConfig = field(default_factory=AudioConfig)
     seconds: float = 120.0
-    """In which a sample's media must be decoded."""
+    """Ceiling on the time that decoding takes."""
     memory_mb: int = 1024
-    """MiB that decoding a sample's videos and recordings may take."""
+    """MiB that decoding may take."""
+    max_pixels: int = 64 * 2**20
+    """Pixels that the images may have together."""
     with_audio: bool = False
-    """Whether videos come with their sound."""
+    """Whether videos come with their audio."""
 
 
 def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:
-    """The Media that a value of a data row stands for; nothing is opened.
+    """Return the Media that a value of a data row stands for; nothing is opened.
 
     `value` is a path (a relative one starts from `folder`), an http(s) URL, a `data:` URI, base64
     text of a PNG, JPEG, GIF, WebP, WAV, FLAC or Ogg file, bytes, a Hugging Face
     `{"bytes": ..., "path": ...}`, or a PIL image.
 
     Raises:
-        UserError: none of these.
+        UserError: it is none of these.
     """
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
@@ -98,23 +103,27 @@ def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") ->
         value.save(buffer, format="PNG")
         return Media(kind, data=buffer.getvalue())
     raise UserError(
-        f"an {kind} is a path, URL, data URI, base64 text or bytes; found {type(value).__name__} "
-        f"{value!r:.60}"
+        f"expected a path, URL, data URI, base64 text or bytes for the {kind}, got "
+        f"{type(value).__name__} {value!r:.60}"
     )
 
 
 def open_media(media: Media, access: Access) -> BinaryIO:
-    """The encoded bytes of a medium, as an open stream that the caller closes.
+    """Open the encoded bytes of a medium; the caller closes the stream.
 
     Raises:
-        MediaError: missing, no regular file, unreadable, outside the root, or a URL that is not
+        MediaError: it is missing, no regular file, unreadable, outside the root, or a URL that is not
             allowed or does not answer; the message names it.
+        DiskError: no file of its folder can be read.
     """
     if media.data is not None:
         return io.BytesIO(media.data)
     if media.url is not None:
-        return io.BytesIO(_fetch(media.url, access))
-    path = located(media, access)
+        if not access.allow_urls:
+            raise MediaError(f"{media.url}: URLs are not fetched unless data.allow_urls is true")
+        limits = (access.url_seconds, access.max_mb * 2**20, access.allow_private_urls)
+        return io.BytesIO(download(media.url, *limits, access.url_cache))
+    path = locate(media, access)
     if path is None:
         raise MediaError(f"{media.name}: has neither path, bytes nor URL")
     try:
@@ -124,15 +133,16 @@ def open_media(media: Media, access: Access) -> BinaryIO:
         raise MediaError(f"{media.path}: {error.strerror}") from error
 
 
-def located(media: Media, access: Access) -> Path | None:
-    """The real path of a medium's file, which is there and lies in the root; None: it has no path.
+def locate(media: Media, access: Access) -> Path | None:
+    """Return the real path of a medium's file, which exists inside the root; None if it has no path.
 
     Raises:
-        MediaError: missing, no regular file, or outside the root; the message names it.
+        MediaError: it is missing, no regular file, or outside the root; the message names it.
+        DiskError: no file of its folder can be read.
     """
     if media.path is None:
         return None
-    path = confined(media.path, access.root)
+    path = confine(media.path, access.root)
     try:
         if not path.is_file():  # a pipe would block
             what = "is a directory" if path.is_dir() else "no such file"
@@ -178,11 +188,11 @@ def _try(path: Path) -> OSError | None:
     return None
 
 
-def confined(path: str, root: str | None) -> Path:
-    """The real path of a file that must lie inside `root`, links followed.
+def confine(path: str, root: str | None) -> Path:
+    """Return the real path of a file that must be inside `root`, links followed.
 
     Raises:
-        MediaError: it lies elsewhere (or there is no root); names the file and the root.
+        MediaError: it is elsewhere, or there is no root; the message names the file and the root.
     """
     if root is None:
         raise MediaError(f"{path}: no folder for media is known; set data.media_root")
@@ -191,7 +201,7 @@ def confined(path: str, root: str | None) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
         raise MediaError(f"{path!r}: not a usable path: {error}") from error
     if not real.is_relative_to(home):
-        raise MediaError(f"{path}: lies outside {home}, where this source's media must be")
+        raise MediaError(f"{path}: is outside {home}, where this source's media must be")
     return real
 
 
@@ -200,18 +210,3 @@ def _from_base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise MediaError(f"base64 text {text[:20]!r}...: {error}") from error
-
-
-def _fetch(url: str, access: Access) -> bytes:
-    if not access.allow_urls:
-        raise MediaError(f"{url}: URLs are not fetched unless data.allow_urls is true")
-    if not url.startswith(("http://", "https://")):
-        raise MediaError(f"{url}: only http and https URLs are fetched")
-    try:
-        with urllib.request.urlopen(url, timeout=URL_SECONDS) as reply:
-            data: bytes = reply.read(URL_BYTES + 1)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise MediaError(f"{url}: cannot be fetched: {error}") from error
-    if len(data) > URL_BYTES:
-        raise MediaError(f"{url}: larger than {URL_BYTES // 2**20} MiB")
-    return data

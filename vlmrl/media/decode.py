@@ -1,14 +1,16 @@
 """A sample's media, decoded: in line, or ahead of use in processes, in the samples' order.
 
-Videos and recordings are never decoded in the caller's process: a hostile file can hang a decoder,
-crash it, or make it take all memory. They go to a process with a deadline and a ceiling on memory.
+A hostile file can hang a decoder, crash it, or make it take all memory. So whatever is not a plain
+small image (`header.py`) is decoded in a process with a deadline and a ceiling on memory, whether or
+not anything is decoded ahead of use. The limits of a row hold for all of its files together.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as Expired
 from contextlib import contextmanager
@@ -20,16 +22,23 @@ import psutil
 from pebble import ProcessExpired
 
 from vlmrl.errors import MediaError, UserError
-from vlmrl.media.access import Access, DiskError, Reading, check_disk
+from vlmrl.media.access import Access, DiskError, Reading, check_disk, locate, open_media
 from vlmrl.media.audio import load_audio
-from vlmrl.media.image import image_size, load_image
+from vlmrl.media.header import PLAIN_BYTES, PLAIN_COUNT, PLAIN_MEMORY, read_header
+from vlmrl.media.image import decode_image, measure
 from vlmrl.media.video import load_video
 from vlmrl.media_types import Decoded, PilImage, Video
-from vlmrl.schema import Media, Sample
+from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
 
-_APART = DeadlinePool(1)
-"""Decodes videos and recordings for callers without a pool of their own."""
+_BOUNDED = DeadlinePool(1)
+"""Decodes for callers without a pool of their own what must not be decoded in their process."""
+HEAD = 65536
+"""Bytes of a file in which the size of an image is looked for."""
+NAMED = 4
+"""Files of a row that a message names."""
+COMPRESSION = 8
+"""Decoded bytes per byte of a file that does not tell; a guess."""
 
 T = TypeVar("T")
 Outcome = list[Decoded] | UserError
@@ -37,50 +46,39 @@ Outcome = list[Decoded] | UserError
 
 
 def decode(sample: Sample, access: Access, reading: Reading | None = None) -> list[Decoded]:
-    """The sample's media in prompt order: RGB images, videos, recordings.
+    """Return the sample's media in prompt order: RGB images, videos, audio.
 
-    A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be the first
-    image's or video's, or every box would be silently wrong (an image that was scaled, or turned
+    A card that converted pixels by a stated size leaves it in `meta["size"]`: it must be that of the
+    first image or video, or every box would be silently wrong (an image that was scaled, or turned
     by EXIF).
 
     Raises:
-        MediaError: one cannot be read, or has not the stated size; the message names it.
+        MediaError: one cannot be read or has not the stated size, or they exceed a limit of a row;
+            the message names it.
+        DiskError: no file can be read.
     """
-    job = Job(None, sample, access, reading or Reading())
-    outcome = _outcome(job, _submit(_APART, job) if _moves(sample) else None)
+    outcome = _decode_now(Job(None, sample, access, reading or Reading()))
     if isinstance(outcome, UserError):
         raise outcome
     assert outcome is not None
     return outcome
 
 
-def _moves(sample: Sample | UserError | None) -> bool:
-    """Whether a sample has videos or recordings."""
-    return isinstance(sample, Sample) and any(m.kind != "image" for m in sample.media)
+def measure_image(media: Media, access: Access) -> tuple[int, int]:
+    """Return (width, height) in pixels of the upright image.
 
-
-def _decoded(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
-    decoded = [_load(medium, access, reading) for medium in sample.media]
-    stated, first = sample.meta.get("size"), decoded[0] if decoded else None
-    if stated is None or not isinstance(first, PilImage | Video):
-        return decoded
-    real = first.original if isinstance(first, Video) else first.size
-    if real != tuple(stated):
-        (width, height), name = stated, sample.media[0].name
-        raise MediaError(
-            f"{name}: the row says {width}x{height} pixels, upright it has {real[0]}x{real[1]}"
-        )
-    return decoded
-
-
-def _load(medium: Media, access: Access, reading: Reading) -> Decoded:
-    if medium.kind == "video":
-        return load_video(
-            medium, access, reading.video, reading.audio if reading.with_audio else None
-        )
-    if medium.kind == "audio":
-        return load_audio(medium, access, reading.audio)
-    return load_image(medium, access)
+    Raises:
+        MediaError: it cannot be read; the message names it.
+        DiskError: no file can be read.
+    """
+    with open_media(media, access) as stream:
+        data = stream.read(PLAIN_BYTES)
+    header = read_header(data)
+    if header is not None and header.plain:
+        return measure(io.BytesIO(data), media.name)
+    (image,) = decode(Sample(media.name, "", (media,), Truth()), access)
+    assert isinstance(image, PilImage)
+    return image.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +94,14 @@ class Job(Generic[T]):
 def decode_in_order(
     jobs: Iterable[Job[T]], pool: DeadlinePool | None, ahead: int, max_bytes: int
 ) -> Iterator[tuple[Job[T], Outcome | None]]:
-    """Each job with its media or its error (None for a known bad row), in the jobs' order.
+    """Yield each job with its media or its error (None for a known bad row), in the jobs' order.
 
-    With a pool, up to `ahead` jobs and about `max_bytes` of decoded images are under way or
-    waiting; at least one always is. Without a pool each is decoded when it is asked for.
+    With a pool, up to `ahead` jobs and about `max_bytes` of decoded media are under way or waiting;
+    at least one always is. Without a pool each is decoded when it is asked for.
     """
     if pool is None:
         for job in jobs:
-            yield job, _outcome(job, _submit(_APART, job) if _moves(job.sample) else None)
+            yield job, _decode_now(job)
         return
     waiting: deque[tuple[Job[T], Any, int]] = deque()
     held = 0
@@ -119,7 +117,16 @@ def decode_in_order(
             following = next(source, None)
         job, future, size = waiting.popleft()
         held -= size
-        yield job, _outcome(job, future)
+        yield job, _result(job, future)
+
+
+def _decode_now(job: Job[Any]) -> Outcome | None:
+    """Decode here if that is harmless, else in the process for it."""
+    if not isinstance(job.sample, Sample):
+        return job.sample
+    sample = job.sample
+    outcome = _guard(sample, lambda: _decode_plain(sample, job.access, job.reading))
+    return _result(job, _submit(_BOUNDED, job)) if outcome is None else outcome
 
 
 def _submit(pool: DeadlinePool, job: Job[Any]) -> Any:
@@ -129,20 +136,24 @@ def _submit(pool: DeadlinePool, job: Job[Any]) -> Any:
     return pool.submit(_decode_bounded, *arguments, deadline=job.reading.seconds)
 
 
-def _outcome(job: Job[Any], future: Any) -> Outcome | None:
+def _result(job: Job[Any], future: Any) -> Outcome | None:
+    """Wait for what a worker made of a job; whatever went wrong there is about the job's row."""
+    if not isinstance(job.sample, Sample):
+        return job.sample
     if future is None:
-        return _decode_or_error(job.sample, job.access, job.reading)
-    assert isinstance(job.sample, Sample)
+        return []
+    reading = job.reading
     try:
         outcome: Outcome = future.result()
     except Expired:
-        return _refusal(job.sample, f"not decoded within {job.reading.seconds:g} s")
+        reason = f"not decoded within data.decode_timeout_s ({reading.seconds:g} s)"
+        return _refusal(job.sample, reason)
     except ProcessExpired as error:
         # A library may abort where an allocation fails, instead of saying so.
         return _refusal(
             job.sample,
             f"the decoding process died (exit code {error.exitcode}); it may not need more than "
-            f"{job.reading.memory_mb} MiB",
+            f"data.decode_memory_mb ({reading.memory_mb} MiB)",
         )
     except (DiskError, CancelledError):  # not about this row
         raise
@@ -152,19 +163,18 @@ def _outcome(job: Job[Any], future: Any) -> Outcome | None:
 
 
 def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome | None:
-    """In a worker: with videos or recordings, allocations beyond the ceiling fail."""
-    if not _moves(sample):
-        return _decode_or_error(sample, access, reading)
+    """Decode in a worker, where allocations beyond the ceiling fail."""
     try:
-        with _ceiling(reading.memory_mb * 2**20):
-            return _decode_or_error(sample, access, reading)
+        with _memory_ceiling(reading.memory_mb * 2**20):
+            return _guard(sample, lambda: _decode_any(sample, access, reading))
     except MemoryError:
-        return _refusal(sample, f"needs more than {reading.memory_mb} MiB to decode")
+        limit = f"data.decode_memory_mb ({reading.memory_mb} MiB)"
+        return _refusal(sample, f"needs more than {limit} to decode")
 
 
 @contextmanager
-def _ceiling(size: int) -> Iterator[None]:
-    """Allocations of more than `size` bytes fail; where the system cannot do that, nothing is done."""
+def _memory_ceiling(size: int) -> Iterator[None]:
+    """Make allocations of more than `size` bytes fail; a system that cannot do that goes without."""
     if sys.platform != "linux":
         yield
         return
@@ -179,10 +189,8 @@ def _ceiling(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _decode_or_error(
-    sample: Sample | UserError | None, access: Access, reading: Reading
-) -> Outcome | None:
-    """Decode, or return why not; whatever a decoder raises about a row is about that row.
+def _guard(sample: Sample, function: Callable[[], list[Decoded] | None]) -> Outcome | None:
+    """Call a function, or return why it failed; whatever a decoder raises is about the sample's row.
 
     Errors travel as values: a worker's exception would come back without its type.
 
@@ -190,10 +198,8 @@ def _decode_or_error(
         DiskError: no file can be read.
         MemoryError: an allocation failed.
     """
-    if not isinstance(sample, Sample):
-        return sample
     try:
-        return _decoded(sample, access, reading)
+        return function()
     except (DiskError, MemoryError):
         raise
     except Exception as error:
@@ -206,28 +212,111 @@ def _decode_or_error(
 
 
 def _refusal(sample: Sample, reason: str) -> MediaError:
-    return MediaError(f"{', '.join(medium.name for medium in sample.media)}: {reason}")
+    names = [medium.name for medium in sample.media]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return MediaError(f"{', '.join(names[:NAMED])}{more}: {reason}")
+
+
+# --------------------------------------------------------------------------------------- a sample
+
+
+def _decode_plain(sample: Sample, access: Access, reading: Reading) -> list[Decoded] | None:
+    """Decode a sample of few, small and ordinary images; return None for any other."""
+    files, memory, room = [], 0, PLAIN_BYTES
+    if len(sample.media) > PLAIN_COUNT:
+        return None
+    for medium in sample.media:
+        if medium.kind != "image" or medium.url is not None:
+            return None
+        with open_media(medium, access) as stream:
+            data = stream.read(room + 1)
+        header = read_header(data)
+        room -= len(data)
+        if room < 0 or header is None or not header.plain:
+            return None
+        memory += header.memory
+        files.append((data, medium.name))
+    if memory > PLAIN_MEMORY or (PLAIN_BYTES - room) > access.max_mb * 2**20:
+        return None
+    images = _decode_images(((io.BytesIO(data), name) for data, name in files), reading)
+    return _check_stated(sample, [*images])
+
+
+def _decode_any(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
+    """Decode a sample of any media, however long that takes and however much memory."""
+    _check_bytes(sample, access)
+    images = [medium for medium in sample.media if medium.kind == "image"]
+    shown = _decode_images(((open_media(m, access), m.name) for m in images), reading)
+    decoded: list[Decoded] = []
+    for medium in sample.media:
+        if medium.kind == "image":
+            decoded.append(next(shown))
+        elif medium.kind == "audio":
+            decoded.append(load_audio(medium, access, reading.audio))
+        else:
+            audio = reading.audio if reading.with_audio else None
+            decoded.append(load_video(medium, access, reading.video, audio))
+    return _check_stated(sample, decoded)
+
+
+def _decode_images(files: Iterable[tuple[Any, str]], reading: Reading) -> Iterator[PilImage]:
+    """Yield the images of open files; all together have no more pixels than allowed."""
+    left = reading.max_pixels
+    for stream, name in files:
+        with stream:
+            image = decode_image(stream, name, left)
+        left -= image.width * image.height
+        yield image
+
+
+def _check_bytes(sample: Sample, access: Access) -> None:
+    total = 0
+    for medium in sample.media:
+        for part in [Media("image", path=name) for name in medium.frames or ()] or [medium]:
+            path = locate(part, access)
+            total += len(part.data or b"") if path is None else path.stat().st_size
+    if total > access.max_mb * 2**20:
+        raise _refusal(
+            sample, f"{total / 2**20:.1f} MiB, more than data.max_media_mb ({access.max_mb}) allows"
+        )
+
+
+def _check_stated(sample: Sample, decoded: list[Decoded]) -> list[Decoded]:
+    """Return what was decoded, if the first image or video has the size that the row states."""
+    stated, first = sample.meta.get("size"), decoded[0] if decoded else None
+    if stated is None or not isinstance(first, PilImage | Video):
+        return decoded
+    real = first.original if isinstance(first, Video) else first.size
+    if real != tuple(stated):
+        (width, height), name = stated, sample.media[0].name
+        raise MediaError(
+            f"{name}: the row says {width}x{height} pixels, upright it has {real[0]}x{real[1]}"
+        )
+    return decoded
 
 
 def _decoded_bytes(job: Job[Any]) -> int:
-    """Bytes of the decoded media: images by their headers, others at their largest.
-
-    What has no header at hand counts as nothing.
-    """
+    """Return about the bytes of the decoded media: images by header or file, others at their largest."""
     if not isinstance(job.sample, Sample):
         return 0
     total = 0
     for medium in job.sample.media:
         if medium.kind == "audio" or (medium.kind == "video" and job.reading.with_audio):
-            total += int(4 * job.reading.audio.sampling_rate * job.reading.audio.max_duration_s)
+            audio = job.reading.audio
+            total += int(4 * audio.sampling_rate * audio.max_duration_s)
         if medium.kind == "video":
             video = job.reading.video
             total += 3 * min(video.max_frames * video.max_pixels, 2 * video.total_pixels)
-        if medium.kind != "image" or medium.url is not None:
-            continue
-        try:
-            width, height = image_size(medium, job.access)
-        except MediaError:
-            continue
-        total += 3 * width * height
+        if medium.kind == "image" and medium.url is None:
+            total += _image_bytes(medium, job.access)
     return total
+
+
+def _image_bytes(medium: Media, access: Access) -> int:
+    try:
+        with open_media(medium, access) as stream:
+            header = read_header(stream.read(HEAD))
+            size = stream.seek(0, io.SEEK_END)
+    except MediaError:  # reported where it is decoded
+        return 0
+    return 3 * header.width * header.height if header else COMPRESSION * size

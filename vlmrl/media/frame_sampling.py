@@ -1,7 +1,7 @@
-"""Which frames of a video are taken and how large they become: the rules of qwen-vl-utils, in seconds.
+"""Frame sampling: which frames of a video are taken, and at what size, by the rules of qwen-vl-utils.
 
-Of a video with an even frame rate exactly the frames are taken that `qwen_vl_utils.fetch_video` takes;
-of one with an uneven rate those that lie nearest to even steps in time, where an index would be wrong.
+From a video with an even frame rate it takes exactly the frames that `qwen_vl_utils.fetch_video` takes;
+from one with an uneven rate those nearest to even steps in time, where an index would be wrong.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SLACK = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """When the frames of a video are shown: `stamps` float64 [N] s from the first on, increasing.
+    """A video's frames in time: `stamps` float64 [N], seconds from the first frame on, increasing.
 
-    The last frame is shown until `end`. `rate` is what the container says, 0 if it does not.
+    The last frame is shown until `end`. `rate` is what the container says, 0 if it says nothing.
     """
 
     stamps: np.ndarray
@@ -35,44 +35,44 @@ class Timeline:
 
     @property
     def fps(self) -> float:
-        """Frames a second: the container's where the stamps bear it out, else the mean."""
+        """Frames per second: the container's where the stamps agree with it, else the mean."""
         count = len(self.stamps)
         mean = count / self.end if self.end > 0 else 1.0
-        if self.rate > 0 and self.even(self.rate):
+        if self.rate > 0 and self.is_even(self.rate):
             return self.rate
-        if count > 1 and self.even(step := (count - 1) / float(self.stamps[-1])):
+        if count > 1 and self.is_even(step := (count - 1) / float(self.stamps[-1])):
             return step
         return mean
 
-    def even(self, fps: float) -> bool:
-        """Whether all frames lie on a grid of this rate."""
+    def is_even(self, fps: float) -> bool:
+        """Return whether all frames are on a grid of this rate."""
         grid = np.arange(len(self.stamps)) / fps
         return bool(np.all(np.abs(self.stamps - grid) <= EVEN / fps))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """Frames to take: `indices` int64 [T] into the video, their `times` in s from the cut's start."""
+    """Frames to take: `indices` int64 [T] into the video, `times` in seconds from the cut's start."""
 
     indices: np.ndarray
     times: tuple[float, ...]
     duration: float
-    """Seconds of the cut."""
+    """Length of the cut in seconds."""
 
 
 def choose(
     line: Timeline, config: VideoConfig, start: float | None = None, end: float | None = None
 ) -> Choice:
-    """The frames to take between `start` and `end` (seconds; None: from the first, to the last).
+    """Choose the frames to take between `start` and `end` (seconds; None: the video's own).
 
     Raises:
-        MediaError: no time between the two, or none of it in the video.
+        MediaError: there is no time between the two, or none of it is in the video.
     """
     since = max(0.0, start or 0.0)
     until = line.end if end is None else min(end, line.end)
     if since >= until:
         raise MediaError(
-            f"nothing lies between {start or 0:g} and {end}: it is {line.end:.3f} s long"
+            f"nothing is between {start or 0:g} s and {end} s: it is {line.end:.3f} s long"
         )
     first = int(np.searchsorted(line.stamps, since - SLACK))
     last = int(np.searchsorted(line.stamps, until + SLACK, side="right")) - 1
@@ -87,7 +87,7 @@ def _spread(
     line: Timeline, first: int, last: int, seconds: float, config: VideoConfig
 ) -> np.ndarray:
     total, fps = last - first + 1, line.fps
-    even = line.even(fps)
+    even = line.is_even(fps)
     wanted = (total / fps if even else seconds) * config.fps
     least = math.ceil(config.min_frames / FACTOR) * FACTOR
     most = config.max_frames // FACTOR * FACTOR
@@ -106,11 +106,11 @@ def _spread(
     return np.unique(nearer)
 
 
-def fitted(width: int, height: int, count: int, config: VideoConfig) -> tuple[int, int]:
-    """(width, height) of each of `count` frames: their own if within the budget, else smaller.
+def fit(width: int, height: int, count: int, config: VideoConfig) -> tuple[int, int]:
+    """Return the (width, height) of each of `count` frames: their own if within the budget, else less.
 
-    The budget of one frame is the smaller of `max_pixels` and two shares of `total_pixels`; smaller
-    frames have sides that are multiples of `factor`.
+    The budget of one frame is the smaller of `max_pixels` and two shares of `total_pixels`; frames that
+    are shrunk get sides that are multiples of `size_divisor`.
     """
     factor = config.size_divisor
     limit = max(min(config.max_pixels, config.total_pixels / count * FACTOR), factor**2)

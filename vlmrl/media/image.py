@@ -23,7 +23,7 @@ from vlmrl.media.access import Access, open_media
 from vlmrl.schema import Media
 
 MAX_PIXELS = 64 * 2**20
-"""A larger image is refused from its header (a 64-megapixel photo is 192 MiB as RGB)."""
+"""A larger image is refused from its header unless asked otherwise (as RGB it takes 192 MiB)."""
 
 # Only plain decoders: others of Pillow's formats start programs (EPS) or are hardly ever images.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM", "MPO")
@@ -65,37 +65,45 @@ def load_image(media: Media, access: Access | None = None) -> Image.Image:
             message names the file and the reason.
     """
     with open_media(media, access or Access()) as stream:
-        image = opened_image(stream, media.name)
-        try:
-            pixels = _decode_jpeg(stream, image) if image.format in _JPEG else image
-            pixels.load()
-            rgb = to_rgb(_turn(pixels, _orientation(image)))
-        except DAMAGE as error:
-            raise refusal(media.name, error) from error
+        return decode_image(stream, media.name)
+
+
+def decode_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Return the image of a stream as `load_image` does.
+
+    Raises:
+        MediaError: it is damaged, no image, or has more than `max_pixels`; the message names it.
+    """
+    image = open_image(stream, name, max_pixels)
+    try:
+        pixels = _decode_jpeg(stream, image) if image.format in _JPEG else image
+        pixels.load()
+        rgb = to_rgb(_turn(pixels, _orientation(image)))
+    except DAMAGE as error:
+        raise refusal(name, error) from error
     rgb.info = {}
     return rgb
 
 
-def image_size(media: Media, access: Access | None = None) -> tuple[int, int]:
+def measure(stream: BinaryIO, name: str) -> tuple[int, int]:
     """Return (width, height) in pixels of the upright image, from the header alone.
 
     Raises:
-        MediaError: as `load_image`, as far as the header shows it.
+        MediaError: as `decode_image`, as far as the header shows it.
     """
-    with open_media(media, access or Access()) as stream:
-        image = opened_image(stream, media.name)
-        width, height = image.size
-        # Pillow's TIFF reader already gives the upright size.
-        if image.format != "TIFF" and _orientation(image) >= 5:
-            return height, width
-        return width, height
+    image = open_image(stream, name)
+    width, height = image.size
+    # Pillow's TIFF reader already gives the upright size.
+    if image.format != "TIFF" and _orientation(image) >= 5:
+        return height, width
+    return width, height
 
 
-def opened_image(stream: BinaryIO, name: str) -> Image.Image:
+def open_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the image of a stream, its header read and nothing decoded.
 
     Raises:
-        MediaError: it is no image, or too large.
+        MediaError: it is no image, or has more than `max_pixels`; the message names it.
     """
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
@@ -108,9 +116,9 @@ def opened_image(stream: BinaryIO, name: str) -> Image.Image:
     except DAMAGE as error:
         raise refusal(name, error) from error
     width, height = image.size
-    if width * height > MAX_PIXELS:
+    if width * height > max_pixels:
         raise MediaError(
-            f"{name}: {width}x{height} pixels exceed the limit of {MAX_PIXELS / 1e6:.0f} million"
+            f"{name}: {width}x{height} pixels; data.max_image_pixels leaves {max_pixels} for it"
         )
     if width < 1 or height < 1:
         raise MediaError(f"{name}: has no pixels ({width}x{height})")

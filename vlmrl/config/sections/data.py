@@ -53,6 +53,8 @@ class VideoConfig(Section):
     """Most pixels of one frame; a larger one is shrunk."""
     total_pixels: int = Field(24576 * 28 * 28, ge=1)
     """Most pixels of all frames of a video; two frames count as one, because they share their tokens."""
+    max_source_frames: int = Field(300_000, ge=1)
+    """Most frames in a file, of which some are taken; a row with a longer file is bad."""
     size_divisor: int = Field(28, ge=1)
     """Frames that are shrunk get sides that are multiples of this: patch size times merge size of
     the model (28; Qwen3-VL: 32)."""
@@ -90,6 +92,12 @@ class DataConfig(Section):
     """Stop when more than this share of the rows seen (after the first 20) is bad."""
     allow_urls: bool = False
     """Allow media at http and https addresses."""
+    allow_private_urls: bool = False
+    """Allow addresses on this machine and in private networks, also by redirection."""
+    url_timeout_s: float = Field(20.0, gt=0)
+    """Seconds to fetch one file; a row whose file takes longer is bad."""
+    url_cache: str | None = None
+    """Folder that keeps fetched files. Absent: `vlmrl/urls` in the user's cache."""
     media_root: str | None = None
     """Folder that media paths must stay inside. Absent: the data file's folder."""
     video: VideoConfig = VideoConfig()
@@ -99,7 +107,11 @@ class DataConfig(Section):
     decode_timeout_s: float = Field(120.0, gt=0)
     """Seconds to decode the media of one row; a row that takes longer is bad."""
     decode_memory_mb: int = Field(1024, ge=64)
-    """Memory in MiB to decode the videos and audio of one row; a row that takes more is bad."""
+    """Memory in MiB to decode the media of one row; a row that takes more is bad."""
+    max_media_mb: int = Field(1024, ge=1)
+    """Most MiB of media files in one row; a row with more is bad."""
+    max_image_pixels: int = Field(64 * 2**20, ge=1)
+    """Most pixels of all images of one row; a row with more is bad."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> DataConfig:
