@@ -56,7 +56,7 @@ def pack(
     sharing: bool = False,
     rank: int | None = None,
 ) -> list[TrainBatch]:
-    """One TrainBatch per optimizer update, each with its own denominators.
+    """Return one TrainBatch per optimizer update, each with its own denominators.
 
     Groups are dealt, in order, to `updates` updates of near-equal size. Rollouts that are not
     kept are left out of forward, loss and denominators; an update without any kept rollout is
@@ -67,7 +67,7 @@ def pack(
     every prompt once, no padding. A group that exceeds it by itself is cut between completions; a
     completion never is. `max_tokens` is the configured limit of a completion, for the loss.
 
-    With a `rank`, its micro-batches are of the prompts that are at home there, perhaps none; the
+    With a `rank`, the micro-batches are those of the prompts whose home it is, perhaps none; the
     denominators and the number of batches are those of all ranks.
     """
     groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
@@ -81,7 +81,7 @@ def pack(
 
 
 def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
-    """Only these rows [.] of a micro-batch, with the prompts that they need."""
+    """Return these rows of a micro-batch, with the prompts that they need."""
     used, group = micro.group[rows].unique(return_inverse=True)
     tensors = {
         field.name: value[rows]
@@ -93,26 +93,24 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
 
 
 def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
-    """The batch in smaller micro-batches, cut between completions until each fits."""
+    """Return the batch in smaller micro-batches, cut between completions until each fits."""
     return replace(
         batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
     )
 
 
-def filled(
-    batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]
-) -> TrainBatch:
-    """The batch with field `name` of its micro-batches computed from them."""
+def fill(batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]) -> TrainBatch:
+    """Return the batch with field `name` of each micro-batch computed from it."""
 
-    def fill(micro: MicroBatch) -> MicroBatch:
-        change: dict[str, Any] = {name: compute(micro)}
-        return replace(micro, **change)
+    def change(micro: MicroBatch) -> MicroBatch:
+        values: dict[str, Any] = {name: compute(micro)}
+        return replace(micro, **values)
 
-    return replace(batch, micro=tuple(map(fill, batch.micro)))
+    return replace(batch, micro=tuple(map(change, batch.micro)))
 
 
 def num_tokens(micro: MicroBatch) -> int:
-    """Tokens of the plain forward: rows * (longest prompt + longest completion)."""
+    """Return the tokens of the plain forward: rows * (longest prompt + longest completion)."""
     prompts = max(len(prompt.encoded.ids) for prompt in micro.prompts)
     return len(micro.group) * (prompts + int(micro.lengths.max()))
 
@@ -196,22 +194,22 @@ def _micro(rows: list[_Row]) -> MicroBatch:
     )
 
 
-def evened(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
-    """The batches with as many micro-batches as the rank that has most: empty ones are added."""
+def even_out(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+    """Return the batches with as many micro-batches as the rank with most: empty ones are added."""
     counts = distributed.gather([len(batch.micro) for batch in batches])
     if all(of_rank == counts[0] for of_rank in counts):
         return list(batches)
     some = next((batch.micro[0] for batch in batches if batch.micro), None)
-    told = distributed.gather(None if some is None else _emptied(some))
-    empty = next(micro for micro in told if micro is not None)
+    offered = distributed.gather(None if some is None else _make_empty(some))
+    empty = next(micro for micro in offered if micro is not None)
     return [
         replace(batch, micro=(*batch.micro, *[empty] * (max(of_ranks) - len(batch.micro))))
         for batch, of_ranks in zip(batches, zip(*counts, strict=True), strict=True)
     ]
 
 
-def _emptied(micro: MicroBatch) -> MicroBatch:
-    """One row of a one-token prompt, of which no token carries loss."""
+def _make_empty(micro: MicroBatch) -> MicroBatch:
+    """Return one row of a one-token prompt in which no token carries loss."""
     prompt = micro.prompts[0]
     encoded = replace(
         prompt.encoded,
