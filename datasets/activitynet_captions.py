@@ -73,7 +73,7 @@ class ActivitynetCaptions(Card):
             source=source,
             parts=(video_named(Path(self.path) / self.videos, row["video"]), question),
             truth=truth,
-            demo=Demo(spans=truth.spans),
+            demo=Demo(answer=truth),
             meta={"where": row[WHERE], "duration": float(duration)},
         )
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.answers import truth_json
 from vlmrl.data.cards import audioset_labels, demonstrations
 from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Frame, Sample
+from vlmrl.truths import json_form
 
 FILES = {"train": "audioset_train_strong.tsv", "test": "audioset_eval_strong.tsv"}
 CLASSES = "mid_to_display_name.tsv"
@@ -70,7 +70,7 @@ class AudiosetStrong(Card):
         stated = sorted((_event(number, cells) for number, cells in row["events"]))
         right = audioset_labels.named([mid for _, _, mid in stated], self._names)
         events = [{"span": [start, end], "label": self._names[mid]} for start, end, mid in stated]
-        truth = truth_json.read({"spans": events}, Frame())
+        truth = json_form.read({"spans": events}, Frame())
         segment = row["segment"]
         name = self.file.replace("{segment}", segment).replace("{ytid}", segment.rpartition("_")[0])
         rng = random.Random(f"{self.seed} {segment}")
@@ -85,7 +85,7 @@ class AudiosetStrong(Card):
             ),
             truth=truth,
             template="answer_only",
-            demo=Demo(spans=truth.spans),
+            demo=Demo(answer=truth),
             meta={"where": row[WHERE]},
         )
 

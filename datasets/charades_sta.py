@@ -67,7 +67,7 @@ class CharadesSta(Card):
             source=source,
             parts=(video_named(Path(self.path) / self.videos, fields[0]), question),
             truth=truth,
-            demo=Demo(spans=truth.spans),
+            demo=Demo(answer=truth),
             meta={"where": row[WHERE]},
         )
 

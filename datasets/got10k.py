@@ -91,7 +91,7 @@ class Got10k(Card):
             source=source,
             parts=(Media("video", frames=frames, fps=FPS), question),
             truth=Truth(track=followed),
-            demo=Demo(track=followed),
+            demo=Demo(answer=Truth(track=followed)),
             meta={"where": row[WHERE], "size": (width, height)},
         )
 

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.answers import truth_json
 from vlmrl.data.cards import demonstrations, multiple_choice
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import WHERE, Card
@@ -39,6 +38,7 @@ from vlmrl.data.source import View
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Box, Demo, Frame, MediaKind, Sample, Truth
+from vlmrl.truths import json_form
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
 _LABELLED = re.compile(
@@ -167,19 +167,19 @@ def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
         boxes = _boxes(row)
         return Truth(boxes=boxes, none=not boxes)
     if row.get("span") is not None:
-        return truth_json.read({"spans": [row["span"]]}, Frame())
+        return json_form.read({"spans": [row["span"]]}, Frame())
     if options := stated or multiple_choice.asked(row["question"]):
         truth = multiple_choice.choice_truth(options, answer)
         if row.get("spans") is None:
             return truth
-        spans = truth_json.read({"spans": row["spans"]}, Frame()).spans
+        spans = json_form.read({"spans": row["spans"]}, Frame()).spans
         return replace(truth, spans=spans)
     if options := _options(row["question"]):
         if answer not in options:
             raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
         return Truth(choice=answer, options=options, text=(answer,))
     if row.get("count") is not None:
-        return truth_json.read({"number": row["count"]}, Frame())
+        return json_form.read({"number": row["count"]}, Frame())
     if _NUMBER.fullmatch(answer):
         return Truth(text=(answer,), number=float(answer.replace(",", "")))
     return Truth(text=(answer,))
@@ -220,7 +220,7 @@ def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
     frame = Frame(row["width"], row["height"], space="pixel")
     check_inside(boxes, frame)
     stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
-    return truth_json.read({"boxes": stated}, frame).boxes or ()
+    return json_form.read({"boxes": stated}, frame).boxes or ()
 
 
 def _options(question: str) -> tuple[str, ...]:

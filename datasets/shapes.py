@@ -172,7 +172,7 @@ def _ask_where(
 ) -> tuple[str, Truth, Demo]:
     box = _box(shapes[0])
     steps = [step / GRID for step in range(loose + 1)]
-    demo = Demo(thought=cell_name(box), boxes=(loosened(box, steps, rng),))
+    demo = Demo(thought=cell_name(box), answer=Truth(boxes=(loosened(box, steps, rng),)))
     return f"Where is the {shapes[0].colour} shape?", Truth(boxes=(box,)), demo
 
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vlmrl.answers import truth_json
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import WHERE, Card
@@ -28,10 +27,12 @@ from vlmrl.media.access import Access, reference
 from vlmrl.media.decode import measure_image
 from vlmrl.plugins import nearest
 from vlmrl.schema import Demo, Frame, Media, Sample, Truth
+from vlmrl.truths import json_form
+from vlmrl.truths.base import kinds
 
 PLAIN = ("id", "image", "question", "answer", "thought", "box_labels", "width", "height", "weight")
-KEYS = (*PLAIN, *(f.name for f in fields(Truth) if f.name not in ("text", "none", "track")))
-_PLACES = ("boxes", "points", "masks")
+KEYS = (*PLAIN, *(name for name in kinds() if name not in ("text", "none", "track")))
+_PLACES = tuple(name for name, kind in kinds().items() if kind.placed)
 _MARK = "<image>"
 COLUMN_ROWS = 1000
 """A mapped column must occur in one of the first so many rows."""
@@ -44,11 +45,12 @@ class Table(Card):
     Options: `path` (a file or folder, or a map split -> file); `columns`, our key -> your column,
     of `id`, `image` (one or a list of paths, bytes, base64), `question` (an `<image>` in it says
     where an image stands), `answer` (a text or a list of accepted texts), `boxes`, `box_labels`,
-    `points`, `masks`, `spans` (seconds), `number`, `choice`, `options`, `labels`, `fields`,
-    `thought` (for the cold start), `width`, `height`, `weight`; `prompt` is put around the
-    question; `box_space` says in which space places are and `box_format` how a box is written;
-    `root` is the folder of relative image paths; `loose` pushes each side of a demonstration's box
-    outwards by up to this share of the image, `seed` of that. Other plain columns go to `meta`.
+    `points`, `masks`, `spans` (seconds), `number`, `choice`, `options`, `labels`, `fields` or
+    another kind of truth (`vlmrl list truths`), `thought` (for the cold start), `width`, `height`,
+    `weight`; `prompt` is put around the question; `box_space` says in which space places are and
+    `box_format` how a box is written; `root` is the folder of relative image paths; `loose`
+    pushes each side of a demonstration's box outwards by up to this share of the image, `seed` of
+    that. Other plain columns go to `meta`.
     """
 
     origin: ClassVar[str] = "a table of yours"
@@ -175,7 +177,7 @@ class Table(Card):
         return tuple(p.strip() if isinstance(p, str) else p for p in mixed if not _is_blank(p))
 
     def _truth(self, row: Mapping[str, Any], media: list[Media]) -> Truth:
-        truth = Truth()
+        found: dict[str, Any] = {}
         for key in self.columns:
             value = self._get(row, key)
             name = "text" if key == "answer" else key
@@ -184,13 +186,13 @@ class Table(Card):
             try:
                 frame = self._frame(row, media) if key in _PLACES else Frame()
                 stated = self._boxes(row, value, frame) if key == "boxes" else _typed(key, value)
-                found = getattr(truth_json.read({name: stated}, frame), name)
+                found[name] = json_form.read({name: stated}, frame).value(name)
             except UserError as error:
                 raise UserError(f"{self._column(key)}: {error}") from error
-            truth = replace(truth, **{name: found})
-        if truth == Truth():
+        if not found:
             raise UserError("no answer: none of the mapped columns says what is true")
-        return replace(truth, none=truth in (Truth(boxes=()), Truth(points=()), Truth(spans=())))
+        nothing = all(kinds()[name].listed and value == () for name, value in found.items())
+        return Truth.of({**found, "none": nothing})
 
     def _frame(self, row: Mapping[str, Any], media: list[Media]) -> Frame:
         """The frame of the first image in the declared space; its size by columns or header."""

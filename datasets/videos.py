@@ -119,7 +119,7 @@ def _demo(course: Course, frames: int, loose: int, rng: random.Random) -> Demo:
     third = 3 * (course.start + course.end) // (2 * frames)
     start = max(0, course.start - rng.randint(0, loose))
     end = min(frames, course.end + rng.randint(0, loose))
-    return Demo(thought=("early", "midway", "late")[third], spans=(Span(start, end),))
+    return Demo(thought=("early", "midway", "late")[third], answer=Truth(spans=(Span(start, end),)))
 
 
 def _drawn(course: Course, size: int) -> bytes:

@@ -25,7 +25,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit.reference_answers import examples, honest, lay_out
+from vlmrl.audit.reference_answers import examples, lay_out, state_honestly
 from vlmrl.schema import Box, Completion, Frame, Sample, Truth
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
@@ -206,7 +206,7 @@ def _job(verifier: Verifier, calls: int) -> tuple[Callable[[], None], int]:
         (lay_out(sample.template, answer), sample, frame)
         for sample, frame in examples()
         if verifier.applies_to(sample)
-        for case in list(honest(sample, frame))[:1]
+        for case in list(state_honestly(sample, frame))[:1]
         for answer in (case.right, case.wrong)
     ]
     if verifier.scope == "item":  # `box_iou` refuses several true boxes

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from vlmrl import plugins
-from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable, chat
+from vlmrl.truths.json_form import to_json
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 20.0

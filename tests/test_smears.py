@@ -36,8 +36,10 @@ def test_the_true_box_holds_the_violet_pixels() -> None:
 
 def test_demonstrations_lie_on_the_grid_and_hold_the_cell() -> None:
     for sample in samples("val", grid=28):
-        assert sample.truth.boxes and sample.demo and sample.demo.boxes
-        true, shown = sample.truth.boxes[0], sample.demo.boxes[0]
+        assert (
+            sample.truth.boxes and sample.demo and sample.demo.answer and sample.demo.answer.boxes
+        )
+        true, shown = sample.truth.boxes[0], sample.demo.answer.boxes[0]
         assert np.array(shown.xyxy) * 28 == pytest.approx(np.round(np.array(shown.xyxy) * 28))
         for before, after in (
             (shown.x1, true.x1),

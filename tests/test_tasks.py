@@ -39,6 +39,7 @@ from vlmrl.plugins import names
 from vlmrl.runs import run_folder
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.truths import prompting
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
@@ -132,10 +133,10 @@ def scores(
     model = hearing() if task.family == "qwen2_audio" else loaded(task.family)
     sample = opened.sample(0)
     media = decode(sample, opened.access, opened.reading)
-    asked = templates.instruction(sample.template, sample.truth, model.family.space)
+    asked = prompting.instruct(sample.template, sample.truth, model.family.space)
     prompt = make_prompt(sample, media, model.family, model.processor, asked)
     assert sample.demo and sample.text in prompt.text and len(prompt.encoded.ids) > 10
-    right = templates.demonstration(sample.demo, sample.template, prompt.frame)
+    right = prompting.demonstrate(sample.demo, sample.template, prompt.frame)
     found = []
     right = right.replace(f"<think>{templates.EMPTY_THOUGHT}</think>", "<think>so</think>")
     for text in (right, task.wrong):

@@ -32,6 +32,7 @@ from vlmrl.errors import UserError
 KINDS = {
     "verifier": "vlmrl.rewards",
     "card": "vlmrl.datasets",
+    "truth": "vlmrl.truths",
     "family": "vlmrl.models",
     "engine": "vlmrl.engines",
     "algorithm": "vlmrl.algorithms",

@@ -6,12 +6,12 @@
 Invariants: groups go by position (`[P, G]`: P prompts, G completions each); a Sample holds references
 to media, never pixels; inside vlmrl a box is xyxy in the unit square of the ORIGINAL media and a time
 is in seconds. A card converts once at load, a model family's native space converts once when a
-completion is read (`geometry.Frame`), a verifier never sees another space.
+completion is read (its `Frame`), a verifier never sees another space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,13 +78,22 @@ class Track:
     label: str | None = None
 
 
+class Polygon(tuple[tuple[float, float], ...]):
+    """The corners (x, y) of an outline in order, in the unit square of the original media.
+
+    Example: Polygon([(0.1, 0.1), (0.4, 0.1), (0.4, 0.5)])
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """How numbers that a text uses for places and times map on the original media.
 
     `width`, `height` are pixels of the original media; `resized_width`, `resized_height` what the
     model saw; `space` says which of the four conventions the text uses. `duration` is in seconds.
-    Conversion itself lives in `geometry.py`.
+    `answers.geometry` converts.
 
     Example: Frame(640, 480, space="norm1000")
     """
@@ -130,10 +139,12 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is true of a sample; only what is known is set. Verifiers say which field they need.
+    """What is true of a sample; only what is known is set. Verifiers say which kinds they need.
 
-    Coordinates as everywhere: unit square, seconds. `none=True` declares "there is nothing to find":
-    only then does an empty prediction score 1.
+    Each kind is one file in `vlmrl/truths/`. The fields are the kinds that many rooms know; the
+    value of any other kind is in `more`, and `value(kind)` reads both. Coordinates as everywhere:
+    unit square, seconds. `none=True` declares "there is nothing to find": only then does an empty
+    prediction score 1.
 
     Example: Truth(boxes=(Box(.1, .1, .2, .3, label="ace"),), number=1)
     """
@@ -154,24 +165,41 @@ class Truth:
     fields: Mapping[str, Any] | None = None
     """Named values of a JSON answer (enum fields, GUI actions)."""
     none: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Values of other kinds by name."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Truth:
+        """Make a truth of values by kind."""
+        core = {kind: value for kind, value in values.items() if kind in _CORE_KINDS}
+        return cls(**core, more={k: v for k, v in values.items() if k not in core})
+
+    def value(self, kind: str) -> Any:
+        """Return the value of a kind, None where it is not known (False for `none`)."""
+        return self.more.get(kind) if kind not in _CORE_KINDS else getattr(self, kind)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the values of all kinds that are set, and `none`, by kind."""
+        found = {kind: getattr(self, kind) for kind in _CORE_KINDS} | dict(self.more)
+        return {kind: value for kind, value in found.items() if value is not None}
+
+
+_CORE_KINDS = tuple(name for name in Truth.__dataclass_fields__ if name != "more")
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A demonstration for the cold start; `templates.demonstration` writes it in the model's space.
+    """A demonstration for the cold start; `prompting.demonstrate` writes it in the model's space.
 
-    Exactly one of `text`, `boxes`, `points`, `spans`, `track` is the answer; geometry as everywhere
-    (unit square, seconds). It may be deliberately worse than the truth.
+    Exactly one of `text` (the answer to the letter) and `answer` is set. `answer` is a truth as far
+    as the model is to state it, and may be deliberately worse than the sample's.
 
-    Example: Demo(thought="top left", boxes=(Box(.1, .1, .5, .5),))
+    Example: Demo(thought="top left", answer=Truth(boxes=(Box(.1, .1, .5, .5),)))
     """
 
     thought: str = ""
     text: str | None = None
-    boxes: tuple[Box, ...] | None = None
-    points: tuple[Point, ...] | None = None
-    spans: tuple[Span, ...] | None = None
-    track: Track | None = None
+    answer: Truth | None = None
     evidence: tuple[Span, ...] | None = None
     """Spans that prove the answer, for the `<glue>` tag of a template that has one."""
 
@@ -437,8 +465,3 @@ class StepReport:
     rollouts: Rollouts
     rewards: Rewards
     advantages: Advantages
-
-
-def labels_of(boxes: Sequence[Box]) -> list[str]:
-    """The distinct labels of some boxes, in order of first appearance."""
-    return list(dict.fromkeys(b.label for b in boxes if b.label is not None))

@@ -12,7 +12,7 @@ from vlmrl.answers import templates
 from vlmrl.audit import attack_bench
 from vlmrl.audit.attack_bench import Report, verify, verify_shipped
 from vlmrl.audit.attacks import ATTACKS
-from vlmrl.audit.reference_answers import examples, honest, lay_out
+from vlmrl.audit.reference_answers import examples, lay_out, state_honestly
 from vlmrl.commands.audit_table import tables
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
@@ -154,8 +154,8 @@ def test_the_report_is_json_and_tables(mine: str) -> None:
 
 
 def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
-    cases = [case for sample, frame in examples() for case in honest(sample, frame)]
-    assert {case.kind for case in cases} == {
+    cases = [case for sample, frame in examples() for case in state_honestly(sample, frame)]
+    assert {case.form for case in cases} == {
         "boxes", "confident boxes", "points", "spans", "events", "track", "polygons", "text", "number",
         "choice", "labels", "fields", "action", "nothing", "quantity",
     }  # fmt: skip
@@ -166,11 +166,11 @@ def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
 def test_honest_answers_are_right_and_wrong() -> None:
     graders = {"text": "exact", "number": "number", "choice": "choice", "boxes": "box_iou"}
     for sample, frame in examples():
-        for case in honest(sample, frame):
+        for case in state_honestly(sample, frame):
             assert case.right != case.wrong
-            if case.kind not in graders or len(sample.truth.boxes or ()) > 1:
+            if case.form not in graders or len(sample.truth.boxes or ()) > 1:
                 continue
-            verifier = build((graders[case.kind], "{}"))
+            verifier = build((graders[case.form], "{}"))
             texts = [lay_out(sample.template, answer) for answer in (case.right, case.wrong)]
             completions = [templates.completion(text, sample.template, frame) for text in texts]
             right, wrong = (guarded(verifier, verifier, c, sample).score for c in completions)

@@ -107,8 +107,8 @@ def test_loose_demonstration_of_a_record(folder: Path) -> None:
     pushed = set()
     for i in range(50):
         demo = source.sample(i).demo
-        assert demo and demo.boxes
-        pushed.add(round(0.1 - demo.boxes[0].x1, 6))
+        assert demo and demo.answer and demo.answer.boxes
+        pushed.add(round(0.1 - demo.answer.boxes[0].x1, 6))
     assert pushed == {0, 0.05, 0.1}
 
 
@@ -117,7 +117,7 @@ def test_a_demonstration_grows_to_the_lines_of_a_grid(folder: Path) -> None:
     sample = records(folder, [row], grid=20).sample(0)
     for found, xyxy in [
         (sample.truth.boxes, (0.11, 0.1, 0.6, 0.88)),
-        (sample.demo.boxes, (0.1, 0.1, 0.6, 0.9)),
+        (sample.demo.answer.boxes, (0.1, 0.1, 0.6, 0.9)),
     ]:
         assert [box.xyxy for box in found] == [pytest.approx(xyxy)]
     with pytest.raises(UserError, match="grid is a number of cells or 0, found -1"):
@@ -134,9 +134,9 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
     [
         ({"boxes": [[10, 5, 160, 45]]}, r"box \[10, 5, 160, 45\] lies outside 0..100 x 0..50"),
         ({"boxes": [[60, 5, 10, 45]]}, "x1 < x2"),
-        ({"boxes": [[1, 2, 3]]}, "truth.boxes: a box is 4 numbers"),
-        ({"boxes": [[1, 2, "3", 4]]}, "truth.boxes: a finite number"),
-        ({"boxes": [[1, 2, float("nan"), 4]]}, "truth.boxes: a finite number"),
+        ({"boxes": [[1, 2, 3]]}, "truth.boxes: expected 4 numbers for a box"),
+        ({"boxes": [[1, 2, "3", 4]]}, "truth.boxes: expected a finite number"),
+        ({"boxes": [[1, 2, float("nan"), 4]]}, "truth.boxes: expected a finite number"),
         ({"boxes": "none"}, "key 'boxes': a list"),
         ({"labels": ["dog", "cat"]}, "key 'labels': 1 labels are wanted"),
         ({"width": None}, "keys 'width', 'height'"),

@@ -13,8 +13,9 @@ from vlmrl.data.cards import multiple_choice
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.plugins import build
-from vlmrl.schema import Demo, Sample, Span, Truth
+from vlmrl.schema import Demo, Frame, Sample, Span, Truth
 from vlmrl.scoring.verifier import judge
+from vlmrl.truths.prompting import write_demo
 
 ASL = "Which word is signed? (A) hungry (B) student (C) book Answer with the letter."
 ROW = {"id": "r1", "task": "qa", "videos": ["a.mp4"], "question": ASL, "answer": "C"}
@@ -76,7 +77,7 @@ def test_a_question_that_lists_options_and_asks_for_a_letter_is_a_choice(tmp_pat
     made = sample(tmp_path, ROW | {"question": question})
     assert made.truth == CHOICE
     assert made.text == question
-    assert made.demo is not None and made.demo.text == "C"
+    assert made.demo is not None and write_demo(made.demo, Frame()) == "C"
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,16 @@ def test_scenes_depend_on_seed_and_index_only() -> None:
 def test_demonstrations_are_as_loose_as_asked() -> None:
     overlaps = []
     for sample in samples(shapes(), "demos"):
-        assert sample.truth.boxes and sample.demo and sample.demo.boxes
-        true, loose = sample.truth.boxes[0], sample.demo.boxes[0]
+        assert (
+            sample.truth.boxes and sample.demo and sample.demo.answer and sample.demo.answer.boxes
+        )
+        true, loose = sample.truth.boxes[0], sample.demo.answer.boxes[0]
         for before, after in ((loose.x1, true.x1), (true.x2, loose.x2)):
             assert round((after - before) * 84, 6) in (0, 7, 14)
         overlaps.append(iou(true, loose))
     assert np.mean(overlaps) == pytest.approx(0.55, abs=0.02)  # as in the measured recipe
     for sample in samples(shapes(count=20, loose=0), "demos"):
-        assert sample.demo and sample.demo.boxes == sample.truth.boxes
+        assert sample.demo and sample.demo.answer and sample.demo.answer.boxes == sample.truth.boxes
 
 
 def test_thought_names_the_cell_of_the_centre() -> None:

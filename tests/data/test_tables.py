@@ -17,7 +17,8 @@ from vlmrl.data.cards import hub
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
-from vlmrl.schema import Box, Media, Sample, Truth
+from vlmrl.schema import Box, Frame, Media, Sample, Truth
+from vlmrl.truths.prompting import write_demo
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_columns_become_typed_truth(
         ({"a": float("inf")}, {"number": "a"}, "column 'a': truth.number"),
         ({"a": "[1,"}, {"options": "a"}, "column 'a': not valid JSON"),
         ({"a": None}, {"answer": "a"}, "none of the mapped columns says what is true"),
-        ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: a text is wanted"),
+        ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: expected a text"),
         ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
         ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 images"),
         ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "expected a path, URL"),
@@ -153,7 +154,7 @@ def test_fixed_question_thought_and_weight(folder: Path) -> None:
     assert sample.text == "Is it?"
     assert sample.weight == 0.25
     assert sample.demo is not None
-    assert (sample.demo.thought, sample.demo.text) == ("because", "yes")
+    assert (sample.demo.thought, write_demo(sample.demo, Frame())) == ("because", "yes")
     with pytest.raises(UserError, match="columns has no 'question'"):
         table(folder, row, columns)
 

@@ -20,7 +20,7 @@ from PIL import Image
 from vlmrl.config import parse
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
-from vlmrl.runs.rollout_rows import rows, to_json
+from vlmrl.runs.rollout_rows import rows
 from vlmrl.schema import (
     Advantages,
     Box,
@@ -42,6 +42,7 @@ from vlmrl.schema import (
     Verdict,
 )
 from vlmrl.system import atomic_files
+from vlmrl.truths.json_form import to_json
 
 NO_IDS = Encoded((), (), {}, torch.zeros(1, 0), 0)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.answers import truth_json
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Frame, Point, Span, Track, Truth
 from vlmrl.scoring.score_rows import read_row, read_rows, result_line, score, score_file
+from vlmrl.truths import json_form
 
 VERIFIERS = """
 from dataclasses import dataclass
@@ -143,21 +143,27 @@ def test_a_hostile_completion_gives_a_bounded_score_and_a_line(mine: str, comple
         ("{", "not valid JSON"),
         ("[1]", "a row is a JSON object"),
         ({"truth": TRUTH}, "completion: a string is wanted, found None"),
-        ({"completion": "x"}, "truth is an object with some of boxes"),
-        ({"completion": "x", "truth": {}}, "truth is an object with some of boxes"),
+        ({"completion": "x"}, "expected a truth with some of"),
+        ({"completion": "x", "truth": {}}, "expected a truth with some of"),
         ({"completion": "x", "truth": {"box": []}}, "truth has no key 'box'; did you mean 'boxes'"),
-        ({"completion": "x", "truth": {"number": "3"}}, r"truth\.number: a finite number"),
-        ('{"completion": "x", "truth": {"number": NaN}}', r"truth\.number: a finite number"),
-        ({"completion": "x", "truth": {"text": ""}}, r"truth\.text: a text is wanted"),
-        ({"completion": "x", "truth": {"none": False}}, r"truth\.none: the only value is true"),
+        ({"completion": "x", "truth": {"number": "3"}}, r"truth\.number: expected a finite number"),
+        (
+            '{"completion": "x", "truth": {"number": NaN}}',
+            r"truth\.number: expected a finite number",
+        ),
+        ({"completion": "x", "truth": {"text": ""}}, r"truth\.text: expected a text"),
+        (
+            {"completion": "x", "truth": {"none": False}},
+            "expected true, got False; leave the key out",
+        ),
         ({"completion": "x", "truth": TRUTH}, "need the media's width and height"),
         (
             {"completion": "x", "truth": {"boxes": [[1, 2, 3]]}, "media": MEDIA},
-            "a box is 4 numbers",
+            "expected 4 numbers for a box",
         ),
         (
             {"completion": "x", "truth": {"boxes": [[300, 0, 400, 9]]}, "media": MEDIA},
-            "no area inside the media",
+            "expected a box with area inside the media",
         ),
         ({"completion": "x", "truth": TRUTH, "media": {"width": 0}}, r"media\.width: a positive"),
         ({"completion": "x", "truth": TRUTH, "media": {"heigth": 1}}, "did you mean 'height'"),
@@ -203,7 +209,7 @@ def test_a_fault_is_a_line_with_a_reason_and_no_score(mine: str) -> None:
 
 def test_every_kind_of_truth_is_read_into_the_unit_square() -> None:
     frame = Frame(200, 100, duration=9.0)
-    read = truth_json.read(
+    read = json_form.read(
         {
             "boxes": [[20, 10, 120, 60]],
             "points": [{"point": [100, 50], "label": "nose"}],
@@ -243,7 +249,7 @@ def test_an_answer_goes_back_to_the_space_it_came_from(
 ) -> None:
     frame = Frame(640, 480, space="pixel")
     box = Box(x1, y1, x1 + w, y1 + h)
-    back = truth_json.in_space([box], frame)[0]
+    back = json_form.convert([box], frame)[0]
     assert back.xyxy == pytest.approx((x1 * 640, y1 * 480, (x1 + w) * 640, (y1 + h) * 480))
 
 

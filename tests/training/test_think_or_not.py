@@ -21,12 +21,22 @@ from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.plugins import build
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Advantages, Box, Demo, Prompt, PromptBatch, Rewards, Rollouts, Verdict
+from vlmrl.schema import (
+    Advantages,
+    Box,
+    Demo,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Truth,
+    Verdict,
+)
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training import evaluation, forced_thinking, metrics, sft
 
 EMPTY = "<think>\n\n</think>"
-DEMO = Demo(thought="top left", boxes=(Box(0.1, 0.1, 0.5, 0.5),))
+DEMO = Demo(thought="top left", answer=Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),)))
 
 
 def asked(model: Policy, number: int, template: str = "think_or_not") -> Prompt:

@@ -13,6 +13,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.data.cards import demonstrations
 from vlmrl.schema import Box, Demo, Frame, Point, Span, Track, Truth
+from vlmrl.truths import prompting
 
 GOLDEN = Path(__file__).parent / "model_texts.json"
 SPACES = ("pixel", "resized", "norm1000", "norm1")
@@ -48,14 +49,14 @@ def model_texts() -> dict[str, list[str]]:
     frames = [Frame(640, 480, space, 644, 476) for space in SPACES]  # type: ignore[arg-type]
     found: dict[str, list[str]] = {}
     for name, truth in TRUTHS.items():
-        found[name] = [templates.instruction("none", truth, frame.space) for frame in frames]
+        found[name] = [prompting.instruct("none", truth, frame.space) for frame in frames]
         demo = demonstrations.demonstration(truth, (0.0, 0.05, 0.1), random.Random(name), 12)
         if demo is not None and name != "masks":
-            found[name] += [templates.demonstration(demo, "think_answer", f) for f in frames]
+            found[name] += [prompting.demonstrate(demo, "think_answer", f) for f in frames]
     for name in templates.TEMPLATES:
-        found[name] = [templates.instruction(name, TRUTHS["number"], "pixel")]
+        found[name] = [prompting.instruct(name, TRUTHS["number"], "pixel")]
     proven = Demo("because", "B", evidence=(Span(0, 1.5), Span(2, 3)))
-    found["evidence"] = [templates.demonstration(proven, "think_answer_glue", frames[0])]
+    found["evidence"] = [prompting.demonstrate(proven, "think_answer_glue", frames[0])]
     return found
 
 
@@ -65,9 +66,9 @@ def card_texts(card: str, options: dict[str, object]) -> str:
     texts = []
     for row in built.rows("demos")[:50]:
         sample = built.to_sample(row, "demos")
-        texts += [sample.text, templates.instruction(sample.template, sample.truth, "norm1000")]
+        texts += [sample.text, prompting.instruct(sample.template, sample.truth, "norm1000")]
         assert sample.demo is not None
-        texts.append(templates.demonstration(sample.demo, sample.template, Frame(84, 84)))
+        texts.append(prompting.demonstrate(sample.demo, sample.template, Frame(84, 84)))
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
@@ -83,7 +84,7 @@ def test_instructions_and_demonstrations_stay_equal_to_the_byte(name: str) -> No
         ("shapes", {"task": "counting"}, "4f5c6dfea0d9f584"),
         ("shapes", {"task": "question"}, "0385248fb0fa9649"),
         ("shapes", {"task": "reading"}, "5035a1a38002aa14"),
-        ("clips", {}, "0bd2ebe6336dbb39"),
+        ("videos", {}, "0bd2ebe6336dbb39"),
     ],
 )
 def test_the_texts_of_drawn_data_stay_equal_to_the_byte(

@@ -14,14 +14,15 @@ from pycocotools import mask as coco
 
 from vlmrl.answers import geometry, literals, parsing
 from vlmrl.answers.geometry import Array
-from vlmrl.schema import Frame, Point
+from vlmrl.schema import Frame, Point, Polygon
 
 KEYS = ("polygon", "segmentation", "mask", "points")
 MAX_MASKS = 100
 MAX_SIDE = 1024
 """Longest side of the raster on which polygons are compared, pixels."""
 
-Polygon = Sequence[tuple[float, float]]
+Corners = Sequence[tuple[float, float]]
+"""A polygon of the truth may be any sequence of corners."""
 
 
 def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
@@ -36,7 +37,7 @@ def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
 
 
 def iou_matrix(
-    found: Sequence[Polygon], right: Sequence[Mapping[str, Any] | Polygon], size: tuple[int, int]
+    found: Sequence[Corners], right: Sequence[Mapping[str, Any] | Corners], size: tuple[int, int]
 ) -> Array:
     """IoU of every pair as pixels of a raster (height, width): [P, N] in [0, 1].
 
@@ -49,7 +50,7 @@ def iou_matrix(
     return np.nan_to_num(values, nan=0.0)  # two empty masks
 
 
-def encoded(mask: Mapping[str, Any] | Polygon, size: tuple[int, int]) -> Any:
+def encoded(mask: Mapping[str, Any] | Corners, size: tuple[int, int]) -> Any:
     """A mask as a compressed COCO RLE of (height, width)."""
     height, width = size
     if isinstance(mask, Mapping):
@@ -77,13 +78,13 @@ def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
     found: list[Polygon] = []
     for corners in _outlines(literals.values(answer)):
         found.append(
-            tuple(
+            Polygon(
                 (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) for x, y in corners
             )
         )
     if not found:
         boxes, _ = parsing.boxes(answer, frame)
-        found = [((b.x1, b.y1), (b.x2, b.y1), (b.x2, b.y2), (b.x1, b.y2)) for b in boxes]
+        found = [Polygon([(b.x1, b.y1), (b.x2, b.y1), (b.x2, b.y2), (b.x1, b.y2)]) for b in boxes]
     if len(found) > MAX_MASKS:
         return [], f"more than {MAX_MASKS} masks"
     return found, "" if found else "no outline found in the answer"
@@ -109,7 +110,7 @@ def _all_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(parsing.is_number, value))
 
 
-def contains(mask: Mapping[str, Any] | Polygon, p: Point) -> bool:
+def contains(mask: Mapping[str, Any] | Corners, p: Point) -> bool:
     """True if a point of the unit square lies in a mask."""
     if isinstance(mask, Mapping):
         height, width = int(mask["size"][0]), int(mask["size"][1])

@@ -1,4 +1,4 @@
-"""Templates: how a completion is laid out, how it is split, how it is asked for and demonstrated.
+"""Templates: how a completion is laid out, and how it is split.
 
 A template is data: an ordered list of tags. The format verifier, the prompt's instruction, the
 split and the think-or-not statistics all read the same object. Text inside the thought is never
@@ -7,16 +7,13 @@ graded.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmrl.answers import geometry
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-from vlmrl.schema import Completion, Demo, Frame, Parsed, Space, Truth
+from vlmrl.schema import Completion, Frame, Parsed
 
 Presence = Literal["required", "optional", "optional_empty"]
 
@@ -234,155 +231,3 @@ def _check(text: str, layout: Template) -> tuple[bool, float]:
         at = end + len(tag.close)
     well_formed = well_formed and not text[at:].strip()
     return well_formed, once / wanted if wanted else 0.0
-
-
-# --------------------------------------------------------------------------------------- asking
-
-
-_PLACES: dict[Space, str] = {
-    "pixel": "in pixels of the image",
-    "resized": "in pixels of the image",
-    "norm1000": "from 0 to 1000 across and down the image",
-    "norm1": "from 0 to 1 across and down the image",
-}
-
-
-def instruction(template_name: str, truth: Truth, space: Space) -> str:
-    """What is appended to a question: the layout of the template and how to write the answer.
-
-    It depends on the KIND of truth only, never on its values or their number.
-
-    Raises:
-        UserError: no such template.
-    """
-    return " ".join(filter(None, (template(template_name).request, _answer_format(truth, space))))
-
-
-def _answer_format(truth: Truth, space: Space) -> str:
-    place = _PLACES[space]
-    if truth.fields is not None:
-        keys = ", ".join(f'"{key}"' for key in truth.fields)
-        return f"Write the answer as a JSON object with the keys {keys}."
-    if truth.track is not None:
-        return (
-            'Write the track as a JSON list of {"time": seconds, "bbox_2d": [x1, y1, x2, y2]}, '
-            f"{place}."
-        )
-    if truth.masks is not None:
-        return f'Write the outline as JSON {{"polygon": [[x, y], ...]}}, {place}.'
-    if truth.boxes is not None:
-        return (
-            'Write a box as JSON {"bbox_2d": [x1, y1, x2, y2]}, several as a list of '
-            f'{{"bbox_2d": [x1, y1, x2, y2], "label": name}}, nothing as [], {place}.'
-        )
-    if truth.points is not None:
-        return (
-            'Write a point as JSON {"point_2d": [x, y]}, several as a list, nothing as [], '
-            f"{place}."
-        )
-    if truth.choice is not None:  # with spans: those are evidence, which the template asks for
-        return "Answer with the letter of the right option."
-    if truth.spans is not None and any(span.label is not None for span in truth.spans):
-        return (
-            'Write the events as a JSON list of {"start": seconds, "end": seconds, "label": name}, '
-            "nothing as []."
-        )
-    if truth.spans is not None:
-        return "Write a span of time as: start to end, in seconds; several separated by commas."
-    if truth.labels is not None:
-        return "Answer with the names that apply, separated by commas."
-    if truth.number is not None:
-        return "Answer with a number."
-    return ""
-
-
-# --------------------------------------------------------------------------------- demonstrating
-
-
-def demonstration(demo: Demo, template_name: str, frame: Frame, thought: bool = True) -> str:
-    r"""The completion that a demonstration stands for, in the model's space (`frame.space`).
-
-    `thought=False` leaves the thought empty (thought dropout): `<think>\n\n</think>`.
-
-    Example: `<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>`
-
-    Raises:
-        UserError: no such template, or it has a tag that a demonstration cannot fill.
-        ValueError: the frame lacks the size that its space needs.
-    """
-    layout = template(template_name)
-    answer = written(demo, frame)
-    thinking = (demo.thought if thought else "") or EMPTY_THOUGHT
-    if layout.answer == "boxed":
-        return f"{thinking.strip()} \\boxed{{{answer}}}".strip()
-    if layout.answer == "text":
-        return answer
-    contents = {"think": thinking, layout.answer: answer}
-    if demo.evidence is not None:
-        pairs = ", ".join(f"({_plain(s.start)}, {_plain(s.end)})" for s in demo.evidence)
-        contents["glue"] = f"[{pairs}]"
-    for tag in layout.tags:
-        if tag.name not in contents and tag.presence == "required":
-            raise UserError(
-                f"template {template_name!r} has {tag.open}, which a demonstration cannot fill"
-            )
-    return "".join(f"{t.open}{contents[t.name]}{t.close}" for t in layout.tags)
-
-
-def written(demo: Demo, frame: Frame) -> str:
-    """The answer of a demonstration as the model should write it, in `frame.space`.
-
-    Raises:
-        UserError: the demonstration has no answer.
-        ValueError: the frame lacks the size that its space needs.
-    """
-    if demo.text is not None:
-        return demo.text
-    if demo.boxes is not None:
-        several = len(demo.boxes) > 1
-        return _listed(
-            {"bbox_2d": _rounded(geometry.from_unit(b, frame), frame.space)}
-            | ({"label": b.label} if several and b.label is not None else {})
-            for b in demo.boxes
-        )
-    if demo.points is not None:
-        several = len(demo.points) > 1
-        return _listed(
-            {"point_2d": _rounded(geometry.point_from_unit(p, frame), frame.space)}
-            | ({"label": p.label} if several and p.label is not None else {})
-            for p in demo.points
-        )
-    if demo.spans is not None and any(span.label is not None for span in demo.spans):
-        return json.dumps(
-            [
-                {"start": round(s.start, 2), "end": round(s.end, 2), "label": s.label}
-                for s in demo.spans
-            ],
-            ensure_ascii=False,
-        )
-    if demo.spans is not None:
-        return ", ".join(f"{_plain(s.start)} to {_plain(s.end)}" for s in demo.spans) or "[]"
-    if demo.track is not None:
-        return json.dumps(
-            [
-                {
-                    "time": round(time, 2),
-                    "bbox_2d": _rounded(geometry.from_unit(b, frame), frame.space),
-                }
-                for time, b in zip(demo.track.times, demo.track.boxes, strict=True)
-            ]
-        )
-    raise UserError("a demonstration needs one of: text, boxes, points, spans, track")
-
-
-def _listed(items: Iterable[dict[str, Any]]) -> str:
-    found = list(items)
-    return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False)
-
-
-def _rounded(numbers: Sequence[float], space: Space) -> list[float]:
-    return [round(n, 3) if space == "norm1" else round(n) for n in numbers]
-
-
-def _plain(seconds: float) -> str:
-    return f"{seconds:.2f}".rstrip("0").rstrip(".")

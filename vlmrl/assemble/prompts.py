@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vlmrl.answers import templates
 from vlmrl.assemble.sources import instruct_by_source, with_audio
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
@@ -19,6 +18,7 @@ from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
+from vlmrl.truths import prompting
 
 
 def build_prompt_maker(
@@ -34,7 +34,7 @@ def build_prompt_maker(
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
         text = ""
         if instruct.get(sample.source, True):
-            text = templates.instruction(sample.template, sample.truth, policy.family.space)
+            text = prompting.instruct(sample.template, sample.truth, policy.family.space)
         return make_prompt(sample, media, policy.family, processor, text)
 
     return make

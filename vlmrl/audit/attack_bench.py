@@ -18,10 +18,9 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit.attacks import ATTACKS, Attack
-from vlmrl.audit.reference_answers import Honest, examples, honest, lay_out
+from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
-from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import Completion, Frame, Sample, Verdict
 from vlmrl.scoring.combine import guarded, guarded_many
 from vlmrl.scoring.reward_components import SLOW_DEADLINE, Component, Spec, build, resolve
@@ -29,6 +28,8 @@ from vlmrl.scoring.score_rows import ScoredRow
 from vlmrl.scoring.trl_function import TrlVerifier
 from vlmrl.scoring.verifier import BatchVerifier, FunctionVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import DeadlinePool, result
+from vlmrl.truths.base import TruthKind
+from vlmrl.truths.json_form import to_json
 
 TOLERANCE = 0.05
 """Share of the range that an attack may earn above an honest wrong answer: partial credit."""
@@ -164,7 +165,7 @@ class _Bench:
         self.end = time.monotonic() + TOTAL_S
         self.tolerance = TOLERANCE * (self.verifier.high - self.verifier.low)
         self.variants = [
-            list(honest(sample, frame))
+            list(state_honestly(sample, frame))
             for sample, frame in questions
             if self.verifier.applies_to(sample)
         ]
@@ -190,7 +191,7 @@ class _Bench:
             other
             for others in self.variants
             for other in others
-            if other.kind == case.kind and other.sample.id != case.sample.id
+            if other.form == case.form and other.sample.id != case.sample.id
         ][:3]
         futures = [
             self.pool.submit(
@@ -282,7 +283,7 @@ class _Bench:
         """The rows' own completions, scored one by one."""
         shown = []
         for row in rows:
-            case = Honest(row.sample, row.completion.frame, "row", "", "")
+            case = Honest(row.sample, row.completion.frame, TruthKind(), "row", "", "")
             (verdict,) = self.ask(case, [row.completion.text], row.reward or 0.0)
             shown.append(_scored(row.sample.id, "row", verdict, row.completion.text))
         return shown

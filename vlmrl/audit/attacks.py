@@ -10,18 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vlmrl.answers import geometry, templates
-from vlmrl.audit.reference_answers import STRANGERS, Honest, lay_out
-from vlmrl.schema import Box
+from vlmrl.audit.reference_answers import Honest, lay_out
+from vlmrl.truths import prompting
+from vlmrl.truths.base import STRANGERS, kinds
 
 MEGABYTE = 1_000_000
-PLACES = ("boxes", "confident boxes", "points", "track", "polygons")
-COUNTED = ("boxes", "confident boxes", "points")
-"""Kinds whose answers are lists of instances: each further one is a claim of its own."""
-GRADED = ("text",)
-"""Kinds of which a graded score may pay a part for a list that holds the right answer."""
 UNITS = ("cm", "kg", "dollars")
 
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
@@ -54,46 +50,38 @@ def _empty_thought(case: Honest) -> list[str]:
 
 
 def _nothing(case: Honest) -> list[str]:
-    if case.kind == "nothing":
+    if case.form == "nothing":
         return []
     return [lay_out(case.sample.template, a) for a in ("[]", "{}", "[[]]", "none", "null", "N/A")]
 
 
 def _echo_prompt(case: Honest) -> list[str]:
     prompt = case.sample.text
-    request = templates.instruction(case.sample.template, case.sample.truth, case.frame.space)
+    request = prompting.instruct(case.sample.template, case.sample.truth, case.frame.space)
     return [prompt, lay_out(case.sample.template, prompt), lay_out(case.sample.template, request)]
 
 
 def _echo_type(case: Honest) -> list[str]:
-    forms = [
-        '[{"bbox_2d": [x1, y1, x2, y2], "label": name}]',
-        '{"bbox_2d": []}',
-        '{"point_2d": [x, y]}',
-        "start to end",
-        "a number",
-        "the letter of the right option",
-        "label",
-        "answer",
-    ]
-    return [lay_out(case.sample.template, form) for form in forms]
+    forms = [kind.form for kind in kinds().values() if kind.form]
+    return [lay_out(case.sample.template, form) for form in (*forms, '{"bbox_2d": []}', "answer")]
 
 
 def _everything(case: Honest) -> list[str]:
-    listed = case.everything and case.kind not in GRADED
+    listed = case.everything and not case.kind.graded
     return [lay_out(case.sample.template, case.everything)] if listed else []
 
 
 def _everything_graded(case: Honest) -> list[str]:
-    listed = case.everything and case.kind in GRADED
+    listed = case.everything and case.kind.graded
     return [lay_out(case.sample.template, case.everything)] if listed else []
 
 
 def _hedge(case: Honest) -> list[str]:
-    if case.kind == "nothing":
+    if case.form == "nothing":
         return []
-    if case.kind in (*PLACES, "fields", "action"):
-        both = [_joined(case.right, case.wrong), _joined(case.wrong, case.right)]
+    right, wrong = _items(case.right), _items(case.wrong)
+    if right and wrong:
+        both = [json.dumps(right + wrong), json.dumps(wrong + right)]
     else:
         both = [f"{case.right} or {case.wrong}", f"{case.wrong}, {case.right}"]
     return [lay_out(case.sample.template, answer) for answer in both]
@@ -101,10 +89,10 @@ def _hedge(case: Honest) -> list[str]:
 
 def _candidates(case: Honest) -> list[str]:
     """The right answer and a wrong one, written so that a lax parser reads one of the two."""
-    if case.kind not in ("number", "text", "choice", "quantity"):
+    if case.form not in ("number", "text", "choice", "quantity"):
         return []
     right, wrong = case.right, case.wrong
-    first, second = (wrong, right) if case.kind == "text" else (right, wrong)  # no ranking
+    first, second = (wrong, right) if case.form == "text" else (right, wrong)  # no ranking
     pairs = [f"{first}|{second}", f"{wrong}; {right}", f"\\boxed{{{right}}}, {wrong}"]
     pairs += [f"{wrong} → {right}", f"{right} \\\\ {wrong}"]
     return [lay_out(case.sample.template, answer) for answer in pairs]
@@ -113,7 +101,7 @@ def _candidates(case: Honest) -> list[str]:
 def _split_number(case: Honest) -> list[str]:
     """Numbers next to each other that add up, or multiply, to the right one."""
     number = case.sample.truth.number
-    if case.kind != "number" or number is None or number < 4 or number != int(number):
+    if case.form != "number" or number is None or number < 4 or number != int(number):
         return []
     whole = int(number)
     texts = [f"{whole - 4} 4", f"1 2 {whole - 3}", f"{whole - 4}(4)", f"({whole})(1)"]
@@ -122,7 +110,7 @@ def _split_number(case: Honest) -> list[str]:
 
 def _another_unit(case: Honest) -> list[str]:
     """The right number of something else."""
-    if case.kind != "quantity":
+    if case.form != "quantity":
         return []
     number, _, unit = case.right.partition(" ")
     others = [other for other in UNITS if other != unit]
@@ -132,7 +120,7 @@ def _another_unit(case: Honest) -> list[str]:
 
 def _percent(case: Honest) -> list[str]:
     """A hundred times the right number, as a percentage: one spelling for two numbers."""
-    if case.kind != "number" or case.sample.truth.number is None:
+    if case.form != "number" or case.sample.truth.number is None:
         return []
     sign = f"{100 * case.sample.truth.number:g}\\%"
     plain = f"{case.sample.truth.number:g}\\%"
@@ -150,7 +138,7 @@ def _denied(case: Honest) -> list[str]:
 def _letter_and_texts(case: Honest) -> list[str]:
     """The right letter with the texts of all options."""
     options, choice = case.sample.truth.options or (), case.sample.truth.choice
-    if case.kind != "choice" or not options or choice in options:
+    if case.form != "choice" or not options or choice in options:
         return []
     texts = [f"{choice}. {' '.join(options)}", f"{choice}: {', '.join(options)}"]
     return [lay_out(case.sample.template, text) for text in texts]
@@ -163,42 +151,62 @@ def _empty_calls(case: Honest) -> list[str]:
     return [text for block in blocks for text in (block, f"{block}{wrong}")]
 
 
-def _joined(a: str, b: str) -> str:
-    first, second = json.loads(a), json.loads(b)
-    if isinstance(first, dict):
-        return json.dumps([first, second])
-    return json.dumps([*first, *second])
+def _items(answer: str) -> list[dict[str, Any]]:
+    """Return the objects of an answer in JSON, one alone as a list; none if it is no JSON."""
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        return []
+    items = value if isinstance(value, list) else [value]
+    return items if all(isinstance(item, dict) for item in items) else []
 
 
 def _grid(case: Honest) -> list[str]:
-    if case.kind not in (*PLACES, "nothing"):
+    if not _has_place(case):
         return []
-    labels = [b.label for b in case.sample.truth.boxes or ()] or [None]
-    fine = [cell for label in dict.fromkeys(labels) for cell in _cells(20, label)]
-    coarse = _cells(10, labels[0])
-    return [lay_out(case.sample.template, _boxes_json(c, case)) for c in (coarse, fine)]
+    labels = _labels(case) or [None]
+    texts = []
+    for count, labels_of_grid in ((10, labels[:1]), (20, labels)):
+        items = [
+            {**item, **({"label": label} if label else {})}
+            for label in labels_of_grid
+            for item in _cells(count, case)
+        ]
+        texts.append(lay_out(case.sample.template, json.dumps(items)))
+    return texts
 
 
-def _cells(count: int, label: str | None) -> list[Box]:
-    steps = [i / count for i in range(count)]
-    return [Box(x, y, x + 1 / count, y + 1 / count, label) for y in steps for x in steps]
+def _cells(count: int, case: Honest) -> list[dict[str, Any]]:
+    """Return count x count items that together fill the media, in the frame's space."""
+    width, height = geometry.extent(case.frame)
+    sides = [(i / count, (i + 1) / count) for i in range(count)]
+    cells = [
+        (x1 * width, y1 * height, x2 * width, y2 * height) for y1, y2 in sides for x1, x2 in sides
+    ]
+    return [case.kind.cover(*(round(n, 3) for n in cell)) or {} for cell in cells]
+
+
+def _has_place(case: Honest) -> bool:
+    return case.kind.cover(0, 0, 1, 1) is not None
+
+
+def _labels(case: Honest) -> list[str | None]:
+    """Return the distinct labels of the right answer's items."""
+    return list(dict.fromkeys(item.get("label") for item in _items(case.right)))
 
 
 def _duplicates(case: Honest) -> list[str]:
-    if case.kind not in COUNTED:
-        return []
-    items = json.loads(case.right)
-    return [lay_out(case.sample.template, json.dumps(items * n)) for n in (2, 50)]
+    items = _items(case.right) if case.kind.placed and case.kind.listed else []
+    return [lay_out(case.sample.template, json.dumps(items * n)) for n in (2, 50) if items]
 
 
 def _unlabelled(case: Honest) -> str:
-    bare = [{k: v for k, v in item.items() if k != "label"} for item in json.loads(case.right)]
+    bare = [{k: v for k, v in item.items() if k != "label"} for item in _items(case.right)]
     return lay_out(case.sample.template, json.dumps(bare))
 
 
 def _wrong_labels(case: Honest) -> list[str]:
-    labelled = case.kind in ("boxes", "confident boxes", "events")
-    items = json.loads(case.right) if labelled else []
+    items = _items(case.right) if case.kind.listed else []
     if not any("label" in item for item in items):
         return []
     relabelled = [{**item, "label": STRANGERS[i % 2]} for i, item in enumerate(items)]
@@ -206,44 +214,29 @@ def _wrong_labels(case: Honest) -> list[str]:
 
 
 def _giant(case: Honest) -> list[str]:
-    if case.kind not in PLACES or _share(case) > 0.2:
+    """Skip a truth that covers much of the media: it honestly overlaps all of it."""
+    if not _has_place(case) or _share(case) > 0.2:
         return []
     width, height = geometry.extent(case.frame)
     boxes: list[list[float]] = [
         [width, height, 0, 0], [0, 0, 1e9, 1e9], [1e9, 1e9, -1e9, -1e9], [0, 0, 1e308, 1e308],
         [width, 0, 0, height], [0, 0, 0, 0], [-1, -1, -1, -1], [0, 0, width, height],
     ]  # fmt: skip
-    return [lay_out(case.sample.template, _one_box(box, case)) for box in boxes]
+    label = next(({"label": label} for label in _labels(case) if label), {})
+    items = [{**(case.kind.cover(*box) or {}), **label} for box in boxes]
+    return [lay_out(case.sample.template, json.dumps([item])) for item in items]
 
 
 def _share(case: Honest) -> float:
-    """The largest truth's share of the media: a large one honestly overlaps the whole image."""
-    truth = case.sample.truth
-    boxes = [*(truth.boxes or ()), *(truth.track.boxes if truth.track else ())]
-    for mask in truth.masks or ():
-        corners = mask if not isinstance(mask, dict) else [(0, 0), (1, 1)]
-        xs, ys = [x for x, _ in corners], [y for _, y in corners]
-        boxes.append(Box(min(xs), min(ys), max(xs), max(ys)))
-    return max((geometry.area(box) for box in boxes), default=0.0)
-
-
-def _one_box(numbers: list[float], case: Honest) -> str:
-    label = next((b.label for b in case.sample.truth.boxes or () if b.label), None)
-    return json.dumps([{"bbox_2d": numbers, **({"label": label} if label else {})}])
-
-
-def _boxes_json(boxes: list[Box], case: Honest) -> str:
-    width, height = geometry.extent(case.frame)
-    places = [[b.x1 * width, b.y1 * height, b.x2 * width, b.y2 * height] for b in boxes]
-    rounded = [[round(n, 3) for n in place] for place in places]
-    labels = [{"label": b.label} if b.label else {} for b in boxes]
-    return json.dumps([{"bbox_2d": p, **tag} for p, tag in zip(rounded, labels, strict=True)])
+    """Return the largest instance's share of the media."""
+    return max(kind.share(case.sample.truth) for kind in kinds().values())
 
 
 def _not_finite(case: Honest) -> list[str]:
     tokens = ("NaN", "Infinity", "-Infinity", "1e999", "true", "9" * 400)
-    if case.kind in PLACES:
-        filled = [f'[{{"bbox_2d": [{t}, {t}, {t}, {t}]}}]' for t in tokens]
+    place = case.kind.cover(0.5, 0.5, 0.5, 0.5)
+    if place is not None:
+        filled = [json.dumps([place]).replace("0.5", token) for token in tokens]
     else:
         filled = [*tokens, "nan to nan", "-inf to inf"]
     return [lay_out(case.sample.template, answer) for answer in filled]
@@ -283,8 +276,8 @@ def _broken_tags(case: Honest) -> list[str]:
 
 
 def _look_alikes(case: Honest) -> list[str]:
-    arabic = [case.right.translate(ARABIC)] if case.kind not in ("text", "labels") else []
-    cyrillic = [case.right.translate(CYRILLIC)] if case.kind in ("text", "labels", "choice") else []
+    arabic = [] if case.kind.graded else [case.right.translate(ARABIC)]
+    cyrillic = [case.right.translate(CYRILLIC)] if case.kind.words else []
     changed = [answer for answer in arabic + cyrillic if answer != case.right]
     return [lay_out(case.sample.template, answer) for answer in changed]
 

@@ -9,6 +9,7 @@ import typer
 KINDS = {
     "verifiers": "verifier",
     "cards": "card",
+    "truths": "truth",
     "families": "family",
     "algorithms": "algorithm",
     "engines": "engine",
@@ -16,7 +17,9 @@ KINDS = {
 }
 """What one writes after `vlmrl list` -> the kind of part."""
 
-Listed = Literal["verifiers", "cards", "families", "algorithms", "engines", "trackers", "configs"]
+Listed = Literal[
+    "verifiers", "cards", "truths", "families", "algorithms", "engines", "trackers", "configs"
+]
 
 
 def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from vlmrl import plugins
-from vlmrl.answers import geometry, templates
 from vlmrl.data.loader import Make, row_id
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
@@ -16,6 +15,9 @@ from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Decoded, PilImage, Video, described
 from vlmrl.schema import Frame, Media, Sample, Space, Truth
 from vlmrl.system.atomic_files import write_lines
+from vlmrl.truths import prompting
+from vlmrl.truths.base import kinds
+from vlmrl.truths.json_form import convert, to_json
 
 SHOWN = 20
 """Bad rows that a summary prints in full."""
@@ -111,25 +113,40 @@ def explain(source: Source, index: int) -> str:
     first = decoded[0] if decoded else None
     width, height = first.size if isinstance(first, PilImage | Video) else (None, None)
     frames = [Frame(width, height, space) for space in get_args(Space) if space != "resized"]
-    if sample.truth.boxes and width is not None:
-        for box in sample.truth.boxes:
-            lines.append(f"box       {box.label or ''}")
-            for frame in frames:
-                numbers = ", ".join(f"{v:.4g}" for v in geometry.from_unit(box, frame))
-                lines.append(f"  {frame.space:<9} [{numbers}]")
+    if width is not None:
+        lines += _place_lines(sample.truth, frames)
     return "\n".join(lines + _demo_lines(sample, frames))
 
 
 def _truth_lines(truth: Truth) -> list[str]:
-    """What is set of a truth; boxes are shown on their own."""
+    """Return what is set of a truth; places are counted, and shown on their own."""
     lines = []
-    for name in Truth.__dataclass_fields__:
-        value = getattr(truth, name)
-        if name == "boxes" and value is not None:
-            lines.append(f"truth     {len(value)} boxes")
-        elif value is not None and value is not False:
+    for name, value in truth.stated().items():
+        if kinds()[name].placed and kinds()[name].listed:
+            lines.append(f"truth     {len(value)} {name}")
+        elif value is not False:
             lines.append(f"truth     {name}: {value}")
     return lines
+
+
+def _place_lines(truth: Truth, frames: list[Frame]) -> list[str]:
+    """Return every place of a truth in every space, as JSON."""
+    lines = []
+    for kind in kinds().values():
+        for item in truth.value(kind.name) or () if kind.placed and kind.listed else ():
+            lines.append(f"{kind.name:<9}")
+            for frame in frames:
+                lines.append(f"  {frame.space:<9} {_shorten(to_json(convert(item, frame)))}")
+    return lines
+
+
+def _shorten(value: Any) -> Any:
+    """Return JSON values with four digits a number."""
+    if isinstance(value, list):
+        return [_shorten(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _shorten(part) for key, part in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
@@ -138,7 +155,7 @@ def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
         return ["demo      none: this row cannot serve the cold start"]
     if not sample.media:
         frames = [Frame(space="norm1")]
-    written = {f.space: templates.demonstration(sample.demo, sample.template, f) for f in frames}
+    written = {f.space: prompting.demonstrate(sample.demo, sample.template, f) for f in frames}
     if len(set(written.values())) == 1:
         return [f"demo      {next(iter(written.values()))!r}"]
     return ["demo", *(f"  {space:<9} {text!r}" for space, text in written.items())]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vlmrl.answers import templates
-from vlmrl.audit.reference_answers import honest, lay_out
+from vlmrl.audit.reference_answers import lay_out, state_honestly
 from vlmrl.config import RewardConfig
 from vlmrl.data.source import Source
 from vlmrl.doctor.bench import Bench, Finding
@@ -173,7 +173,8 @@ def _truths(
     faults: dict[str, str] = {}
     for prompt in prompts:
         kinds = [
-            _completion(bench, prompt, case.right) for case in honest(prompt.sample, prompt.frame)
+            _completion(bench, prompt, case.right)
+            for case in state_honestly(prompt.sample, prompt.frame)
         ]
         (group,) = scorer.judge([kinds], [prompt.sample], whole=False)
         for reward in scorer.rewards[source]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import soundfile
 from PIL import Image
 
 from vlmrl.runs.rollout_rows import Row
+from vlmrl.truths.base import Mark
+from vlmrl.truths.json_form import marks
 
 MAX_SIDE = 480
 """Longest side of an embedded picture, pixels."""
@@ -69,9 +71,9 @@ class Album:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A box (x, y, width, height) or point (x, y), in pixels of the picture it is drawn on.
+    """A box (x, y, width, height), point (x, y) or outline (x, y of each corner), in picture pixels.
 
-    A span (left, width) stands on the line of time below the medium, in per cent of its duration.
+    A span (left, width) is drawn on the line of time below the medium, in per cent of its duration.
     """
 
     kind: str
@@ -133,36 +135,34 @@ def view(medium: Row, album: Album) -> View:
 
 
 def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
-    """Every box, point and span in typed JSON (`rows.to_json`) that can be shown, each once.
+    """Return every place and span in typed JSON (`json_form.to_json`) that can be shown, each once.
 
-    On a clip a box is drawn on the frame nearest to its time, without a time on every frame.
+    On a video a box is drawn on the frame nearest to its time, without a time on every frame.
     """
     if view is None or view.picture is None:
         return ()
-    return tuple(dict.fromkeys(_walk(value, view, view.picture, None)))
+    found = [s for m in marks(value) if _are_numbers(m.numbers) for s in _draw(m, view)]
+    return tuple(dict.fromkeys(found))
 
 
-def _walk(value: Any, view: View, picture: PilImage, time: float | None) -> list[Shape]:
-    match value:
-        case list():
-            return [shape for part in value for shape in _walk(part, view, picture, time)]
-        case {"box": [_, _, _, _] as box} if _are_numbers(box):
-            x1, y1, x2, y2 = box
-            return [
-                _shape("box", (left + x1 * w, y1 * h, (x2 - x1) * w, (y2 - y1) * h), value)
-                for left, w, h in _places(view, picture, value.get("time", time))
-            ]
-        case {"point": [_, _] as point} if _are_numbers(point):
-            return [
-                _shape("point", (left + point[0] * w, point[1] * h), value)
-                for left, w, h in _places(view, picture, time)
-            ]
-        case {"span": [_, _] as span} if _are_numbers(span) and view.duration:
-            start, end = (min(max(s / view.duration, 0), 1) * 100 for s in span)
-            return [_shape("span", (start, end - start), value)]
-        case dict():
-            return [s for part in value.values() for s in _walk(part, view, picture, time)]
-    return []
+def _draw(mark: Mark, view: View) -> list[Shape]:
+    """Return a mark in pixels of the view's picture, on each frame on which it is drawn."""
+    assert view.picture is not None
+    label = str(mark.label or "")
+    if mark.shape == "span":
+        if not view.duration:
+            return []
+        start, end = (min(max(s / view.duration, 0), 1) * 100 for s in mark.numbers)
+        return [Shape("span", (round(start, 1), round(end - start, 1)), label)]
+    found = []
+    for left, w, h in _places(view, view.picture, mark.time):
+        xs, ys = [left + x * w for x in mark.numbers[::2]], [y * h for y in mark.numbers[1::2]]
+        if mark.shape == "box":
+            numbers = [xs[0], ys[0], xs[1] - xs[0], ys[1] - ys[0]]
+        else:
+            numbers = [n for corner in zip(xs, ys, strict=True) for n in corner]
+        found.append(Shape(mark.shape, tuple(round(n, 1) for n in numbers), label))
+    return found
 
 
 def _places(view: View, picture: PilImage, time: Any) -> list[tuple[float, float, float]]:
@@ -178,12 +178,8 @@ def _places(view: View, picture: PilImage, time: Any) -> list[tuple[float, float
     return [(cell * width, width, picture.height) for cell in cells]
 
 
-def _are_numbers(values: list[Any]) -> bool:
+def _are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
-
-
-def _shape(kind: str, numbers: tuple[float, ...], value: Row) -> Shape:
-    return Shape(kind, tuple(round(n, 1) for n in numbers), str(value.get("label") or ""))
 
 
 def _embedded(path: Path, name: str) -> PilImage:

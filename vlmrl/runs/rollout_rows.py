@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +18,9 @@ from PIL import Image
 
 from vlmrl.media_types import Audio, Video
 from vlmrl.runs import video_thumbnails
-from vlmrl.schema import (
-    Advantages,
-    Box,
-    Completion,
-    Point,
-    Prompt,
-    Rewards,
-    Rollouts,
-    Sample,
-    Span,
-    Track,
-    Verdict,
-)
+from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts, Sample, Verdict
 from vlmrl.system.atomic_files import write_bytes
+from vlmrl.truths.json_form import marks, to_json
 
 Row = dict[str, Any]
 
@@ -99,7 +86,8 @@ def _verdict(verdict: Verdict) -> Row:
 
 
 def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
-    media, track = sample.media, sample.truth.track
+    media = sample.media
+    times = sorted({mark.time for mark in marks(to_json(sample.truth)) if mark.time is not None})
     shown = decoded if len(decoded) == len(media) else [None] * len(media)
     return [
         {
@@ -108,15 +96,15 @@ def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _stored(folder, found),
-            **(_video(folder, found, track) if isinstance(found, Video) else {}),
+            **(_video(folder, found, times) if isinstance(found, Video) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
 
 
-def _video(folder: Path, video: Video, track: Track | None) -> Row:
+def _video(folder: Path, video: Video, times: Sequence[float]) -> Row:
     heard = {} if video.audio is None else {"sound": _sound(folder, video.audio)}
-    return {**video_thumbnails.stored(folder, video, track.times if track else ()), **heard}
+    return {**video_thumbnails.stored(folder, video, times), **heard}
 
 
 def _stored(folder: Path, found: Any) -> str | None:
@@ -148,37 +136,3 @@ def _thumbnail(folder: Path, image: Image.Image) -> str:
         view.save(data, format="PNG" if small else "JPEG", quality=88)
         write_bytes(folder / name, data.getvalue())
     return name
-
-
-def to_json(value: Any) -> Any:
-    """Any value of the main path as plain JSON values.
-
-    A box is {"box": [x1, y1, x2, y2], "label"?, "score"?}, a point {"point": [x, y], "label"?}, a
-    span {"span": [start, end], "label"?}, a track {"track": [{"time", "box"}, ...], "label"?}; a
-    field of another dataclass that is None is left out. What JSON cannot say becomes its `str`.
-    """
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, numbers.Real):  # numpy's numbers too
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Box):
-        return {"box": to_json(value.xyxy), **_known(label=value.label, score=value.score)}
-    if isinstance(value, Point):
-        return {"point": to_json((value.x, value.y)), **_known(label=value.label)}
-    if isinstance(value, Span):
-        return {"span": to_json((value.start, value.end)), **_known(label=value.label)}
-    if isinstance(value, Track):
-        boxes = zip(value.times, value.boxes, strict=True)
-        track = [{"time": to_json(time), **to_json(box)} for time, box in boxes]
-        return {"track": track, **_known(label=value.label)}
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(v) for v in value]
-    if dataclasses.is_dataclass(value):
-        return _known(**{f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
-    return str(value)
-
-
-def _known(**values: Any) -> Row:
-    return {key: to_json(value) for key, value in values.items() if value is not None}

@@ -26,10 +26,11 @@ import vlmrl
 from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.runs.rank_shards import whole_rows
-from vlmrl.runs.rollout_rows import Row, rows, to_json
+from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
+from vlmrl.truths.json_form import to_json
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),

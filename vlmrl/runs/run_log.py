@@ -14,10 +14,10 @@ from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import console, run_folder
-from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import StepReport
 from vlmrl.system.atomic_files import append_line, truncate_lines
 from vlmrl.trackers.base import TrackedRun, Tracker
+from vlmrl.truths.json_form import to_json
 
 
 class RunLog:

@@ -23,17 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from vlmrl.answers import templates, truth_json
+from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-from vlmrl.runs.rollout_rows import to_json
 from vlmrl.schema import Completion, Frame, Sample, Space, Verdict
 from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import guarded_many
 from vlmrl.scoring.reward_components import Component, build, resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import GroupVerifier
+from vlmrl.truths import json_form
+from vlmrl.truths.json_form import to_json
 
 KEYS = (
     "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
@@ -98,7 +99,7 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
         id=str(row.get("id", name)),
         source=SOURCE,
         parts=(prompt,),
-        truth=truth_json.read(row.get("truth"), frame),
+        truth=json_form.read(row.get("truth"), frame),
         template=template,
         meta=row.get("meta") or {},
     )
@@ -172,7 +173,7 @@ def result_line(row: ScoredRow, verdict: Verdict) -> dict[str, Any]:
         "score": to_json(verdict.score),
         "fault": verdict.fault,
         "parts": to_json(verdict.parts),
-        "answer": to_json(truth_json.in_space(verdict.answer, row.completion.frame)),
+        "answer": to_json(json_form.convert(verdict.answer, row.completion.frame)),
         "note": verdict.note if verdict.applies else f"does not apply {verdict.note}".strip(),
     }
 

@@ -162,7 +162,7 @@ class Scorer:
             raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")
         components = [resolve(reward, progress) for reward in self.rewards[sample.source]]
         if not any(c.verifier.applies_to(sample) for c in components):
-            needs = (f"{c.label} needs {' or '.join(c.verifier.needs)}" for c in components)
+            needs = (f"{c.label} needs {c.verifier.describe_needs()}" for c in components)
             raise UserError(
                 f"sample {sample.id!r} of source {sample.source!r}: its truth has nothing that a "
                 f"verifier of this source could check ({'; '.join(needs)})"

@@ -23,7 +23,9 @@ class Verifier:
     """Base of item verifiers: `__call__(completion, sample) -> Verdict`.
 
     Class variables a subclass may set: `low`, `high` the declared range of the score; `needs` the
-    truth fields without which the verifier does not apply (any one of them is enough); `slow`
+    kinds of truth without which the verifier does not apply: any one of them is enough, and a tuple
+    among them means all of its kinds (`(("points", "boxes"), "masks")`: points and boxes, or
+    masks); `slow`
     whether calls must run in the deadline pool; `waits` whether a call spends its time waiting (on
     a network): calls then run in threads, and the verifier itself bounds their time.
     """
@@ -31,7 +33,7 @@ class Verifier:
     scope: ClassVar[Scope] = "item"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str | tuple[str, ...], ...]] = ()
     slow: ClassVar[bool] = False
     waits: ClassVar[bool] = False
 
@@ -43,12 +45,20 @@ class Verifier:
         """Load what the first call needs (a worker's imports must not count as the call's time)."""
 
     def applies_to(self, sample: Sample) -> bool:
-        """True if the sample's truth has what this verifier needs."""
+        """Return True if the sample's truth has what this verifier needs."""
         return (
             not self.needs
             or sample.truth.none
-            or any(getattr(sample.truth, need) is not None for need in self.needs)
+            or any(all(sample.truth.value(k) is not None for k in n) for n in self._needs())
         )
+
+    def describe_needs(self) -> str:
+        """Say what the truth must have: "points and boxes, or masks"."""
+        needs = [" and ".join(need) for need in self._needs()]
+        return (", or " if any(" and " in need for need in needs) else " or ").join(needs)
+
+    def _needs(self) -> list[tuple[str, ...]]:
+        return [(need,) if isinstance(need, str) else need for need in self.needs]
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class AnswerVerifier(Verifier):
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Settle what needs no grading, else grade."""
         if not self.applies_to(sample):
-            return Verdict.not_applicable(f"the truth has none of: {', '.join(self.needs)}")
+            return Verdict.not_applicable(f"the truth has no {self.describe_needs()}")
         answer = completion.answer
         if not answer:
             return Verdict(0.0, note="no answer")

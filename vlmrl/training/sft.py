@@ -22,6 +22,7 @@ from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
+from vlmrl.truths import prompting
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _demonstration(prompt: Prompt, drop_thought: bool) -> str:
             "think_or_not does not, and answer_only has none"
         )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
-    return templates.demonstration(demo, sample.template, prompt.frame)
+    return prompting.demonstrate(demo, sample.template, prompt.frame)
 
 
 def cold_start(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from vlmrl.answers import templates
 from vlmrl.data.cards.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Truth
+from vlmrl.truths import prompting
 
 _ROWS = ("top", "", "bottom")
 _COLUMNS = ("left", "", "right")
@@ -28,31 +28,13 @@ def demonstration(
 
     The thought is the cell of the image in which the one box lies, else empty.
     """
-    if truth.boxes is not None:
-        loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
-        if grid:
-            loose = tuple(_snapped(box, grid) for box in loose)
-        return Demo(cell_name(truth.boxes[0]) if len(loose) == 1 else "", boxes=loose)
-    if truth.points is not None:
-        return Demo(points=truth.points)
-    if truth.track is not None:
-        return Demo(track=truth.track)
-    if truth.spans is not None:
-        return Demo(spans=truth.spans)
-    text = _written(truth)
-    return None if text is None else Demo(text=text)
-
-
-def _written(truth: Truth) -> str | None:
-    if truth.choice is not None:
-        return truth.choice
-    if truth.text is not None:
-        return truth.text[0]
-    if truth.number is not None:
-        return f"{truth.number:.12g}"
-    if truth.labels is not None:
-        return ", ".join(truth.labels)
-    return None if truth.fields is None else json.dumps(dict(truth.fields), ensure_ascii=False)
+    if truth.boxes is None:
+        return Demo(answer=truth) if prompting.can_write(truth) else None
+    loose = tuple(loosened(box, steps, rng) for box in truth.boxes)
+    if grid:
+        loose = tuple(_snapped(box, grid) for box in loose)
+    thought = cell_name(truth.boxes[0]) if len(loose) == 1 else ""
+    return Demo(thought, answer=replace(truth, boxes=loose))
 
 
 def cell_name(box: Box) -> str:
@@ -99,5 +81,5 @@ def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = 
         texts.append(sample.text)
         if sample.demo is not None:
             tiny = Frame(9, 9)  # coordinates of one digit
-            texts.append(templates.demonstration(sample.demo, sample.template, frame or tiny))
+            texts.append(prompting.demonstrate(sample.demo, sample.template, frame or tiny))
     return texts if frame else texts + [f"{number}, " for number in range(1001)]

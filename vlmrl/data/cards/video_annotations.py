@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.answers import truth_json
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Media, Truth
+from vlmrl.truths import json_form
 
 ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
@@ -39,4 +39,4 @@ def spans_truth(spans: Sequence[Any], duration: float | None, **others: Any) -> 
             start, end = span
             span = [start, min(end, duration)] if isinstance(end, int | float) else span
         cut.append(span)
-    return truth_json.read({"spans": cut, **others}, Frame(duration=duration))
+    return json_form.read({"spans": cut, **others}, Frame(duration=duration))

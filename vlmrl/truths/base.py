@@ -1,0 +1,190 @@
+"""The contract of a kind of truth: one file a kind, and everything that is special about it there.
+
+A kind says how its value is stated in a row (`parse`), asked for in a prompt (`instruct`), written
+by a model (`write`), turned into the space of a row (`convert`), stored (`to_json`), drawn (`draw`)
+and attacked (`mistake`, `cover`). All other rooms loop over `kinds()` and name none of them.
+
+To add one, write `vlmrl/truths/<name>.py` with a class of that name. Its value is in
+`Truth.more[<name>]`; a verifier reads it with `truth.value("<name>")`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from vlmrl import plugins
+from vlmrl.answers import geometry
+from vlmrl.schema import Frame, Space, Truth
+
+PLACES: dict[Space, str] = {
+    "pixel": "in pixels of the image",
+    "resized": "in pixels of the image",
+    "norm1000": "from 0 to 1000 across and down the image",
+    "norm1": "from 0 to 1 across and down the image",
+}
+"""How a prompt names the space of coordinates."""
+
+STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")
+"""Names that no example's truth has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A shape to draw on a medium: unit square, or seconds for a span.
+
+    `numbers`: x1, y1, x2, y2 of a box; x, y of a point; x, y of each corner of an outline in turn;
+    start, end of a span. `time` (seconds) selects the frame of a video.
+    """
+
+    shape: Literal["box", "point", "outline", "span"]
+    numbers: tuple[Any, ...]
+    label: Any = None
+    time: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A right and a wrong answer in one form; `everything` lists all that could be right."""
+
+    form: str
+    right: str
+    wrong: str
+    everything: str = ""
+
+
+@dataclass(frozen=True)
+class TruthKind:
+    """Base of the kinds of truth, with defaults for a value that is only stated.
+
+    Class variables: `key` names the kind in a row and in a truth (the file's name where empty);
+    `rank` orders the kinds, and a truth of several kinds is asked for and
+    demonstrated as the first of them; `form` is an answer with words for its values; `types` are
+    the classes of its values. `placed`: its values have coordinates in an image. `listed`: its
+    answer lists instances, so that an empty list says that there is nothing. `words`: its answer is
+    words. `graded`: a list that holds the right answer may earn a part of the score.
+    """
+
+    key: ClassVar[str] = ""
+    rank: ClassVar[int] = 100
+    form: ClassVar[str] = ""
+    types: ClassVar[tuple[type, ...]] = ()
+    placed: ClassVar[bool] = False
+    listed: ClassVar[bool] = False
+    words: ClassVar[bool] = False
+    graded: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The kind's key in a row and in a truth."""
+        return self.key or type(self).__module__.rpartition(".")[2]
+
+    def parse(self, value: Any, frame: Frame) -> Any:
+        """Return the typed value that a row states, in the unit square and in seconds.
+
+        Raises:
+            ValueError: the row states no such value; the message says "expected X, got Y".
+        """
+        raise TypeError(f"{type(self).__name__} must define parse")
+
+    def to_json(self, item: Any) -> dict[str, Any]:
+        """Return one value of `types` as `parse` reads it, in the coordinates that it has."""
+        raise TypeError(f"{type(self).__name__} must define to_json")
+
+    def convert(self, item: Any, frame: Frame) -> Any:
+        """Return one value of `types` in the frame's space instead of the unit square."""
+        return item
+
+    def instruct(self, truth: Truth, space: Space) -> str:
+        """Say how to write the answer; depends on what kind it is, never on its value."""
+        return ""
+
+    def write(self, truth: Truth, frame: Frame) -> str | None:
+        """Write a truth that has this kind as a model should, in the frame's space.
+
+        None if a model cannot write it.
+
+        Raises:
+            ValueError: the frame lacks the size that its space needs.
+        """
+        return None
+
+    def draw(self, item: Mapping[str, Any]) -> Iterable[Mark]:
+        """Yield the marks of what `to_json` returned; none for any other JSON object."""
+        return ()
+
+    def examples(self) -> Iterable[tuple[str, Truth]]:
+        """Yield questions with a truth of this kind, on an image of 640 x 480 pixels or 60 s."""
+        return ()
+
+    def mistake(self, truth: Truth) -> Truth | None:
+        """Return a truth that has this kind with a plausible wrong value; None: there is none."""
+        return None
+
+    def enumerate(self, truth: Truth, frame: Frame) -> str:
+        """Write all that could be right at once; empty where that makes no sense."""
+        return ""
+
+    def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
+        """Yield the ways of stating a truth as an answer of this kind, each with a wrong one."""
+        if not known(truth, self.name) or (wrong := self.mistake(truth)) is None:
+            return
+        right, mistaken = self.write(truth, frame), self.write(wrong, frame)
+        if right is not None and mistaken is not None:
+            yield Claim(self.name, right, mistaken, self.enumerate(truth, frame))
+
+    def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any] | None:
+        """Return an answer's JSON item that fills a region, the four numbers written unchecked.
+
+        Attacks cover an image with a grid of these, and fill them with nan. None: it has no place.
+        """
+        return None
+
+    def share(self, truth: Truth) -> float:
+        """Return how much of the image the largest instance covers, in [0, 1]."""
+        items = truth.value(self.name) if self.types else None
+        items = items if isinstance(items, tuple) else () if items is None else (items,)
+        marks = [mark for item in items for mark in self.draw(self.to_json(item))]
+        return max((_area(mark.numbers) for mark in marks if mark.shape != "span"), default=0.0)
+
+
+@functools.cache
+def kinds() -> dict[str, TruthKind]:
+    """Return every kind of truth by name, in the order of their ranks."""
+    found = [plugins.build("truth", name) for name in plugins.names("truth")]
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: (kind.rank, kind.name))}
+
+
+def known(truth: Truth, name: str) -> bool:
+    """Return True if a truth says something of this kind; an empty list says nothing."""
+    value = truth.value(name)
+    return value is not None and value is not False and value != ()
+
+
+def list_items(items: Sequence[dict[str, Any]]) -> str:
+    """Write JSON as a model should: one item alone, several (or none) as a list."""
+    return json.dumps(items[0] if len(items) == 1 else list(items), ensure_ascii=False)
+
+
+def round_place(numbers: Iterable[float], space: Space) -> list[float]:
+    """Round coordinates as a model should write them: whole, but three decimals in `norm1`."""
+    return [round(n, 3) if space == "norm1" else round(n) for n in numbers]
+
+
+def scale(points: Iterable[Sequence[float]], frame: Frame) -> list[tuple[float, float]]:
+    """Return points of the unit square in the frame's space."""
+    width, height = geometry.extent(frame)
+    return [(x * width, y * height) for x, y in points]
+
+
+def label_of(item: Any, several: bool = True) -> dict[str, str]:
+    """Return `{"label": ...}` of a value that has a label and company, else nothing."""
+    return {"label": item.label} if several and item.label is not None else {}
+
+
+def _area(numbers: Sequence[float]) -> float:
+    xs, ys = numbers[::2], numbers[1::2]
+    return (max(xs) - min(xs)) * (max(ys) - min(ys))

@@ -1,0 +1,59 @@
+"""The right one of several options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from vlmrl.schema import Frame, Space, Truth
+from vlmrl.truths.base import TruthKind
+from vlmrl.truths.checks import check_text
+from vlmrl.truths.text import LETTERS
+
+
+@dataclass(frozen=True)
+class Choice(TruthKind):
+    """The letter or the text of the right option; the key `options` lists all of them.
+
+    With spans the choice is the answer: those are evidence, for which the template asks.
+    """
+
+    rank: ClassVar[int] = 70
+    form: ClassVar[str] = "the letter of the right option"
+    words: ClassVar[bool] = True
+
+    def parse(self, value: Any, frame: Frame) -> str:
+        """Return the letter or text."""
+        return check_text(value)
+
+    def instruct(self, truth: Truth, space: Space) -> str:
+        """Ask for a letter."""
+        return "Answer with the letter of the right option."
+
+    def write(self, truth: Truth, frame: Frame) -> str | None:
+        """Write the choice as the truth states it."""
+        return truth.choice
+
+    def examples(self) -> Iterator[tuple[str, Truth]]:
+        """A text among two, a letter among four."""
+        yield "Is it day or night?", Truth(choice="night", options=("day", "night"))
+        four = Truth(choice="B", options=("cat", "dog", "owl", "ant"))
+        yield "Which one? (A) cat (B) dog (C) owl (D) ant", four
+
+    def mistake(self, truth: Truth) -> Truth:
+        """Choose another option."""
+        choice, options = truth.choice or "", truth.options or ()
+        if choice in options:
+            other = next((option for option in options if option != choice), "none of them")
+        else:
+            other = next(letter for letter in LETTERS if letter != choice.strip("() .").upper())
+        return replace(truth, choice=other)
+
+    def enumerate(self, truth: Truth, frame: Frame) -> str:
+        """Write every option."""
+        options = truth.options or ()
+        if truth.choice in options:
+            return " ".join(options)
+        every = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
+        return " ".join(every or LETTERS[:5])

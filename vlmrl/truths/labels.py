@@ -1,0 +1,45 @@
+"""A set of names that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from vlmrl.schema import Frame, Space, Truth
+from vlmrl.truths.base import STRANGERS, TruthKind
+from vlmrl.truths.checks import check_texts
+
+
+@dataclass(frozen=True)
+class Labels(TruthKind):
+    """The names that apply, in any order."""
+
+    rank: ClassVar[int] = 92
+    form: ClassVar[str] = "label"
+    words: ClassVar[bool] = True
+
+    def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
+        """Return a list of texts."""
+        return check_texts(value)
+
+    def instruct(self, truth: Truth, space: Space) -> str:
+        """Ask for names between commas."""
+        return "Answer with the names that apply, separated by commas."
+
+    def write(self, truth: Truth, frame: Frame) -> str:
+        """Write the names between commas."""
+        return ", ".join(truth.labels or ())
+
+    def examples(self) -> Iterator[tuple[str, Truth]]:
+        """Two findings."""
+        yield "What does the X-ray show?", Truth(labels=("edema", "effusion"))
+
+    def mistake(self, truth: Truth) -> Truth:
+        """Name something else."""
+        return replace(truth, labels=(STRANGERS[0],))
+
+    def enumerate(self, truth: Truth, frame: Frame) -> str:
+        """Write many names, the right ones among them."""
+        several = (f"finding {i}" for i in range(9))
+        return ", ".join([*STRANGERS, *(truth.labels or ()), *several])

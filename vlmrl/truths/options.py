@@ -1,0 +1,19 @@
+"""The options of a question whose truth is a choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vlmrl.schema import Frame
+from vlmrl.truths.base import TruthKind
+from vlmrl.truths.checks import check_texts
+
+
+@dataclass(frozen=True)
+class Options(TruthKind):
+    """The texts of the options in order, A first; they are read with `choice`, never asked for."""
+
+    def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
+        """Return a list of texts."""
+        return check_texts(value)

@@ -1,0 +1,104 @@
+"""Points in an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from vlmrl.answers import geometry
+from vlmrl.schema import Frame, Point, Space, Truth
+from vlmrl.truths.base import (
+    PLACES,
+    Claim,
+    Mark,
+    TruthKind,
+    label_of,
+    list_items,
+    round_place,
+)
+from vlmrl.truths.boxes import EXAMPLES
+from vlmrl.truths.checks import check_label, check_list, check_numbers
+
+
+@dataclass(frozen=True)
+class Points(TruthKind):
+    """Points in an image: `[{"point": [x, y], "label"?}, ...]` or bare pairs of numbers."""
+
+    rank: ClassVar[int] = 60
+    form: ClassVar[str] = '{"point_2d": [x, y]}'
+    types: ClassVar[tuple[type, ...]] = (Point,)
+    placed: ClassVar[bool] = True
+    listed: ClassVar[bool] = True
+
+    def parse(self, value: Any, frame: Frame) -> tuple[Point, ...]:
+        """Refuse a point outside the media."""
+        return tuple(_parse_point(item, frame) for item in check_list(value))
+
+    def to_json(self, item: Point) -> dict[str, Any]:
+        """Return `{"point", "label"?}`."""
+        return {"point": [item.x, item.y], **label_of(item)}
+
+    def convert(self, item: Point, frame: Frame) -> Point:
+        """Scale the coordinates."""
+        x, y = geometry.point_from_unit(item, frame)
+        return replace(item, x=x, y=y)
+
+    def instruct(self, truth: Truth, space: Space) -> str:
+        """Show one point."""
+        return (
+            'Write a point as JSON {"point_2d": [x, y]}, several as a list, nothing as [], '
+            f"{PLACES[space]}."
+        )
+
+    def write(self, truth: Truth, frame: Frame) -> str:
+        """Write `{"point_2d": ...}`; labels tell several apart."""
+        points = truth.points or ()
+        return list_items(
+            [
+                {"point_2d": write_point(point, frame)} | label_of(point, len(points) > 1)
+                for point in points
+            ]
+        )
+
+    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+        """Draw a dot."""
+        match item:
+            case {"point": [x, y]}:
+                yield Mark("point", (x, y), item.get("label"))
+
+    def examples(self) -> Iterator[tuple[str, Truth]]:
+        """A point in a box."""
+        box = replace(EXAMPLES[0], label=None)
+        yield "Point at the dog.", Truth(points=(Point(0.3, 0.425),), boxes=(box,))
+
+    def mistake(self, truth: Truth) -> Truth:
+        """Move each point by half the image."""
+        away = (replace(p, x=(p.x + 0.5) % 1, y=(p.y + 0.5) % 1) for p in places_to_point_at(truth))
+        return replace(truth, points=tuple(away))
+
+    def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
+        """Yield the points, or the centres of the boxes where there are none."""
+        return super().claim(replace(truth, points=places_to_point_at(truth)), frame)
+
+    def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
+        """Return the region as a box, which stands for its centre."""
+        return {"bbox_2d": [x1, y1, x2, y2]}
+
+
+def places_to_point_at(truth: Truth) -> tuple[Point, ...]:
+    """Return the points of a truth, else the centres of its boxes."""
+    return truth.points or tuple(geometry.centre(box) for box in truth.boxes or ())
+
+
+def write_point(point: Point, frame: Frame) -> list[float]:
+    """Return the two numbers that a model should write for a point."""
+    return round_place(geometry.point_from_unit(point, frame), frame.space)
+
+
+def _parse_point(value: Any, frame: Frame) -> Point:
+    x, y = check_numbers(value, "point", 2)
+    found = geometry.point(x, y, frame, check_label(value))
+    if found is None:
+        raise ValueError(f"expected a point inside the media, got {[x, y]}")
+    return found
