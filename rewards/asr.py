@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -30,6 +31,7 @@ class Asr(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(options=({}, {"measure": "cer"}))
 
     measure: Literal["wer", "cer"] = "wer"
 

@@ -12,6 +12,7 @@ from vlmrl.answers import ngrams
 from vlmrl.answers.geometry import Array
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 MAX_WORDS = 2000
@@ -45,6 +46,7 @@ class Bmas(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(loose=({"length_penalty": False},))
 
     vectors: str | None = None
     length_penalty: bool = True

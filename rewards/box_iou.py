@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from vlmrl.answers import benchmark_rules, geometry, parsing, text
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -46,6 +47,21 @@ class BoxIou(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("boxes",)
+    laws: ClassVar[Laws] = Laws(
+        truth=("one box",),
+        junk="[ANSWER, ANSWER]",
+        options=(
+            {},
+            {"threshold": 0.5},
+            {"threshold": 0.5, "binary": True},
+            {"measure": "giou"},
+            {"measure": "ciou"},
+            {"iou_weight": 0.25, "centre_weight": 1.0, "size_weight": 0.125},
+            {"several": "first"},
+            {"threshold": 0.85},
+        ),
+        loose=({"official": "lmms_eval"}, {"official": "vlmevalkit"}),
+    )
 
     threshold: float = 0.0
     binary: bool = False

@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
 _STATED = re.compile(r"<confidence>\s{0,9}([0-9]{1,3}(?:\.[0-9]{1,9})?)\s?(%?)\s{0,9}</confidence>")
@@ -43,6 +44,8 @@ class Calibration(Verifier):
     >>> [judge(Calibration(), f"{animal} {stated}", truth).score for animal in ("cat", "dog")]
     [0.875, 0.375]
     """
+
+    laws: ClassVar[Laws] = Laws(truth=("text",), options=({}, {"form": "log"}))
 
     of: str = "exact"
     """The verifier that says what is right."""

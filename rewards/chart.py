@@ -9,6 +9,7 @@ from typing import ClassVar
 from vlmrl.answers import benchmark_rules, parsing, text
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 _NUMBER = re.compile(r"[$€£]?\s?[-+]?[0-9][0-9,]{0,30}(?:\.[0-9]{1,20})?\s?%?")
@@ -39,6 +40,9 @@ class Chart(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(
+        truth=("text", "numeral"), junk="ANSWER 7777", loose=({"official": "lmms_eval"},)
+    )
 
     tolerance: float = 0.05
     official: Harness | None = None

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -37,6 +38,7 @@ class Choice(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("choice",)
+    laws: ClassVar[Laws] = Laws(junk="ANSWER A B")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the picked option with the right one."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -32,6 +33,7 @@ class ClassName(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(options=({}, {"aliases": {"abc": ["cab"]}}))
 
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ import numpy as np
 from vlmrl.answers import geometry, parsing
 from vlmrl.answers.matching import agreement, pairs
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -38,6 +39,12 @@ class Confidence(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("boxes",)
+    laws: ClassVar[Laws] = Laws(
+        junk="[ITEMS, ITEMS]",
+        options=({}, {"form": "brier"}),
+        loose=({"form": "visual_rft"},),
+        any_order=True,
+    )
 
     threshold: float = 0.5
     form: Literal["linear", "brier", "visual_rft"] = "linear"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -29,6 +30,9 @@ class Count(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("number",)
+    laws: ClassVar[Laws] = Laws(
+        truth=("count",), junk="ANSWER 7777", options=({}, {"graded": True})
+    )
 
     graded: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,12 +14,25 @@ from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import Array
 from vlmrl.answers.matching import How, agreement, pairs
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 Part = Literal[
     "iou", "truth_iou", "pair_iou", "f1", "precision", "recall", "criterion_recall", "completeness",
     "map", "ap50", "ap75",
 ]  # fmt: skip
+
+
+_V_TRIUNE: dict[str, Any] = {
+    "cut": True,
+    "weights": {"truth_iou": 0.7, "completeness": 0.3},
+    "penalty": 0.6,
+}
+_GRIFFON: dict[str, Any] = {
+    "quality": "giou",
+    "cut": True,
+    "weights": {"pair_iou": 1.0, "criterion_recall": 1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,28 @@ class Detection(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("boxes",)
+    laws: ClassVar[Laws] = Laws(
+        junk="[ITEMS, ITEMS]",
+        options=(
+            {},
+            {"weights": {"f1": 1.0}},
+            {"weights": {"iou": 1.0, "f1": 1.0, "precision": 1.0}},
+            {"cut": True, "threshold": [0.5, 0.75, 0.95, 0.99]},
+            {"check_labels": False},
+        ),
+        loose=(
+            {"matching": "greedy_iou", "cut": True},
+            {"weights": {"map": 1.0}, "length_factor": True},
+            {"matching": "label_first", **_V_TRIUNE, "threshold": 0.85},
+            {"matching": "greedy_iou", **_V_TRIUNE, "threshold": 0.99},
+            {"matching": "greedy_confidence", "use_confidence": True, "cut": True},
+            {"matching": "greedy_iou", "cut": True, "weights": _V_TRIUNE["weights"]},
+            {"weights": {"map": 1.0}},
+            {"weights": {"ap50": 1.0, "ap75": 1.0, "recall": 1.0}},
+            {**_GRIFFON, "saturate": 0.75},
+        ),
+        any_order=True,
+    )
 
     weights: Mapping[Part, float] = field(default_factory=lambda: {"iou": 1.0})
     matching: How = "hungarian"

@@ -13,6 +13,7 @@ from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.geometry import Array
 from vlmrl.answers.matching import agreement, pairs
 from vlmrl.schema import Completion, Span, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -48,6 +49,12 @@ class Events(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("spans",)
+    laws: ClassVar[Laws] = Laws(
+        truth=("labelled spans",),
+        junk='[ITEMS, {"start": 98.5, "end": 99.5, "label": "dog"}]',
+        options=({}, {"measure": "event"}, {"measure": "segment"}),
+        any_order=True,
+    )
 
     measure: Literal["iou", "event", "segment"] = "iou"
     collar: float = 0.2

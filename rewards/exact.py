@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -31,6 +32,7 @@ class Exact(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(options=({}, {"normalise": False}))
 
     normalise: bool = True
 

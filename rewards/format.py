@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
 Content = Literal["any", "boxes", "points", "spans", "number", "json"]
@@ -41,6 +42,19 @@ class Format(Verifier):
     >>> judge(Format(), "<think></think><answer>B</answer>", Truth(), "think_answer").score
     0.0
     """
+
+    laws: ClassVar[Laws] = Laws(
+        best="<think>\nwhy\n</think>\n<answer>\n7\n</answer>",
+        junk="ANSWER</answer>",
+        options=(
+            {},
+            {"partial": True},
+            {"own_lines": True},
+            {"partial": True, "own_lines": True},
+            {"content": "number"},
+        ),
+        template="think_answer",
+    )
 
     partial: bool = False
     own_lines: bool = False

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.schema import Completion, Point, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -38,6 +39,7 @@ class GuiAction(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("fields",)
+    laws: ClassVar[Laws] = Laws(truth=("action",), options=({}, {"radius": 0.2}))
 
     radius: float = 0.14
     type_weight: float = 1.0

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -35,6 +36,10 @@ class JsonFields(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("fields",)
+    laws: ClassVar[Laws] = Laws(
+        junk="ANSWER ANSWER",
+        options=({}, {"ordered": True}, {"weights": {"a": 0.25, "b": 0.75}, "ordered": True}),
+    )
 
     weights: Mapping[str, float] = field(default_factory=dict)
     ordered: bool = False

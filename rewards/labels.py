@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -33,6 +34,16 @@ class Labels(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("labels",)
+    laws: ClassVar[Laws] = Laws(
+        junk="ANSWER, zzzz",
+        options=(
+            {},
+            {"measure": "jaccard"},
+            {"measure": "exact"},
+            {"measure": "exact", "fatal": True, "subset_credit": 0.5},
+            {"measure": "recall", "fatal": True, "negative": "No Finding", "negative_credit": 0.25},
+        ),
+    )
 
     measure: Literal["f1", "jaccard", "exact", "recall"] = "f1"
     """`f1`: 2 hits / (stated + true); `jaccard`: hits / union; `exact`: 1 if the sets are equal;

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
@@ -30,6 +31,7 @@ class LengthCosine(CorrectnessVerifier):
     """
 
     low: ClassVar[float] = -1.0
+    laws: ClassVar[Laws] = Laws(options=({}, {"right": [0, 0], "wrong": [-0.25, 0], "limit": 4}))
 
     right: tuple[float, float] = (1.0, 0.5)
     wrong: tuple[float, float] = (0.0, -0.5)

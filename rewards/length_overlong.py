@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier, num_tokens
 
 
@@ -26,6 +27,7 @@ class LengthOverlong(Verifier):
 
     low: ClassVar[float] = -1.0
     high: ClassVar[float] = 0.0
+    laws: ClassVar[Laws] = Laws(best="short", options=({"limit": 20, "buffer": 10},))
 
     limit: int = 1024
     buffer: int = 256

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
@@ -25,6 +27,8 @@ class LengthShortest(CorrectnessVerifier):
     >>> [v.score for v in judge_group(LengthShortest(floor=2), words, [0.0, 1.0, 1.0])]
     [0.0, 1.0, 0.0]
     """
+
+    laws: ClassVar[Laws] = Laws(options=({}, {"floor": 0}))
 
     floor: int = 100
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
 
 
@@ -26,6 +28,8 @@ class LengthWindow(CorrectnessVerifier):
     >>> [v.score for v in judge_group(LengthWindow(shortest=3, longest=5), words, [1.0, 1.0, 0.0])]
     [0.0, 1.0, 0.0]
     """
+
+    laws: ClassVar[Laws] = Laws(options=({}, {"shortest": 1, "longest": 3}))
 
     shortest: int = 320
     longest: int = 512

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from vlmrl.answers import geometry, masks
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -38,6 +39,7 @@ class MaskIou(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("masks",)
+    laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]", any_order=True)
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match the polygons in the answer with the true masks."""

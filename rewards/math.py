@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 MAX_CHARS = 1000
@@ -98,6 +99,7 @@ class Math(AnswerVerifier):
 
     needs: ClassVar[tuple[str, ...]] = ("text", "number")
     slow: ClassVar[bool] = True
+    laws: ClassVar[Laws] = Laws(truth=("number",), junk="ANSWER, 7777")
 
     percent: bool = False
     """Whether a percent sign divides by 100; otherwise it is passed over, as in `number`."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import choices, text
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -36,6 +37,7 @@ class Ndcg(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("labels",)
+    laws: ClassVar[Laws] = Laws(junk="zzzz, ANSWER", options=({}, {"top": 3}))
 
     top: int | Literal["relevant", "all"] = "relevant"
     """How many places count: a number, as many as there are relevant names, or all."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -34,6 +35,10 @@ class Number(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("number",)
+    laws: ClassVar[Laws] = Laws(
+        junk="ANSWER 7777.5",
+        options=({}, {"tolerance": 1.0}, {"relative": 0.05}, {"decimals": 2}, {"percent": True}),
+    )
 
     tolerance: float = 0.0
     relative: float = 0.0

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from vlmrl.answers import benchmark_rules, text
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -34,6 +35,16 @@ class Ocr(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(
+        options=(
+            {},
+            {"measure": "wer", "ignore_case": False},
+            {"measure": "anls"},
+            {"measure": "anls", "cut": 0.0},
+            {"measure": "exact"},
+        ),
+        loose=({"official": "lmms_eval"}, {"official": "vlmevalkit"}),
+    )
 
     measure: Literal["cer", "wer", "anls", "exact"] = "cer"
     cut: float = 0.5

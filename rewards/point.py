@@ -12,6 +12,7 @@ from vlmrl.answers import benchmark_rules, geometry, masks, parsing
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.schema import Point as UnitPoint
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -44,6 +45,12 @@ class Point(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("points", "boxes", "masks")
+    laws: ClassVar[Laws] = Laws(
+        truth=("points",),
+        junk="[ITEMS, ITEMS]",
+        options=({}, {"measure": "gaussian"}, {"measure": "distance", "radius": 0.14}),
+        any_order=True,
+    )
 
     measure: Literal["inside", "gaussian", "distance"] = "inside"
     sigma: float = 0.1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
 MAX_CHARS = 1000
@@ -31,6 +33,8 @@ class Refusal(Verifier):
     >>> judge(Refusal(), "I don’t know.", Truth(none=True)).score
     1.0
     """
+
+    laws: ClassVar[Laws] = Laws(truth=("none",), best="I don't know")
 
     phrases: tuple[str, ...] = (
         "i don't know",

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 MRA_LEVELS = tuple(0.5 + 0.05 * k for k in range(10))
@@ -36,6 +37,12 @@ class Regression(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("number",)
+    laws: ClassVar[Laws] = Laws(
+        junk="ANSWER 7777.5",
+        options=tuple(
+            {"measure": name} for name in ("relative", "symmetric", "absolute", "step", "mra")
+        ),
+    )
 
     measure: Literal["relative", "symmetric", "absolute", "step", "mra"] = "relative"
     tolerance: float = 0.35

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
 MAX_WORDS = 10_000
@@ -34,6 +35,10 @@ class Repetition(Verifier):
     >>> judge(Repetition(size=1), "to be or not to be", Truth()).score
     0.6666666666666666
     """
+
+    laws: ClassVar[Laws] = Laws(
+        best="one two three", junk="ANSWER ANSWER", options=({}, {"size": 1})
+    )
 
     size: int = 6
     unit: Literal["words", "boxes"] = "words"

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from vlmrl.answers import benchmark_rules, geometry, parsing
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Completion, Span, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -37,6 +38,11 @@ class TemporalIou(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("spans",)
+    laws: ClassVar[Laws] = Laws(
+        junk="[ITEMS, [98.5, 99.5]]",
+        options=({}, {"union": "hull"}, {"threshold": 0.5, "binary": True}),
+        any_order=True,
+    )
 
     threshold: float = 0.0
     binary: bool = False

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from vlmrl.answers import ngrams
 from vlmrl.answers import text as words
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -36,6 +37,12 @@ class Text(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text",)
+    laws: ClassVar[Laws] = Laws(
+        options=tuple(
+            {"measure": name}
+            for name in ("rouge", "rouge1", "rouge2", "rougeL", "bleu", "token_f1")
+        ),
+    )
 
     measure: Literal["rouge", "rouge1", "rouge2", "rougeL", "bleu", "token_f1"] = "rouge"
 

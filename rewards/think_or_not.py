@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from vlmrl.answers import templates
 from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
 
@@ -32,6 +33,13 @@ class ThinkOrNot(Verifier):
     >>> judge(ThinkOrNot(), text, Truth(), "think_or_not").parts
     {'direct': 1.0}
     """
+
+    laws: ClassVar[Laws] = Laws(
+        best="<think>why</think><answer>7</answer>",
+        junk="ANSWER</answer>",
+        options=({}, {"mode": "think"}),
+        template="think_or_not",
+    )
 
     mode: Literal["free", "think", "no_think"] = "free"
 

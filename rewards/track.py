@@ -9,6 +9,7 @@ from typing import ClassVar
 from vlmrl import schema
 from vlmrl.answers import geometry, parsing
 from vlmrl.schema import Box, Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -36,6 +37,7 @@ class Track(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("track",)
+    laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]")
 
     tolerance: float = 0.05
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vlmrl.answers import choices
 from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
 
@@ -31,6 +32,7 @@ class YesNo(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("text", "choice")
+    laws: ClassVar[Laws] = Laws(truth=("yes or no",), junk="ANSWER yes no")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare what the answer says with the truth."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl.answers import literals, parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
+from vlmrl.scoring.laws import Laws
 
 Scope = Literal["item", "group", "batch"]
 
@@ -36,6 +37,7 @@ class Verifier:
     needs: ClassVar[tuple[str | tuple[str, ...], ...]] = ()
     slow: ClassVar[bool] = False
     waits: ClassVar[bool] = False
+    laws: ClassVar[Laws] = Laws()
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge one completion."""
