@@ -112,16 +112,26 @@ def keys_of(tree: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_on_a_page_exists(page: Path) -> None:
-    from vlmrl import cli
+    from vlmrl.cli.app import app
 
-    known = {c.name or getattr(c.callback, "__name__", "") for c in cli.app.registered_commands}
-    known |= {group.name or "" for group in cli.app.registered_groups}
+    known = {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
+    known |= {group.name or "" for group in app.registered_groups}
     text = page.read_text("utf-8")
     shown = re.findall(r"`vlmrl ([a-z]+)", text)
     shown += [
         name for _, block in blocks(page, "sh") for name in re.findall("^vlmrl ([a-z]+)", block)
     ]
     assert set(shown) - known == set()
+
+
+def test_the_file_tree_of_the_readme_names_every_room_and_nothing_else() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    tree = readme.split("## The files")[1].split("```")[1]
+    named = re.findall(r"^( *)([\w./]+) {2,}", tree, re.MULTILINE)
+    paths = {f"vlmrl/{path}" if indent else path for indent, path in named}
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    rooms = {f"vlmrl/{file.name}/" for file in (ROOT / "vlmrl").iterdir() if any(file.glob("*.py"))}
+    assert rooms - paths == set()
 
 
 # ------------------------------------------------------------------------- the examples of "Extend"

@@ -20,7 +20,8 @@ import hook
 import part_pages
 import typer
 
-from vlmrl import cli, config, plugins
+from vlmrl import config, plugins
+from vlmrl.cli.app import app as root
 
 ROOT = Path(__file__).parents[2]
 PARTS = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
@@ -79,7 +80,7 @@ def test_every_command_is_on_its_page() -> None:
             assert group.typer_instance is not None
             yield from walk(group.typer_instance, f"{name} {group.name}")
 
-    assert [name for name in walk(cli.app, "vlmrl") if f"## `{name}`\n" not in page] == []
+    assert [name for name in walk(root, "vlmrl") if f"## `{name}`\n" not in page] == []
 
 
 def test_the_published_json_schema_is_current(pages: dict[str, str]) -> None:
