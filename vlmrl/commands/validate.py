@@ -98,13 +98,13 @@ def _check_template(source: SourceConfig) -> None:
 
 
 def _check_model(path: str) -> None:
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if (folder / "checkpoints").is_dir():
         raise UserError(f"model.path: {path} is a run folder{_best_of(folder)}")
     owner, _, name = path.partition("/")
     is_hub_name = owner not in ("", ".", "..", "~") and "/" not in name and not Path(owner).is_dir()
     if not is_hub_name:
-        _require_path("model.path", path)
+        _require_path("model.path", str(folder))
 
 
 def _best_of(run: Path) -> str:

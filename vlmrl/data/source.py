@@ -20,7 +20,8 @@ from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.data.cards.readers import file_split
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, Reading
-from vlmrl.schema import Sample
+from vlmrl.schema import Media, Sample
+from vlmrl.system.extras import import_extra
 
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
 
@@ -46,7 +47,8 @@ class Source:
         """Row `index` as a sample; no media is opened.
 
         Raises:
-            UserError: the row is bad; the message says where it stands.
+            UserError: the row is bad; the message says where it is.
+            MissingExtra: the row has audio, and what reads audio is not installed.
         """
         row = self.rows[index]
         try:
@@ -54,7 +56,13 @@ class Source:
         except UserError as error:
             where = row.get(WHERE, f"{self.name} {self.split} row {index}")
             raise type(error)(f"{where}: {error}") from error
+        if any(self._is_heard(medium) for medium in sample.media):
+            import_extra("soundfile", "audio")
+            import_extra("soxr", "audio")
         return sample if self.template is None else replace(sample, template=self.template)
+
+    def _is_heard(self, medium: Media) -> bool:
+        return medium.kind == "audio" or (medium.kind == "video" and self.reading.with_audio)
 
 
 def access_of(data: DataConfig) -> Access:

@@ -12,18 +12,19 @@ import io
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import av
 import numpy as np
-import soundfile
-import soxr
 
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
 from vlmrl.media_types import Audio
 from vlmrl.schema import Media
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
 
 MIN_SECONDS = 0.1
 """A shorter recording is filled up with silence: towers make no token of less."""
@@ -49,6 +50,8 @@ def load_audio(
         MediaError: it cannot be opened (`open_media`), is damaged, empty, too long or no recording,
             or ends before `start`; the message names the file and the reason.
     """
+    import soundfile  # with the extra `audio`; `Source.sample` says so if it is missing
+
     config = config or AudioConfig()
     with open_media(media, access or Access()) as stream:
         _refuse_cut(stream, media.name)
@@ -120,6 +123,8 @@ def _opened_by_soundfile(
     Raises:
         LibsndfileError: libsndfile does not know such a file.
     """
+    import soundfile
+
     file = soundfile.SoundFile(_native(stream), closefd=False)
     _check_header(media.name, file.samplerate, file.channels)
     known = file.frames < 2**62  # else a stream of unknown length
@@ -151,7 +156,7 @@ def _mono(block: np.ndarray) -> np.ndarray:
 
 
 def _soundfile_blocks(
-    file: soundfile.SoundFile, name: str, first: int, end: int, known: bool
+    file: SoundFile, name: str, first: int, end: int, known: bool
 ) -> Iterator[np.ndarray]:
     at = max(0, first - file.samplerate * PREROLL_SECONDS)
     if at:
@@ -286,6 +291,8 @@ def _audio(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioC
     if not np.isfinite(samples).all():
         raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")
     if rate != config.sampling_rate:
+        import soxr  # with the extra `audio`
+
         samples = soxr.resample(samples, rate, config.sampling_rate)
     missing = int(MIN_SECONDS * config.sampling_rate) - len(samples)
     if missing > 0:

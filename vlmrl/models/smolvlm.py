@@ -13,6 +13,7 @@ import transformers
 from vlmrl.models.parts import idefics
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.models.small.image_models import Small
+from vlmrl.system.extras import import_extra
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Smolvlm(idefics.IdeficsFamily):
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         """Build a processor with the sizes of `small_sizes`."""
+        import_extra("num2words", "smolvlm")  # the processor writes times of frames in words
         sizes = idefics.small_sizes(config)
         return transformers.SmolVLMProcessor(
             image_processor=transformers.SmolVLMImageProcessor(**sizes),

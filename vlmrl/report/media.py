@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 from PIL import Image
 
 from vlmrl.runs.rollout_rows import Row
@@ -200,6 +199,8 @@ def _embedded(path: Path, name: str) -> PilImage:
 
 def _waveform(path: Path, name: str) -> PilImage:
     """The loudest samples of each column up and down from the middle, grey on black."""
+    import soundfile  # with the extra `audio`, which a run that heard something had
+
     samples, rate = soundfile.read(path, dtype="float32")
     width, height = WAVE
     columns = np.array_split(samples, width)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import soundfile
 from PIL import Image
 
 from vlmrl.media_types import Audio, Video
@@ -118,6 +117,8 @@ def _sound(folder: Path, audio: Audio) -> str:
     """Store a recording once, as 16-bit WAV (clipped at full scale); returns its file name."""
     name = f"{hashlib.sha256(audio.samples.tobytes()).hexdigest()[:24]}.wav"
     if not (folder / name).exists():
+        import soundfile  # with the extra `audio`, which whoever decoded this has
+
         data = io.BytesIO()
         soundfile.write(data, audio.samples, audio.rate, format="WAV", subtype="PCM_16")
         write_bytes(folder / name, data.getvalue())

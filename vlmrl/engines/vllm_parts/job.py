@@ -11,8 +11,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import soundfile
-
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen, packed
@@ -123,6 +121,8 @@ def _part(medium: Decoded) -> dict[str, str]:
     """The medium, whole, in the form that costs both sides the least time."""
     buffer = io.BytesIO()
     if isinstance(medium, Audio):
+        import soundfile  # with the extra `audio`, which whoever decoded this has
+
         soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
         kind, mime = "audio_url", "audio/wav"
     elif isinstance(medium, Video):
