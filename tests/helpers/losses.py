@@ -6,8 +6,20 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import LossInputs
+from vlmrl.schema import (
+    Completion,
+    Frame,
+    Parsed,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    Truth,
+)
 
-RECIPES = ["dapo", "dr_grpo", "gpg", "grpo", "rloo"]
+PUBLISHED = ["dapo", "dr_grpo", "gpg", "grpo", "rloo"]
+"""Recipes whose losses are compared with numbers of their papers, and with slow versions."""
 
 
 def recipe_of(name, **options):
@@ -47,3 +59,34 @@ def random_inputs(seed=0, spread=0.3, **changes):
     }
     given = torch.tensor([[1.5], [-0.5], [-0.7], [-0.3]])
     return inputs_of(new, given, **{**values, **changes})
+
+
+def rewards_of(rows, valid=None):
+    total = torch.tensor(rows, dtype=torch.float32)
+    return Rewards(total, torch.ones_like(total).bool() if valid is None else valid, ())
+
+
+def rollouts_of(rewards, sources=None, weights=None, length=1):
+    num_prompts, num_completions = rewards.total.shape
+    prompts = tuple(
+        Prompt(
+            Sample(
+                str(p),
+                sources[p] if sources else "source",
+                ("?",),
+                Truth(),
+                weight=weights[p] if weights else 1.0,
+            ),
+            "?",
+            None,
+            Frame(),
+        )
+        for p in range(num_prompts)
+    )
+    parsed = Parsed(None, None, "none", False, 0.0)
+    completion = Completion("", parsed, Frame(), (0,) * length, (-1.0,) * length)
+    return Rollouts(PromptBatch(prompts), ((completion,) * num_completions,) * num_prompts)
+
+
+def advantages_of(recipe, rewards):
+    return recipe.advantages(rewards, rollouts_of(rewards)).values
