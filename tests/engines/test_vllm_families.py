@@ -22,6 +22,9 @@ from vlmrl.policy.policy import Policy
 CAUSAL_ON_CPU = ("gemma3",)
 """vLLM's attention for the CPU leaves out that the tokens of an image see each other both ways."""
 
+OTHER_PROCESS = ("aya_vision",)
+"""vLLM 0.32 runs Cohere2 by patching the class of transformers, which breaks the policy next to it."""
+
 
 def tied_policy(name):
     config = model_config(name)
@@ -32,7 +35,7 @@ def tied_policy(name):
     return made
 
 
-@pytest.mark.parametrize("name", sorted({*IMAGE_FAMILIES} - {*FAMILIES}))
+@pytest.mark.parametrize("name", sorted({*IMAGE_FAMILIES} - {*FAMILIES, *OTHER_PROCESS}))
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)
     engine = engine_for(made)
