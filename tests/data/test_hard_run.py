@@ -31,6 +31,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HARD.is_dir(), reason="the hostile files are not here")
 def test_a_run_over_hostile_files_ends_and_lists_them(tmp_path: Path) -> None:
     expected = {}

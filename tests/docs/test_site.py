@@ -91,6 +91,7 @@ def test_the_published_json_schema_is_current(pages: dict[str, str]) -> None:
 # ------------------------------------------------------------------------------------ architecture
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_rooms_has_every_room_and_no_arrow_up() -> None:
     levels, picture = architecture.read_levels(), architecture.draw()
     assert [room for room in levels if f">{room}</text>" not in picture] == []

@@ -63,6 +63,7 @@ def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> 
     return all((found[k] - value).abs().max() <= 1e-6 for k, value in expected.items())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of_two):
     expected = ranks.continued(by_one, "step-1", "step-2")
     for of_rank in by_two:

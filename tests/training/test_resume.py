@@ -88,6 +88,7 @@ def test_resume_is_exact_with_adapters_references_updates_and_workers(tmp_path, 
     assert metric_lines(one) == metric_lines(two)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is_by_resume(whole):
     before = {p: p.stat().st_mtime_ns for p in (whole / "checkpoints").rglob("*")}
     assert lifecycle.train(config(whole, "resume=auto"))["finished"]
@@ -108,6 +109,7 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path):
         lifecycle.train(config(tmp_path / "run", f"resume={tmp_path}"))
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
@@ -121,6 +123,7 @@ def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_resuming_with_other_data_is_refused(whole):
     with pytest.raises(UserError, match="the data have changed"):
         lifecycle.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))

@@ -151,6 +151,7 @@ def test_an_engine_that_cannot_is_refused_before_anything_is_written(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_error_of_a_thread_surfaces_in_the_step_that_needs_the_batch(tmp_path, order):
     poison = order[2][1]
     settings = ahead_config(
@@ -300,6 +301,7 @@ def test_what_is_too_old_for_a_lower_bound_is_made_again(stopped, tmp_path, orde
             assert [r.metrics["rollout/stale_dropped"] for r in reports[:2]] == [sum(dropped), 0]
 
 
+@pytest.mark.slow
 def test_what_was_not_finished_is_made_again_and_only_that(stopped, tmp_path, order):
     queue = checkpoint.read_queue(stopped)
     del queue[0]["groups"]["1"], queue[1]["groups"]["0"], queue[1]["groups"]["2"]

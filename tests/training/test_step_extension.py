@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
@@ -52,6 +53,7 @@ def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> N
     assert (report.advantages.values[:, 0] < 0).all() and (report.advantages.values[:, 2] > 0).all()
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_extends_every_batch_that_it_draws(tmp_path: Path) -> None:
     more = ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]
     with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:

@@ -223,6 +223,7 @@ def test_a_forced_answer_is_the_greedy_one_after_that_beginning(
         assert done.parsed == templates.split(done.text, "think_or_not")
 
 
+@pytest.mark.slow
 def test_a_policy_that_never_thinks_is_forced_to(direct: Policy) -> None:
     engine = Hf()
     engine.start(direct)
@@ -356,6 +357,7 @@ def test_a_run_writes_both_forced_numbers_and_its_modes(
     assert all(title in page for title in ("reward, forced", "length, tokens", "Modes"))
 
 
+@pytest.mark.slow
 def test_vlmrl_eval_forces_too(
     ran: tuple[Path, Callable[..., int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
