@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
-    from vlmrl.config import RolloutConfig
-    from vlmrl.policy.policy import Policy
+    from contextlib import AbstractContextManager
+
+    import torch
+
+    from vlmrl.config import ModelConfig, RolloutConfig
+
+
+class ServedPolicy(Protocol):
+    """The policy as an engine sees it: the model whose weights it generates with."""
+
+    version: int
+    """Updates so far; part of every completion."""
+    base: Any
+    """The transformers model."""
+    family: Any
+    """Its `models.base.Family`."""
+    processor: Any
+    tokenizer: Any
+    adapter: Any
+    """The peft model with LoRA, otherwise None."""
+    config: ModelConfig
+    device: torch.device
+    temperature: float
+    stop_ids: tuple[int, ...]
+    """Token ids that end a completion."""
+    pad_id: int
+    banned: torch.Tensor
+    """Token ids [N] that are never sampled: placeholders of media."""
+
+    def generating(self) -> AbstractContextManager[None]:
+        """Enter evaluation mode without gradient."""
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights under the names of transformers, adapters merged in."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +100,7 @@ class Engine:
     every_rank: ClassVar[bool] = False
     """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
 
-    def start(self, policy: Policy) -> None:
+    def start(self, policy: ServedPolicy) -> None:
         """Get ready to generate with this policy's weights.
 
         Raises:
@@ -84,7 +116,7 @@ class Engine:
         """
         raise TypeError(f"{type(self).__name__} must define generate")
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights; afterwards no completion uses older ones."""
         raise TypeError(f"{type(self).__name__} must define sync")
 

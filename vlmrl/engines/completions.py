@@ -16,7 +16,7 @@ from vlmrl.answers import templates
 from vlmrl.schema import Completion, FinishReason, Prompt
 
 if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
+    from vlmrl.engines.base import ServedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sampled:
 
 
 def make_completions(
-    policy: Policy, prompts: Sequence[Prompt], groups: Sequence[Sequence[Sampled]]
+    policy: ServedPolicy, prompts: Sequence[Prompt], groups: Sequence[Sequence[Sampled]]
 ) -> list[tuple[Completion, ...]]:
     """Return the completions of each prompt: text decoded without the stop token, and parsed.
 

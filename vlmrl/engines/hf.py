@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers import DynamicCache
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.kv_cache import take_rows
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
-
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
 
 SHRINK = 0.75
 """Drop finished rows from the cache once fewer than this share of its rows is still writing."""
@@ -34,11 +31,11 @@ class Hf(Engine):
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
 
-    def start(self, policy: Policy) -> None:
+    def start(self, policy: ServedPolicy) -> None:
         """Generate with this policy from now on."""
         self._policy = policy
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: ServedPolicy) -> None:
         """Nothing to do: the weights are the policy's own."""
         self._policy = policy
 
@@ -53,7 +50,7 @@ class Hf(Engine):
         The draw depends on `sampling.seed` and on the batch alone.
         """
         assert self._policy is not None, "engine.start was not called"
-        policy: Policy = self._policy
+        policy: ServedPolicy = self._policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
         per_pass = max(1, self.max_num_seqs // sampling.n)
         groups: list[tuple[Completion, ...]] = []
@@ -65,7 +62,7 @@ class Hf(Engine):
 
 
 def _generate(
-    policy: Policy, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator
+    policy: ServedPolicy, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator
 ) -> list[tuple[Completion, ...]]:
     cache, hidden, mask = _prefill(policy, prompts)
     count = len(prompts) * sampling.n
@@ -123,7 +120,7 @@ def _generate(
 
 
 def _prefill(
-    policy: Policy, prompts: Sequence[Prompt]
+    policy: ServedPolicy, prompts: Sequence[Prompt]
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
     """Left-padded prompts through the model once: cache, last hidden states [P, H], mask [P, L]."""
     encoded = [p.encoded for p in prompts]
@@ -148,7 +145,7 @@ def _prefill(
 
 
 def _draw(
-    policy: Policy, hidden: torch.Tensor, sampling: Sampling, generator: torch.Generator
+    policy: ServedPolicy, hidden: torch.Tensor, sampling: Sampling, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row and its log-prob.
 

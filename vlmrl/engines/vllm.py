@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.options import (
@@ -38,9 +38,6 @@ from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
-
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +59,7 @@ class Vllm(VllmOptions, Engine):
     _temperature: float = field(default=1.0, init=False, repr=False)
     _asleep: bool = field(default=False, init=False, repr=False)
 
-    def start(self, policy: Policy) -> None:
+    def start(self, policy: ServedPolicy) -> None:
         """Start vLLM with the policy's weights.
 
         Raises:
@@ -101,7 +98,7 @@ class Vllm(VllmOptions, Engine):
             self._asleep = True
         return Rollouts(batch, tuple(groups), version=self._version)
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's weights; a failed update starts vLLM anew, and is tried once more.
 
         Raises:
@@ -125,7 +122,7 @@ class Vllm(VllmOptions, Engine):
             self._adapter_folder.cleanup()
             self._adapter_folder = None
 
-    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """See `VllmOptions`; what sleeps is there only while generating."""
         stays, generating = super().memory(policy, capacity)
         asleep = self.enable_sleep_mode and policy.device.type == "cuda"
@@ -136,7 +133,7 @@ class Vllm(VllmOptions, Engine):
     def _start(self) -> None:
         from vllm import LLM
 
-        policy: Policy = self._policy
+        policy: ServedPolicy = self._policy
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with scratch(weight_bytes(policy)) as folder, undisturbed():
             policy.family.export(policy.base, folder, policy.weights())
@@ -161,7 +158,7 @@ class Vllm(VllmOptions, Engine):
 
     def _take_weights(self) -> None:
         """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
-        policy: Policy = self._policy
+        policy: ServedPolicy = self._policy
         self._wake()
         adapter = self.lora == "adapter"
         named = base_weights(policy) if adapter else policy.weights()

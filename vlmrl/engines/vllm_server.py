@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from vlmrl.engines import serve
-from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
+from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolicy
 from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
@@ -51,9 +51,6 @@ from vlmrl.engines.vllm_parts.vllm_import import require_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
-
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +98,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")
 
-    def start(self, policy: Policy) -> None:
+    def start(self, policy: ServedPolicy) -> None:
         """Start the servers, or connect to them, and send them the policy's weights.
 
         Raises:
@@ -136,7 +133,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         urls = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
         self._servers = [Server(url, token, self.sync_timeout_s) for url in urls]
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: ServedPolicy) -> None:
         """Send all servers the policy's weights; generation is paused meanwhile.
 
         All ranks call it and return when the servers have the weights.
@@ -203,13 +200,13 @@ class VllmServer(VllmOptions, ConcurrentEngine):
             self._folder = None
         self._policy = None
 
-    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """As in `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
         stays, generating = super().memory(policy, capacity)
         here = 0 if self.urls or self.devices else self.num_servers
         return here * stays, here * generating
 
-    def _deliver(self, policy: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+    def _deliver(self, policy: ServedPolicy, weights: Mapping[str, torch.Tensor]) -> None:
         dtype = getattr(torch, self.dtype_name(policy))
         named = policy.family.export_names(weights)
         self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
@@ -249,7 +246,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     ) -> list[EngineFault]:
         if self.urls:
             return ask_all(self._begin, down)
-        policy: Policy = self._policy
+        policy: ServedPolicy = self._policy
         folder = Path(self._folder.name)
         model = folder / "model"
         weights = policy.weights() if weights is None else weights

@@ -18,7 +18,7 @@ import torch
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
+    from vlmrl.engines.base import ServedPolicy
 
 GIB = 2**30
 BATCHED_TOKENS = 8192
@@ -53,7 +53,7 @@ class VllmOptions:
     max_restarts: int = 2
     generate_timeout_s: float = 1800.0
 
-    def check(self, policy: Policy) -> None:
+    def check(self, policy: ServedPolicy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
         if self.max_videos and policy.family.unserved_videos:
             why = policy.family.unserved_videos
@@ -69,7 +69,7 @@ class VllmOptions:
                 f"model.lora.towers is {lora.towers}; use 'merged'"
             )
 
-    def length_limit(self, policy: Policy) -> int:
+    def length_limit(self, policy: ServedPolicy) -> int:
         """`max_model_len`, or the model's own limit if that is lower."""
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
 
@@ -82,7 +82,7 @@ class VllmOptions:
             "max_videos": self.max_videos,
         }
 
-    def _media_limits(self, policy: Policy) -> dict[str, int]:
+    def _media_limits(self, policy: ServedPolicy) -> dict[str, int]:
         """The same by vLLM's names, for what the model takes."""
         by_kind = {
             "image": self.max_images,
@@ -93,11 +93,11 @@ class VllmOptions:
         limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}
         return {"video": 0, **limits} if "image" in kinds else limits
 
-    def dtype_name(self, policy: Policy) -> str:
+    def dtype_name(self, policy: ServedPolicy) -> str:
         """Name of torch's dtype in which the engine computes."""
         return policy.config.dtype if self.dtype == "auto" else self.dtype
 
-    def arguments(self, policy: Policy, folder: str) -> dict[str, Any]:
+    def arguments(self, policy: ServedPolicy, folder: str) -> dict[str, Any]:
         """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
         given = {
             "model": folder,
@@ -129,7 +129,7 @@ class VllmOptions:
             given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
         return given
 
-    def memory(self, policy: Policy, capacity: int) -> tuple[int, int]:
+    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """Bytes of the policy's device, which has `capacity`: always taken, and while generating."""
         if policy.device.type == "cuda":
             return round(self.gpu_memory_utilization * capacity), 0
@@ -141,7 +141,7 @@ def _served_rank(rank: int) -> int:
     return next((r for r in served if r >= rank), rank)
 
 
-def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
+def base_weights(policy: ServedPolicy) -> dict[str, torch.Tensor]:
     """The weights of a LoRA policy without its adapters, under the HF model's names."""
     return {
         name.replace(".base_layer.", "."): value.detach()
@@ -150,7 +150,7 @@ def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
     }
 
 
-def save_adapter(policy: Policy, folder: str) -> None:
+def save_adapter(policy: ServedPolicy, folder: str) -> None:
     """Write the adapter of a LoRA policy, its weights under the names that vLLM expects."""
     assert policy.adapter is not None
     policy.adapter.save_pretrained(folder)
@@ -168,7 +168,7 @@ def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)
 
 
-def weight_bytes(policy: Policy) -> int:
+def weight_bytes(policy: ServedPolicy) -> int:
     """Size of the policy's weights."""
     return bytes_of(policy.weights())
 

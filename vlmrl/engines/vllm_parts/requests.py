@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.system.seeds import seed_of
-
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
 
 BAN = -100.0
 """Logit bias of a media token; vLLM takes no stronger one."""
@@ -39,7 +36,7 @@ class Answer:
         return Answer(self.prompt_ids, self.group * n)
 
 
-def sampling_fields(policy: Policy, sampling: Sampling, prompt: int) -> dict[str, Any]:
+def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> dict[str, Any]:
     """Fields of vLLM's SamplingParams for prompt number `prompt` of a batch.
 
     The temperature is not among them: the logits are scaled by it (`_model.set_temperature`), so
@@ -106,7 +103,11 @@ def media_data(prompt: Prompt) -> dict[str, list[Any]]:
 
 
 def check(
-    prompt: Prompt, answer: Answer, policy: Policy, sampling: Sampling, versions: tuple[int, int]
+    prompt: Prompt,
+    answer: Answer,
+    policy: ServedPolicy,
+    sampling: Sampling,
+    versions: tuple[int, int],
 ) -> None:
     """Raise unless the answer is whole, of this prompt, and by weights of these versions.
 

@@ -24,7 +24,7 @@ from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
 if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
+    from vlmrl.engines.base import ServedPolicy
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Server:
         """One part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
 
-    def require_model(self, policy: Policy, length: int, backend: str) -> None:
+    def require_model(self, policy: ServedPolicy, length: int, backend: str) -> None:
         """Refuse a server that cannot stand in for the policy's model.
 
         `length`: tokens of the longest prompt with its completion; `backend`: of the weight transfer.
