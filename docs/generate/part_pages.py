@@ -22,6 +22,7 @@ INTRODUCTIONS = {
     "verifier": "A verifier turns one completion and one truth into a score. `vlmrl verify NAME` attacks "
     "one; [Rewards](../../rewards/index.md) says how scores become one reward.",
     "card": "A card says what a data set is and reads it. `vlmrl data explain NAME` shows a row.",
+    "truth": "A kind of truth is one form of a right answer: the keys of a row's `truth`.",
     "family": "A family is everything the trainer knows about one model architecture. "
     "[Model families](../../train/families.md) says what is tested of each.",
     "engine": "An engine generates the completions. [Engines](../../scale/engines.md) says which to use.",
@@ -101,7 +102,7 @@ def split_docstring(plugin: type) -> tuple[list[str], dict[str, str]]:
 def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
     """Yield what the class variables of a part say, as pairs of a name and a value."""
     if kind == "verifier":
-        runs = "in processes with a deadline" if plugin.slow else "in line"
+        runs = "in processes with a time limit" if plugin.slow else "in line"
         sees = {"item": "one completion", "group": "a whole group", "batch": "a whole batch"}
         yield "Truth", " or ".join(f"`{need}`" for need in plugin.needs) or "any"
         yield "Sees", sees[plugin.scope]

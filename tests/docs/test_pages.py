@@ -138,7 +138,7 @@ def test_the_file_tree_of_the_readme_names_every_room_and_nothing_else() -> None
 
 
 KIND_OF = {"": "verifier", "rewards": "verifier", "datasets": "card", "algorithms": "algorithm"}
-KIND_OF |= {"trackers": "tracker"}
+KIND_OF |= {"trackers": "tracker", "truths": "truth", "engines": "engine"}
 
 
 def example(page: str, folder: Path) -> tuple[str, Any]:
@@ -190,7 +190,7 @@ def test_the_card_of_the_guide_makes_samples_and_refuses_bad_rows(tmp_path: Path
     sample = card.to_sample(good, "local")
     assert sample.text == "Where is the dog?"
     assert sample.truth.boxes[0].xyxy == pytest.approx((0.1, 0.2, 0.6, 0.6))
-    with pytest.raises(plugins.UserError, match="no area"):
+    with pytest.raises(plugins.UserError, match="box with area"):
         card.to_sample(bad, "local")
     with pytest.raises(plugins.UserError, match=r"expected the file .*val\.json"):
         card.rows("val")
@@ -220,3 +220,41 @@ def test_the_tracker_of_the_guide_writes_lines(tmp_path: Path) -> None:
     tracker.log("rl", 3, {"reward/mean": 0.5})
     tracker.close()
     assert (tmp_path / "curves.csv").read_text().splitlines() == ["rl,3,reward/mean,0.5"]
+
+
+def test_the_kind_of_truth_of_the_guide_is_found_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vlmrl import truths
+    from vlmrl.schema import Frame
+    from vlmrl.truths import json_form, prompting
+    from vlmrl.truths.base import kinds
+
+    example("extend/truth_kind.md", tmp_path)
+    monkeypatch.setattr(truths, "__path__", [*truths.__path__, str(tmp_path)])
+    kinds.cache_clear()
+    try:
+        assert "angle" in plugins.names("truth")
+        truth = json_form.read({"angle": 370}, Frame())
+        assert truth.value("angle") == 10
+        assert prompting.write(truth, Frame()) == "10"
+        assert "degrees" in prompting.instruct("none", truth, "pixel")
+        assert kinds()["angle"].mistake(truth).value("angle") == 100
+        with pytest.raises(plugins.UserError, match=r"truth\.angle: expected a finite number"):
+            json_form.read({"angle": "north"}, Frame())
+    finally:
+        kinds.cache_clear()
+
+
+def test_the_engine_of_the_guide_writes_whole_groups(tmp_path: Path) -> None:
+    from helpers.small import mixed_batch, policy
+    from vlmrl.engines.base import Sampling
+
+    name, _ = example("extend/engine.md", tmp_path)
+    engine, made = plugins.build("engine", name), policy()
+    engine.start(made)
+    batch = mixed_batch(made)
+    rollouts = engine.generate(batch, Sampling(n=2, max_tokens=3, seed=1))
+    assert rollouts.shape == (len(batch), 2)
+    assert engine.generate(batch, Sampling(n=2, max_tokens=3, seed=1)) == rollouts
+    engine.close()
