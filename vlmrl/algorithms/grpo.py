@@ -22,7 +22,9 @@ class Grpo(Recipe):
     """Group relative policy optimisation. Example: Grpo(kl=0.04, clip_high=0.28)."""
 
     clip_low: float = 0.2
+    """The ratio is clipped from below at 1 - clip_low."""
     clip_high: float = 0.2
+    """The ratio is clipped from above at 1 + clip_high."""
     dual_clip: float | None = None
     """Bound of the ratio where the advantage is negative, e.g. 3; None: no bound."""
 

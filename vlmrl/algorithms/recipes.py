@@ -31,12 +31,16 @@ class Recipe:
     """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`."""
 
     baseline: Literal["mean", "leave_one_out"] = "mean"
+    """Subtract from a reward the mean of its whole group, or of the other completions of the group."""
     scale: Literal["std", "none"] = "std"
-    """Divide advantages by the group's deviation, or not."""
+    """Divide advantages by the group's standard deviation, or not."""
     aggregation: Aggregation = "sequence"
+    """Loss over tokens. sequence: mean per completion, then over completions; token: mean over all
+    tokens; constant: sum per completion / `rollout.max_tokens`, then mean over completions."""
     kl: float = 0.0
     """Weight of the divergence from the reference; 0: no reference is made."""
     kl_estimator: divergences.Estimator = "k3"
+    """Estimator of the divergence per token, as Schulman's note names them (k1, k2, k3)."""
     kl_unbiased: bool = False
     """Multiply the divergence by the ratio (DeepSeek-V3.2, arXiv 2512.02556), as TRL does."""
     correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"

@@ -28,7 +28,9 @@ class Rloo(Recipe):
     aggregation: Literal["sequence"] = "sequence"
     kl_estimator: Estimator = "k2"
     clip_low: float = 0.2
+    """The ratio is clipped from below at 1 - clip_low."""
     clip_high: float = 0.2
+    """The ratio is clipped from above at 1 + clip_high."""
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from vlmrl.cli.arguments import ConfigName, Overrides
 
 
@@ -20,9 +22,13 @@ def validate(config: ConfigName, overrides: Overrides = None) -> None:
 
     - `vlmrl config validate my.yaml`
     """
-    from vlmrl.commands.validate import load_valid
+    gc.disable()  # imports leave nothing to collect: a tenth of the time
+    try:
+        from vlmrl.commands.validate import load_valid
 
-    load_valid(config, overrides or ())
+        load_valid(config, overrides or ())
+    finally:
+        gc.enable()
     print(f"{config}: valid")
 
 

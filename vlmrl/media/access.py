@@ -19,7 +19,6 @@ from typing import Any, BinaryIO
 
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
-from vlmrl.media.download import download
 from vlmrl.schema import Media, MediaKind
 
 # The base64 text of a PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC or Ogg file begins like this, no path does.
@@ -122,6 +121,8 @@ def open_media(media: Media, access: Access) -> BinaryIO:
         if not access.allow_urls:
             raise MediaError(f"{media.url}: URLs are not fetched unless data.allow_urls is true")
         limits = (access.url_seconds, access.max_mb * 2**20, access.allow_private_urls)
+        from vlmrl.media.download import download  # brings http and ssl, needed only here
+
         return io.BytesIO(download(media.url, *limits, access.url_cache))
     path = locate(media, access)
     if path is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +39,8 @@ class TrlVerifier(Verifier):
             **{key: [value] for key, value in columns.items()},
         )
         if inspect.isawaitable(result):
+            import asyncio  # takes longer to import than all else here
+
             result = asyncio.run(_wait(result))
         (reward,) = result
         if reward is None:
