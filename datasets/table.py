@@ -1,4 +1,4 @@
-"""A table of yours (JSONL, Parquet, a data set saved to disk) by a map of its columns, no code.
+"""Read a table of yours (JSONL, Parquet, a data set saved to disk) by a map of its columns.
 
 In a config:
 
@@ -31,38 +31,42 @@ from vlmrl.truths import json_form
 from vlmrl.truths.base import kinds
 
 PLAIN = ("id", "image", "question", "answer", "thought", "box_labels", "width", "height", "weight")
-KEYS = (*PLAIN, *(name for name in kinds() if name not in ("text", "none", "track")))
+KEYS = (*PLAIN, *(name for name in kinds() if name not in ("text", "track")))
 _PLACES = tuple(name for name, kind in kinds().items() if kind.placed)
 _MARK = "<image>"
 COLUMN_ROWS = 1000
-"""A mapped column must occur in one of the first so many rows."""
+"""A mapped column must occur in one of the first rows, this many of them."""
 
 
 @dataclass(frozen=True)
 class Table(Card):
     """Rows of a table as samples, by a map from our keys to your columns.
 
-    Options: `path` (a file or folder, or a map split -> file); `columns`, our key -> your column,
-    of `id`, `image` (one or a list of paths, bytes, base64), `question` (an `<image>` in it says
-    where an image stands), `answer` (a text or a list of accepted texts), `boxes`, `box_labels`,
-    `points`, `masks`, `spans` (seconds), `number`, `choice`, `options`, `labels`, `fields` or
-    another kind of truth (`vlmrl list truths`), `thought` (for the cold start), `width`, `height`,
-    `weight`; `prompt` is put around the question; `box_space` says in which space places are and
-    `box_format` how a box is written; `root` is the folder of relative image paths; `loose`
-    pushes each side of a demonstration's box outwards by up to this share of the image, `seed` of
-    that. Other plain columns go to `meta`.
+    Plain columns that are not mapped go to the sample's `meta`.
     """
 
     origin: ClassVar[str] = "a table of yours"
 
     path: str | dict[str, str]
+    """A file or folder, or a map split -> file."""
     columns: dict[str, str]
+    """Our key -> your column: `id`; `image` (one or a list of paths, bytes, base64); `question` (an
+    `<image>` in it says where an image belongs); `answer` (a text or a list of accepted texts);
+    `boxes`, `box_labels`, `points`, `masks`; `spans` (seconds); `number`, `choice`, `options`,
+    `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the question cannot be answered, or where there is nothing
+    to find); `thought` (for the cold start); `width`, `height` (pixels); `weight`."""
     prompt: str = "{question}"
+    """What is put around the question."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None
+    """The space of all places; it is never guessed."""
     box_format: Literal["xyxy", "xywh"] = "xyxy"
+    """How a box is written."""
     root: str | None = None
+    """The folder of relative image paths; absent: that of the data."""
     loose: float = 0.0
+    """Largest share of the image by which each side of a demonstration's box is pushed outwards."""
     seed: int = 0
+    """Seed of that."""
 
     def __post_init__(self) -> None:
         for key in self.columns:
@@ -177,22 +181,25 @@ class Table(Card):
         return tuple(p.strip() if isinstance(p, str) else p for p in mixed if not _is_blank(p))
 
     def _truth(self, row: Mapping[str, Any], media: list[Media]) -> Truth:
+        none = "none" in self.columns and _flag(self._get(row, "none", False))
         found: dict[str, Any] = {}
         for key in self.columns:
             value = self._get(row, key)
             name = "text" if key == "answer" else key
-            if value is None or (key in PLAIN and key != "answer"):
+            if value is None or key == "none" or (key in PLAIN and key != "answer"):
                 continue
+            if none and (value == "" or value == []):
+                continue  # the usual way to leave out the answer of an unanswerable question
             try:
                 frame = self._frame(row, media) if key in _PLACES else Frame()
                 stated = self._boxes(row, value, frame) if key == "boxes" else _typed(key, value)
                 found[name] = json_form.read({name: stated}, frame).value(name)
             except UserError as error:
                 raise UserError(f"{self._column(key)}: {error}") from error
-        if not found:
+        if not found and not none:
             raise UserError("no answer: none of the mapped columns says what is true")
         nothing = all(kinds()[name].listed and value == () for name, value in found.items())
-        return Truth.of({**found, "none": nothing})
+        return Truth.of({**found, "none": none or nothing})
 
     def _frame(self, row: Mapping[str, Any], media: list[Media]) -> Frame:
         """The frame of the first image in the declared space; its size by columns or header."""
@@ -255,6 +262,15 @@ def _typed(key: str, value: Any) -> Any:
     if key in ("labels", "options", "box_labels") and isinstance(value, str):
         return [value]
     return value
+
+
+def _flag(value: Any) -> bool:
+    """Return a cell that is true or false: JSON's own, 1 and 0, or these words as text."""
+    known = {"true": True, "false": False, "1": True, "0": False}
+    said = str(value).strip().lower()
+    if said not in known:
+        raise UserError(f"none: expected true or false, got {value!r:.60}")
+    return known[said]
 
 
 def _number(value: Any, key: str) -> float:

@@ -94,6 +94,11 @@ def test_a_box_that_does_not_fit_the_declared_space_is_refused(folder: Path) -> 
         ({"a": '{"colour": "red"}'}, {"fields": "a"}, Truth(fields={"colour": "red"})),
         ({"a": [[1.5, 3]]}, {"spans": "a"}, None),
         ({"a": None, "b": 3}, {"answer": "a", "number": "b"}, Truth(number=3)),
+        ({"a": [], "u": True}, {"answer": "a", "none": "u"}, Truth(none=True)),
+        ({"a": "", "u": 1}, {"answer": "a", "none": "u"}, Truth(none=True)),
+        ({"a": "x", "u": "false"}, {"answer": "a", "none": "u"}, Truth(text=("x",))),
+        ({"a": "unanswerable", "u": True}, {"answer": "a", "none": "u"},
+         Truth(text=("unanswerable",), none=True)),
     ],
 )  # fmt: skip
 def test_columns_become_typed_truth(
@@ -119,6 +124,7 @@ def test_columns_become_typed_truth(
         ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
         ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 images"),
         ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "expected a path, URL"),
+        ({"a": "x", "u": "maybe"}, {"answer": "a", "none": "u"}, "none: expected true or false"),
     ],
 )
 def test_bad_cell_is_named(

@@ -134,6 +134,17 @@ def test_refusal():
     assert not verdict("refusal", "4", some).applies
 
 
+def test_the_right_refusal_is_right_to_every_verifier_however_the_row_states_it():
+    declared, written = Truth(none=True), text("I don't know")
+    for truth in (declared, written):
+        assert score("refusal", "I don't know.", truth) == 1
+        assert score("exact", "I don't know.", truth) == 1
+        assert score("refusal", "4", truth) == score("exact", "4", truth) == 0
+    assert score("refusal", "none", declared) == score("exact", "none", declared) == 1
+    assert score("detection", "I don't know", declared) == 0  # "nothing there" is what is right
+    assert score("detection", "[]", declared) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [

@@ -1,4 +1,4 @@
-"""Read an option, a yes or no, or a list of names from an answer span.
+"""Read an option, a yes or no, a refusal, or a list of names from an answer span.
 
 Every reader returns what it read and a note that says why it read nothing: what cannot be read is "no
 prediction", never an error. An answer that names several options picks none.
@@ -11,6 +11,16 @@ from collections.abc import Sequence
 
 from vlmrl.answers import literals, text
 
+REFUSALS = (
+    "i don't know",
+    "i do not know",
+    "unanswerable",
+    "cannot be determined",
+    "not enough information",
+)
+"""What declines a question, as the whole answer."""
+MAX_REFUSAL = 1000
+"""Characters of an answer in which a refusal is looked for."""
 _LETTER = re.compile(
     r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
 )  # no pronoun
@@ -25,6 +35,12 @@ _DENIED = re.compile(
 )
 _WORDS = re.compile(r"\w+")
 _ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|choice)\b")
+
+
+def declines(answer: str, phrases: Sequence[str] = REFUSALS) -> bool:
+    """Return whether a whole answer says that the question cannot be answered."""
+    plain = [text.normalised(said[:MAX_REFUSAL].replace("’", "'")) for said in (answer, *phrases)]
+    return plain[0] in plain[1:]
 
 
 def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:

@@ -139,7 +139,7 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
                 break
             findings += bench.attacked(attack, case)
     if bench.is_late():
-        problem = f"stopped after {TOTAL_S:g} s: the attacks below 'tried' are all there were"
+        problem = f"stopped after {TOTAL_S:g} s: not all attacks were tried"
         findings.append(Finding("time", "all", problem, None, None, None, ""))
     shown = bench.score(rows) if rows else list(_honest_rows(cases))
     return Report(

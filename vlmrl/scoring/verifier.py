@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.answers import literals, parsing, templates
+from vlmrl.answers import choices, literals, parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 
 Scope = Literal["item", "group", "batch"]
+SAID = frozenset({"text", "number", "choice", "labels"})
+"""Kinds of truth that answer a question, so that "I don't know" can be the right answer."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class AnswerVerifier(Verifier):
     """Base of verifiers that judge the answer span: a subclass defines `grade`.
 
     No answer scores 0, and so does one of over `literals.MAX_CHARS` characters. Where the truth is
-    declared "none", an explicit nothing (`[]`, `none`) scores 1 and everything else 0; `grade` is
-    not asked.
+    declared "none", an explicit nothing (`[]`, `none`) scores 1, and so does declining to answer
+    ("I don't know") where the verifier grades what is said, not places; everything else scores 0,
+    and `grade` is not asked.
     """
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
@@ -82,7 +85,9 @@ class AnswerVerifier(Verifier):
         if len(answer) > literals.MAX_CHARS:
             return Verdict(0.0, note=f"answer longer than {literals.MAX_CHARS} characters")
         if sample.truth.none:
-            nothing = parsing.says_nothing(answer)
+            nothing = parsing.says_nothing(answer) or (
+                bool(SAID.intersection(self.needs)) and choices.declines(answer)
+            )
             return Verdict(
                 float(nothing), answer=answer, note="" if nothing else "nothing is right"
             )
