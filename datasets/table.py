@@ -53,8 +53,9 @@ class Table(Card):
     """Our key -> your column: `id`; `image` (one or a list of paths, bytes, base64); `question` (an
     `<image>` in it says where an image belongs); `answer` (a text or a list of accepted texts);
     `boxes`, `box_labels`, `points`, `masks`; `spans` (seconds); `number`, `choice`, `options`,
-    `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the question cannot be answered, or where there is nothing
-    to find); `thought` (for the cold start); `width`, `height` (pixels); `weight`."""
+    `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the
+    question cannot be answered, or where there is nothing to find); `thought` (for the cold start);
+    `width`, `height` (pixels); `weight`."""
     prompt: str = "{question}"
     """What is put around the question."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None
