@@ -2,12 +2,20 @@
 
 A card is a frozen dataclass; its fields are its options in the config. Reading is lazy:
 `rows(split)` must be cheap, and `to_sample(row)` makes one sample without decoding any media.
+
+Helpers of cards, next to this file: `readers` opens JSONL, Parquet and saved data sets with the place
+of each row, `hub` those of Hugging Face `datasets`; `multiple_choice` reads options; `box_checks`
+finds boxes stated in another space; `column_aliases` names columns as published; `demonstrations`
+writes answers for a cold start; `video_annotations` finds video files and checks spans;
+`audioset_labels` knows the classes of AudioSet. `vlmrl.media.access.reference` makes a `Media` of a
+path or bytes, and `vlmrl.truths.json_form.read` a `Truth` of its JSON form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.schema import Sample
@@ -57,3 +65,11 @@ class Card:
     def corpus(self) -> list[str]:
         """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
         return []
+
+    @classmethod
+    def write_example(cls, folder: Path) -> Mapping[str, Any]:
+        """Write a few rows in the published layout into a folder; return the options that read them.
+
+        For the contract test. A card without required options that makes its own rows needs none.
+        """
+        return {}
