@@ -60,7 +60,13 @@ def load(name):
 
 def score(verifier, answer, truth):
     """The score of an answer in the template of its laws, checked against the verifier's range."""
-    verdict = judge(verifier, answer, truth, verifier.laws.template, FRAME)
+    try:
+        verdict = judge(verifier, answer, truth, verifier.laws.template, FRAME)
+    except Exception as error:
+        raise AssertionError(
+            f"{type(verifier).__name__} raised {error!r} on the answer {answer!r:.200} to {truth}: "
+            "grade any text, and name in `laws` (truth=...) which truths suit the verifier"
+        ) from error
     assert verdict.fault is None
     if not verdict.applies:
         return None
