@@ -30,6 +30,7 @@ CASES = [
         {"dynamic_sampling_batches": 0, "kl": 0.3, "kl_unbiased": True},
         {"loss_type": "dapo", "epsilon_high": 0.28},
     ),
+    ("lite_ppo", {}, {"loss_type": "dapo", "scale_rewards": "batch"}),
     ("rloo", {}, {}),
 ]
 
