@@ -29,6 +29,15 @@ def test_a_parts_file_says_what_the_part_has(kind: str, name: str) -> None:
     assert missing_options(kind, name) == [key for key, one in options.items() if one.required]
 
 
+@pytest.mark.parametrize("kind", ["engine", "algorithm"])
+def test_every_option_of_engines_and_algorithms_says_what_it_is(kind: str) -> None:
+    parts = {name: read_part(kind, name).options for name in plugins.names(kind)}
+    silent = [
+        (n, k) for n, options in parts.items() for k, o in options.items() if not o.description
+    ]
+    assert silent == []
+
+
 def test_an_unknown_template_is_refused() -> None:
     expected = "source 'shapes': no template is named 'think_anser'; did you mean 'think_answer'?"
     assert refusal("data.train.shapes.template=think_anser") == expected

@@ -24,9 +24,10 @@ SHRINK = 0.75
 
 @dataclass
 class Hf(Engine):
-    """In the trainer's own process, with its own weights. `max_num_seqs`: completions decoded at a time."""
+    """In the trainer's own process, with its own weights."""
 
     max_num_seqs: int = 512
+    """Completions generated at the same time."""
     exact: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)

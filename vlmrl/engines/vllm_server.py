@@ -57,24 +57,24 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class VllmServer(VllmOptions, ConcurrentEngine):
-    """vLLM servers, started by the run or already running.
-
-    `num_servers`: number of servers to start. `devices`: CUDA_VISIBLE_DEVICES of each, one entry per
-    server, e.g. ["1", "2,3"]; a server with several uses tensor parallelism. `urls`:
-    servers that are already running (`python -m vlmrl.engines.serve`), instead of starting any; their
-    token is read from VLMRL_SERVER_TOKEN. `transfer`: how weights are sent; `file` needs servers on
-    this machine. `transfer_address`: address at which servers reach this machine (gloo, nccl).
-    `start_timeout_s`: seconds within which a server must be ready. `sync_timeout_s`: seconds for each
-    part of a weight update. More options: see `VllmOptions`.
-    """
+    """vLLM servers, started by the run or already running. More options: see `VllmOptions`."""
 
     num_servers: int = 1
+    """Number of servers to start."""
     devices: list[str] = field(default_factory=list)
+    """CUDA_VISIBLE_DEVICES of each server, one entry per server, e.g. ["1", "2,3"]. A server with
+    several devices uses tensor parallelism."""
     urls: list[str] = field(default_factory=list)
+    """Servers that are already running (`python -m vlmrl.engines.serve`), instead of starting any. Their
+    token is read from VLMRL_SERVER_TOKEN."""
     transfer: Name = "file"
+    """How weights are sent. file: the servers are on this machine."""
     transfer_address: str = "127.0.0.1"
+    """Address at which servers reach this machine (gloo, nccl)."""
     start_timeout_s: float = 600.0
+    """Seconds within which a server must be ready."""
     sync_timeout_s: float = 300.0
+    """Seconds for each part of a weight update."""
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)

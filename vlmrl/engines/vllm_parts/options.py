@@ -27,31 +27,34 @@ BATCHED_TOKENS = 8192
 
 @dataclass
 class VllmOptions:
-    """Base of the vLLM engines; the fields are options.
-
-    `dtype`: of weights and activations; auto: that of `model.dtype`. `max_model_len`: longest
-    prompt with its completion, in tokens. `max_images`, `max_audios`, `max_videos`: most of them
-    in one prompt (vLLM sets memory aside for them). `max_num_seqs`: completions written at one
-    time. `gpu_memory_utilization`: share of each GPU that vLLM may take. `kv_cache_gib`: size of
-    the key-value cache; absent: what that share leaves, on a CPU 1. `block_size`: tokens of one
-    cache block; absent: vLLM's choice. `enforce_eager`: no CUDA graphs. `lora`: send a LoRA policy
-    merged into full weights, or as an adapter. `max_restarts`: how many times in a row a broken engine
-    is started again before the run stops. `generate_timeout_s`: seconds for one call of generate.
-    """
+    """Base of the vLLM engines; the fields are options."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and activations. auto: that of `model.dtype`."""
     max_model_len: int = 8192
+    """Longest prompt with its completion, in tokens."""
     max_images: int = 16
+    """Most images of one prompt; vLLM sets memory aside for them."""
     max_audios: int = 4
+    """Most audio files of one prompt; vLLM sets memory aside for them."""
     max_videos: int = 0
+    """Most videos of one prompt; vLLM sets memory aside for them."""
     max_num_seqs: int = 256
+    """Completions generated at the same time."""
     gpu_memory_utilization: float = 0.4
+    """Share of each GPU's memory that vLLM may take."""
     kv_cache_gib: float | None = None
+    """Size of the key-value cache in GiB. Absent: what that share leaves; on a CPU 1."""
     block_size: int | None = None
+    """Tokens of one cache block. Absent: vLLM's choice."""
     enforce_eager: bool = False
+    """Run without CUDA graphs."""
     lora: Literal["merged", "adapter"] = "merged"
+    """How a LoRA policy is sent: merged into full weights, or as an adapter."""
     max_restarts: int = 2
+    """How many times in a row a broken engine is started again before the run stops."""
     generate_timeout_s: float = 1800.0
+    """Seconds for one call of generate."""
 
     def check(self, policy: ServedPolicy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
