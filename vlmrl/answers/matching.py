@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from vlmrl.answers import geometry, text
 from vlmrl.answers.geometry import Array
-from vlmrl.schema import Box, Span
 
 How = Literal["hungarian", "greedy_iou", "greedy_confidence", "label_first"]
 Pair = tuple[int, int]
 
 
-def agreement(found: Sequence[Box | Span], right: Sequence[Box | Span]) -> Array:
+class Labelled(Protocol):
+    """A prediction or truth with a label, None where it has none."""
+
+    @property
+    def label(self) -> str | None:
+        """The label."""
+
+
+def agreement(found: Sequence[Labelled], right: Sequence[Labelled]) -> Array:
     """[P, N], 1 where the labels of a prediction and a truth agree, else 0.
 
     Labels agree if they are equal after normalisation, or if the truth has none. A prediction

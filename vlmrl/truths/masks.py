@@ -73,7 +73,7 @@ class Masks(TruthKind):
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
         """A quadrilateral."""
-        outline = ((0.225, 0.3125), (0.375, 0.325), (0.35, 0.525), (0.2375, 0.5))
+        outline = Polygon([(0.225, 0.3125), (0.375, 0.325), (0.35, 0.525), (0.2375, 0.5)])
         yield "Outline the dog.", Truth(masks=(outline,))
 
     def mistake(self, truth: Truth) -> Truth:

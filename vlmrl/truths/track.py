@@ -11,12 +11,15 @@ from vlmrl import schema
 from vlmrl.schema import Box, Frame, Space, Truth
 from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of
 from vlmrl.truths.boxes import Boxes, move_aside, parse_box, write_box
-from vlmrl.truths.checks import check_list, check_number
+from vlmrl.truths.checks import check_label, check_list, check_number
 
 
 @dataclass(frozen=True)
 class Track(TruthKind):
-    """Boxes of one object over time: `[{"time": seconds, "box": [x1, y1, x2, y2]}, ...]`."""
+    """Boxes of one object over time: `[{"time": seconds, "box": [x1, y1, x2, y2]}, ...]`.
+
+    `{"track": [...], "label"}` states what the object is too.
+    """
 
     rank: ClassVar[int] = 20
     form: ClassVar[str] = '[{"time": seconds, "bbox_2d": [x1, y1, x2, y2]}]'
@@ -25,13 +28,16 @@ class Track(TruthKind):
 
     def parse(self, value: Any, frame: Frame) -> schema.Track:
         """Refuse times that do not rise."""
-        items = check_list(value)
+        label = check_label(value)
+        items = check_list(
+            value["track"] if isinstance(value, Mapping) and "track" in value else value
+        )
         if not items or not all(isinstance(item, Mapping) and "time" in item for item in items):
             raise ValueError(f'expected a list of {{"time", "box"}}, got {value!r:.80}')
         times = tuple(check_number(item["time"]) for item in items)
         if list(times) != sorted(set(times)):
             raise ValueError(f"expected times that rise, got {list(times)!r:.80}")
-        return schema.Track(times, tuple(parse_box(item, frame) for item in items))
+        return schema.Track(times, tuple(parse_box(item, frame) for item in items), label)
 
     def to_json(self, item: schema.Track) -> dict[str, Any]:
         """Return `{"track": [{"time", "box"}, ...], "label"?}`."""
