@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from vlmrl.schema import Box, Frame, Point, Span, Track, Truth
-from vlmrl.scoring.laws import Laws, Shape
+from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.truths import json_form, prompting
 from vlmrl.truths.base import kinds
@@ -167,7 +167,30 @@ def write_fields(truth: Truth) -> str:
     return json.dumps(truth.fields)
 
 
-SHAPES: dict[Shape, tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]] = {
+def shape_of_kind(name: str) -> tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]:
+    """Truths of a kind that has no shape here: the examples of its own file, at whole pixels."""
+    stated = [
+        json_form.to_json(json_form.convert(t.value(name), FRAME))
+        for _, t in kinds()[name].examples()
+    ]
+    truths = [json_form.read({name: _round(value)}, FRAME) for value in stated]
+
+    def write(truth: Truth) -> str:
+        text = prompting.write(truth, FRAME) or ""
+        return text if text.startswith("[") else f"[{text}]"
+
+    return st.sampled_from(truths), write
+
+
+def _round(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_round(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _round(part) for key, part in value.items()}
+    return round(value) if isinstance(value, float) else value
+
+
+SHAPES: dict[str, tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]] = {
     "boxes": (many_boxes, write_boxes),
     "one box": (one_box, write_box),
     "points": (point_truths, write_points),
@@ -187,38 +210,23 @@ SHAPES: dict[Shape, tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]] = {
     "none": (st.just(Truth(none=True)), lambda _: "[]"),
     "anything": (st.just(Truth()), lambda _: ""),
 }
+SHAPES |= {
+    name: shape_of_kind(name)
+    for name, kind in kinds().items()
+    if kind.placed and name not in SHAPES
+}
 
 
 def truths_of(verifier: type[Verifier]) -> st.SearchStrategy[tuple[Truth, str]]:
     """Truths that suit a verifier, each with the answer that scores its best."""
     laws = verifier.laws
     shapes = laws.truth or verifier.needs[:1] or ("anything",)
-    unknown = [shape for shape in shapes if shape not in {**SHAPES, **kinds()}]
+    unknown = [shape for shape in shapes if shape not in SHAPES]
     assert not unknown, f"laws: no truths of shape {unknown}; name some of {', '.join(SHAPES)}"
     return st.one_of(
         truths.map(lambda truth, write=write: (truth, laws.best or write(truth)))
-        for truths, write in (SHAPES.get(shape) or shape_of_kind(shape) for shape in shapes)
+        for truths, write in (SHAPES[shape] for shape in shapes)
     )
-
-
-def shape_of_kind(name: str) -> tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]:
-    """Truths of a kind that has no shape here: the examples of its own file, at whole pixels."""
-    stated = [json_form.to_json(json_form.convert(t.value(name), FRAME)) for _, t in kinds()[name].examples()]
-    truths = [json_form.read({name: _round(value)}, FRAME) for value in stated]
-
-    def write(truth: Truth) -> str:
-        text = prompting.write(truth, FRAME) or ""
-        return text if text.startswith("[") else f"[{text}]"
-
-    return st.sampled_from(truths), write
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_round(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _round(part) for key, part in value.items()}
-    return round(value) if isinstance(value, float) else value
 
 
 def with_junk(laws: Laws, answer: str) -> str:
