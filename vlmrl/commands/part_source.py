@@ -118,8 +118,9 @@ def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSou
             continue
         if "ClassVar" in ast.unparse(node.annotation) or _is_hidden(node.value):
             continue
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        described = inspect.cleandoc(str(below.value.value)) if is_text else ""
+        described = ""
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            described = inspect.cleandoc(str(below.value.value))
         type_, default = _type(module, node.annotation), _default(module, node.value)
         yield node.target.id, OptionSource(type_, default, described)
 

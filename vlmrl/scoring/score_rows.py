@@ -148,15 +148,16 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
 
 def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> list[list[Verdict]]:
     """Return the verdicts of a group verifier on each (completions, sample, item rewards)."""
-    assert isinstance(component.verifier, GroupVerifier)
+    verifier = component.verifier
+    assert isinstance(verifier, GroupVerifier)
     with contextlib.closing(Calls(1, [component.spec])) as calls:
 
         def judge(*arguments: Any) -> Any:
             if component.deadline is None:
-                return component.verifier.judge(*arguments)
+                return verifier.judge(*arguments)
             return calls.result(component, calls.start(component, *arguments))
 
-        return [guarded_many(component.verifier, len(g[0]), judge, *g) for g in groups]
+        return [guarded_many(verifier, len(g[0]), judge, *g) for g in groups]
 
 
 def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:
