@@ -15,7 +15,9 @@ import pytest
 import typer.main
 from pydantic import BaseModel
 
-from vlmrl import cli, plugins
+from helpers import public
+from vlmrl import plugins
+from vlmrl.cli.app import app
 from vlmrl.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +104,17 @@ def test_no_module_uses_a_private_name_of_another(file: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             outside = node.value.id in ours and re.match("_[a-z]", node.attr)
             assert not outside, f"uses {node.value.id}.{node.attr}"
+
+
+def test_every_module_states_what_other_rooms_use() -> None:
+    used = public.used_elsewhere()
+    for module, tree in public.modules().items():
+        if (ROOT / Path(*module.split("."))).is_dir():
+            continue  # a package: what it imports for others is said there
+        stated = public.stated(tree)
+        assert {*(stated or ())} <= public.defined(tree), module
+        missing = used.get(module, set()) & public.defined(tree) - {*(stated or ())}
+        assert not missing, f"{module}: put {sorted(missing)} into __all__"
 
 
 def _is_module(package: str | None, name: str) -> bool:
@@ -239,7 +252,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def commands() -> set[str]:
     """The commands of `vlmrl`, subcommands as `data check`."""
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     found = {*group.commands}
     for name, command in group.commands.items():
         found |= {f"{name} {inner}" for inner in getattr(command, "commands", {})}

@@ -1,5 +1,7 @@
 """What the user can fix: the CLI prints it as one line, exit code 2."""
 
+__all__ = ["MediaError", "MissingExtra", "UserError"]
+
 
 class UserError(Exception):
     """A mistake in a config, a data file or a command.

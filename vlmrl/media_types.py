@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+__all__ = ["Audio", "Decoded", "PilImage", "Video", "described", "kind_of", "num_bytes"]
+
 PilImage = Image.Image
 """An image: upright 8-bit RGB."""
 

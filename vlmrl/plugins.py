@@ -29,6 +29,8 @@ import pydantic
 from vlmrl import renamed
 from vlmrl.errors import UserError
 
+__all__ = ["KINDS", "build", "check", "class_name", "load", "names", "nearest"]
+
 KINDS = {
     "verifier": "vlmrl.rewards",
     "card": "vlmrl.datasets",

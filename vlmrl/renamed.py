@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+__all__ = ["KEYS", "OPTIONS", "PARTS"]
+
 KEYS: Mapping[str, Mapping[str, str]] = {
     "RunConfig": {"keep": "keep_checkpoints"},
     "DataConfig": {"root": "media_root", "decode_seconds": "decode_timeout_s"},

@@ -20,6 +20,34 @@ from vlmrl.media_types import Decoded, PilImage
 if TYPE_CHECKING:
     import torch
 
+__all__ = [
+    "Advantages",
+    "Box",
+    "Completion",
+    "Demo",
+    "Encoded",
+    "FinishReason",
+    "Frame",
+    "Media",
+    "MediaKind",
+    "MicroBatch",
+    "Parsed",
+    "Point",
+    "Polygon",
+    "Prompt",
+    "PromptBatch",
+    "Rewards",
+    "Rollouts",
+    "Sample",
+    "Space",
+    "Span",
+    "StepReport",
+    "Track",
+    "TrainBatch",
+    "Truth",
+    "Verdict",
+]
+
 Space = Literal["pixel", "resized", "norm1000", "norm1"]
 FinishReason = Literal["stop", "length", "abort"]
 MediaKind = Literal["image", "video", "audio"]

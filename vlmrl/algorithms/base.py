@@ -15,6 +15,8 @@ import torch
 
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
+__all__ = ["Algorithm", "LossInputs", "LossOutput", "Objective"]
+
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:

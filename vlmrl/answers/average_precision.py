@@ -15,6 +15,8 @@ import numpy as np
 
 from vlmrl.answers.geometry import Array
 
+__all__ = ["average_precision"]
+
 THRESHOLDS: list[float] = np.linspace(0.5, 0.95, 10).tolist()
 RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_PREDICTIONS = 100

@@ -15,6 +15,18 @@ from typing import Literal
 from vlmrl.answers import text
 from vlmrl.schema import Box, Frame, Span
 
+__all__ = [
+    "VERSIONS",
+    "Harness",
+    "anls",
+    "charades_span",
+    "hull_iou",
+    "raw_iou",
+    "refcoco_box",
+    "relaxed",
+    "screenspot_hit",
+]
+
 Harness = Literal["lmms_eval", "vlmevalkit"]
 Numbers = tuple[float, float, float, float]
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from vlmrl.answers import literals, text
 
+__all__ = ["REFUSALS", "declines", "read_choice", "read_names", "read_yes_no"]
+
 REFUSALS = (
     "i don't know",
     "i do not know",

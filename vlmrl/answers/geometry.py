@@ -14,6 +14,27 @@ from numpy.typing import NDArray
 
 from vlmrl.schema import Box, Frame, Point, Space, Span
 
+__all__ = [
+    "MIN_SIDE",
+    "Array",
+    "array",
+    "box",
+    "centre",
+    "ciou_matrix",
+    "extent",
+    "from_unit",
+    "giou_matrix",
+    "inside",
+    "interval_iou",
+    "iou",
+    "iou_matrix",
+    "match",
+    "merged",
+    "point",
+    "point_from_unit",
+    "span",
+]
+
 Array = NDArray[np.float64]
 
 MIN_SIDE = 1e-6

@@ -10,6 +10,8 @@ import json
 import re
 from typing import Any, NoReturn
 
+__all__ = ["MAX_CHARS", "values"]
+
 MAX_CHARS = 32_768
 """Longest answer that is read as structure."""
 MAX_TOLERANT = 16_384

@@ -16,6 +16,8 @@ from vlmrl.answers import geometry, literals, parsing
 from vlmrl.answers.geometry import Array
 from vlmrl.schema import Frame, Point, Polygon
 
+__all__ = ["contains", "iou_matrix", "polygons", "raster_size"]
+
 KEYS = ("polygon", "segmentation", "mask", "points")
 MAX_MASKS = 100
 MAX_SIDE = 1024

@@ -10,6 +10,8 @@ import numpy as np
 from vlmrl.answers import geometry, text
 from vlmrl.answers.geometry import Array
 
+__all__ = ["How", "agreement", "pairs"]
+
 How = Literal["hungarian", "greedy_iou", "greedy_confidence", "label_first"]
 Pair = tuple[int, int]
 

@@ -11,6 +11,8 @@ from rapidfuzz.distance import LCSseq
 
 from vlmrl.answers.text import unicode_form
 
+__all__ = ["bleu", "rouge", "rouge_longest", "tokens"]
+
 _TOKEN = re.compile(r"[^\W_]+")
 MAX_ORDER = 4
 

@@ -15,6 +15,8 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Frame, Parsed
 
+__all__ = ["EMPTY_THOUGHT", "completion", "split", "template"]
+
 Presence = Literal["required", "optional", "optional_empty"]
 
 EMPTY_THOUGHT = "\n\n"

@@ -9,6 +9,16 @@ import unicodedata
 
 from rapidfuzz.distance import Levenshtein
 
+__all__ = [
+    "closeness",
+    "edit_distance",
+    "label",
+    "normalised",
+    "spoken",
+    "squad_tokens",
+    "unicode_form",
+]
+
 _ENDS = string.punctuation + "“”‘’。、"
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SPOKEN = re.compile(r"\w+(?:'\w+)*")

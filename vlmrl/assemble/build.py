@@ -30,6 +30,8 @@ from vlmrl.training.shuffled_rewards import ShuffledRewards
 from vlmrl.training.step_extension import StepExtension
 from vlmrl.training.trainer import Trainer
 
+__all__ = ["load_policy_model"]
+
 
 def build_trainer(
     config: Config, start: Path | None, progress: Progress, stack: ExitStack

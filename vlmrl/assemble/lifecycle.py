@@ -25,6 +25,8 @@ from vlmrl.training.evaluation import evaluate
 from vlmrl.training.summary import summarise
 from vlmrl.training.trainer import Trainer
 
+__all__ = ["train"]
+
 
 def train(config: Config) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).

@@ -20,6 +20,8 @@ from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
 from vlmrl.truths import prompting
 
+__all__ = ["build_prompt_maker"]
+
 
 def build_prompt_maker(
     policy: Policy, instruct: dict[str, bool], processor: Any = None

@@ -10,6 +10,8 @@ from vlmrl.config import Config
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.models.base import Family
 
+__all__ = ["all_sources", "instruct_by_source", "rewards_by_source", "with_audio"]
+
 
 def all_sources(config: Config) -> list[Source]:
     """Open every source of a run: to train, to evaluate, and for the cold start."""

@@ -31,6 +31,8 @@ from vlmrl.system.deadline_pool import DeadlinePool, result
 from vlmrl.truths.base import TruthKind
 from vlmrl.truths.json_form import to_json
 
+__all__ = ["Finding", "Report", "verify"]
+
 TOLERANCE = 0.05
 """Share of the range that an attack may earn above an honest wrong answer: partial credit."""
 SAME = 1e-9

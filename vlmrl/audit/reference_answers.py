@@ -16,6 +16,8 @@ from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.truths import prompting
 from vlmrl.truths.base import TruthKind, kinds
 
+__all__ = ["lay_out", "state_honestly"]
+
 FRAME = Frame(640, 480, resized_width=644, resized_height=476, duration=60.0)
 """The media of every example."""
 CONTROL = {SHUFFLED_REWARDS: [1.0, 0.0]}

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from vlmrl.audit.attack_bench import Finding, Report
 
+__all__ = ["tables"]
+
 MAX_ROWS = 40
 WIDTHS = {
     "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 25,

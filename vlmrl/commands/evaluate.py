@@ -35,6 +35,8 @@ from vlmrl.runs import run_folder
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training.evaluation import Evaluation, evaluate
 
+__all__ = ["evaluate_model"]
+
 MAX_TOKENS = 512
 """Completion limit of a model that comes with no run config."""
 

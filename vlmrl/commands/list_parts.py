@@ -9,6 +9,8 @@ from vlmrl import plugins
 from vlmrl.commands.part_source import read_part
 from vlmrl.config import tree
 
+__all__ = ["describe", "describe_configs"]
+
 
 def describe(kind: str) -> list[str]:
     """Return lines on every shipped part of a kind: name, what it does, options with their defaults.

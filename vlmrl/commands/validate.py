@@ -16,6 +16,8 @@ from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
 
+__all__ = ["load_valid", "validate"]
+
 PATH_OPTIONS = ("path", "root")
 """Options of shipped cards that are files or folders, or map splits to them."""
 

@@ -18,6 +18,8 @@ from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
+__all__ = ["named", "pairs", "shipped"]
+
 SHORT = {
     "algorithm": "name",
     "engine": "name",

@@ -19,6 +19,8 @@ from vlmrl.truths import prompting
 from vlmrl.truths.base import kinds
 from vlmrl.truths.json_form import convert, to_json
 
+__all__ = ["check_and_print", "explain", "list_cards"]
+
 SHOWN = 20
 """Bad rows that a summary prints in full."""
 

@@ -26,6 +26,8 @@ from vlmrl.schema import Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
+__all__ = ["Loader", "eval_batches"]
+
 Found = Prompt | UserError | None
 """A row's prompt, why it has none, or None if it was known to be bad."""
 

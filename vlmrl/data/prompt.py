@@ -11,6 +11,8 @@ from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
 from vlmrl.schema import Prompt, Sample
 
+__all__ = ["make_prompt", "with_media"]
+
 
 def make_prompt(
     sample: Sample,

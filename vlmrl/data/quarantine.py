@@ -14,6 +14,8 @@ from vlmrl.errors import MediaError, UserError
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import append_line, read_lines, write_lines
 
+__all__ = ["Quarantine"]
+
 GRACE = 20
 """Rows that are seen before the limit can stop a run."""
 

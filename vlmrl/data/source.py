@@ -23,6 +23,20 @@ from vlmrl.media.access import Access, Reading
 from vlmrl.schema import Media, Sample
 from vlmrl.system.extras import import_extra
 
+__all__ = [
+    "Source",
+    "View",
+    "open_card",
+    "open_config",
+    "open_configured",
+    "open_held_out",
+    "open_source",
+    "open_target",
+    "reading_of",
+    "target",
+    "uniform",
+]
+
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
 
 

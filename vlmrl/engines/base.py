@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from vlmrl.config import ModelConfig, RolloutConfig
 
+__all__ = ["ConcurrentEngine", "Engine", "Sampling", "require_concurrent"]
+
 
 class ServedPolicy(Protocol):
     """The policy as an engine sees it: the model whose weights it generates with."""

@@ -22,6 +22,8 @@ from vlmrl.forward.shared_forward import shared_hidden
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
 
+__all__ = ["CHUNK", "Sharing", "completion_logprobs", "disagreement"]
+
 log = logging.getLogger("vlmrl")
 
 TOLERANCE = {"float32": (1e-4, 1e-3), "bfloat16": (0.05, 0.1)}

@@ -22,6 +22,8 @@ from vlmrl.forward.shared_layout import Layout
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
 
+__all__ = ["one_by_one"]
+
 
 def one_by_one(
     model: Any,

@@ -15,6 +15,8 @@ import torch
 from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
 from vlmrl.system import distributed
 
+__all__ = ["even_out", "fill", "num_tokens", "pack", "recut"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:

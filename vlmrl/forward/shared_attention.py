@@ -31,6 +31,8 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from vlmrl.forward.shared_layout import Block, Layout, MaskFunction
 
+__all__ = ["install"]
+
 KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 """Of every layer, [1, K, P, D] each."""
 

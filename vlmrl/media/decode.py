@@ -31,6 +31,8 @@ from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
 
+__all__ = ["Job", "Outcome", "decode", "decode_in_order", "measure_image"]
+
 _BOUNDED = DeadlinePool(1)
 """Decodes for callers without a pool of their own what must not be decoded in their process."""
 HEAD = 65536

@@ -18,6 +18,8 @@ from vlmrl.models.parts import media_features
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
+__all__ = ["Family"]
+
 Features = Any
 """What the towers computed from the media; opaque to everyone but the family."""
 

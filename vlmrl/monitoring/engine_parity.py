@@ -26,6 +26,8 @@ from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Samp
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
+__all__ = ["Parity", "parity", "probe_prompts", "tolerance"]
+
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 """Largest bearable mean |Δ log p| by `model.dtype`: far above rounding, below any fault seen."""
 

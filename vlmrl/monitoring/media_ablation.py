@@ -27,6 +27,8 @@ from vlmrl.scoring.scorer import Scorer
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
+__all__ = ["reliance"]
+
 GRAY = 128
 NAMES = {"image": "images", "video": "videos", "audio": "audio"}
 MICRO_TOKENS = 8192

@@ -18,6 +18,8 @@ from vlmrl.forward.packing import pack
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
+__all__ = ["TIGHT", "forecast"]
+
 GIB = 2**30
 TIGHT = 0.85
 """Share of the device above which fragmentation and the like may not fit any more."""

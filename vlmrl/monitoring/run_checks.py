@@ -15,6 +15,8 @@ from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 
+__all__ = ["Checks"]
+
 PARITY_PROMPTS = 2
 """Prompts of the run's own that parity looks at, besides the fixed ones of noise."""
 

@@ -27,6 +27,8 @@ from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
 
+__all__ = ["Progress", "latest", "read_progress", "read_queue", "resolve", "restore", "save"]
+
 FORMAT = 2
 """Written to state.json; 1 had no checksums."""
 

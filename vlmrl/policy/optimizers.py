@@ -10,6 +10,8 @@ import torch
 from vlmrl.config import OptimizerConfig
 from vlmrl.policy import quantization
 
+__all__ = ["adamw", "learning_rate"]
+
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     """The lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""

@@ -22,6 +22,8 @@ from vlmrl.policy.reference import Reference
 from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
 
+__all__ = ["Policy"]
+
 
 class Policy(PolicyModel):
     """The trained model, its reference and its optimizer."""

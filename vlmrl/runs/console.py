@@ -24,6 +24,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+__all__ = ["PHASES"]
+
 Metrics = Mapping[str, float]
 
 PLAIN_LINES = 20

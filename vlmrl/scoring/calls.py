@@ -21,6 +21,8 @@ from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result, was_killed
 
+__all__ = ["KILLED"]
+
 THREADS = 16
 """Calls that wait at the same time."""
 THREAD_LIMIT_S = 600.0

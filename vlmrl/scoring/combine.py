@@ -18,6 +18,8 @@ from vlmrl.scoring.reward_components import Component
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed
 
+__all__ = ["guarded", "guarded_many"]
+
 ROUNDING = 1e-6
 """A score this close outside its range is float rounding: it is clamped, not a fault."""
 MAX_REASON = 300

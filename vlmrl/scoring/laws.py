@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+__all__ = ["Laws"]
+
 Shape = Literal[
     "boxes", "one box", "points", "spans", "labelled spans", "track", "masks", "choice", "labels",
     "fields", "action", "text", "numeral", "number", "count", "yes or no", "none", "anything",

@@ -20,6 +20,8 @@ from vlmrl.errors import UserError
 from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
 from vlmrl.scoring.verifier import FunctionVerifier, Verifier
 
+__all__ = ["SLOW_DEADLINE", "Component", "Spec", "build", "resolve", "thresholds"]
+
 SLOW_DEADLINE = 5.0
 """Seconds one call of a slow verifier may take when the config names no deadline."""
 USER_DEADLINE = 30.0

@@ -36,6 +36,8 @@ from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.truths import json_form
 from vlmrl.truths.json_form import to_json
 
+__all__ = ["SOURCE", "ScoredRow", "read_row", "read_rows", "score_file"]
+
 KEYS = (
     "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
 )  # fmt: skip

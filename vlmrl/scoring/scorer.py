@@ -30,6 +30,8 @@ from vlmrl.scoring.verifier import (
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import was_killed
 
+__all__ = ["Judged", "Scorer"]
+
 WINDOW = 200
 """How many of a verifier's latest calls the fault limit looks at."""
 MIN_CALLS = 20

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from vlmrl.schema import Completion, Sample, Truth, Verdict
 from vlmrl.scoring.verifier import Verifier
 
+__all__ = ["TrlVerifier"]
+
 
 @dataclass(frozen=True)
 class TrlVerifier(Verifier):

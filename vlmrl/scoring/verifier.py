@@ -16,6 +16,16 @@ from vlmrl.answers import choices, literals, parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 
+__all__ = [
+    "AnswerVerifier",
+    "BatchVerifier",
+    "CorrectnessVerifier",
+    "FunctionVerifier",
+    "GroupVerifier",
+    "Verifier",
+    "num_tokens",
+]
+
 Scope = Literal["item", "group", "batch"]
 SAID = frozenset({"text", "number", "choice", "labels"})
 """Kinds of truth that answer a question, so that "I don't know" can be the right answer."""

@@ -16,6 +16,17 @@ from typing import Any
 
 from vlmrl.errors import UserError
 
+__all__ = [
+    "append_line",
+    "read_json",
+    "read_lines",
+    "truncate_lines",
+    "write_bytes",
+    "write_json",
+    "write_lines",
+    "writing",
+]
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:

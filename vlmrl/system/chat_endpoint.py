@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+__all__ = ["Invalid", "Unavailable", "chat"]
+
 MAX_BYTES = 1_000_000
 """A longer reply is no chat completion."""
 RETRYABLE = (408, 409, 425, 429)

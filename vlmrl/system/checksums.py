@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+__all__ = ["NAME", "find_damage", "write_checksums"]
+
 NAME = "checksums.json"
 
 

@@ -20,6 +20,8 @@ from typing import IO, Any
 
 from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 
+__all__ = ["CallFailed", "DeadlinePool", "result", "was_killed"]
+
 # A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
 CONSTS.term_timeout = 0.2
 ORPHAN_GRACE = 2.0

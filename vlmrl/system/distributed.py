@@ -18,6 +18,23 @@ from vlmrl.errors import UserError
 if TYPE_CHECKING:
     import torch
 
+__all__ = [
+    "any_rank",
+    "barrier",
+    "from_main",
+    "from_turns",
+    "gather",
+    "is_main",
+    "launched_rank",
+    "machines_differ",
+    "outside",
+    "rank",
+    "same_everywhere",
+    "session",
+    "sum_gradients",
+    "world",
+]
+
 _T = TypeVar("_T")
 
 BUCKET = 2**24

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+__all__ = ["seed_of"]
+
 
 def seed_of(*parts: int) -> int:
     """Return one seed made of several numbers (run seed, purpose, step ...), in [0, 2**63).

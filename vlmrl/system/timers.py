@@ -7,6 +7,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+__all__ = ["PhaseTimers"]
+
 
 class PhaseTimers:
     """Adds up the seconds of named phases. Example: `with timers("generate"): ...`."""

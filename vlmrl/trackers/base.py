@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl.errors import UserError
 
+__all__ = ["TrackedRun", "Tracker"]
+
 Phase = Literal["sft", "rl"]
 """The cold start and GRPO. Each counts its own steps, from 1."""
 

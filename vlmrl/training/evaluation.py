@@ -23,6 +23,8 @@ from vlmrl.training import forced_thinking, metrics
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
+__all__ = ["Evaluation", "evaluate"]
+
 PREFIX = {
     "greedy": "",
     "sampled": "sampled/",

@@ -22,6 +22,8 @@ from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, PromptBatch, Rollouts
 from vlmrl.system.seeds import seed_of
 
+__all__ = ["RolloutQueue"]
+
 Group = tuple[Completion, ...]
 SEED_PURPOSE = 11
 """Part of every sampling seed; see `Draw.seed`."""

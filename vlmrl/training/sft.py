@@ -24,6 +24,8 @@ from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 from vlmrl.truths import prompting
 
+__all__ = ["Stage", "cold_start"]
+
 
 @dataclass(frozen=True)
 class Imitation:

@@ -28,6 +28,8 @@ from vlmrl.training.step_extension import Draw, StepExtension
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
+__all__ = ["ShuffledFrames"]
+
 SEED_PURPOSE = 13
 
 

@@ -7,6 +7,8 @@ import torch
 from vlmrl.schema import Rewards, Rollouts
 from vlmrl.training.step_extension import Draw, StepExtension
 
+__all__ = ["ShuffledRewards"]
+
 SEED_PURPOSE = 12
 
 

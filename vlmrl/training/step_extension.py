@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from vlmrl.schema import Rewards, Rollouts
 from vlmrl.system.seeds import seed_of
 
+__all__ = ["StepExtension"]
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:

@@ -10,6 +10,8 @@ import torch
 if TYPE_CHECKING:
     from vlmrl.training.trainer import Trainer
 
+__all__ = ["summarise"]
+
 
 def summarise(trainer: Trainer) -> dict[str, Any]:
     """First, last and best evaluation, seconds per phase, peak memory, what was dropped and faulted."""

@@ -31,6 +31,8 @@ from vlmrl.training.evaluation import Evaluation, NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.step_extension import Draw, StepExtension
 
+__all__ = ["Trainer"]
+
 SEED_PURPOSE = 10
 """Part of the seed of an update; see `Draw.seed`."""
 

@@ -19,6 +19,8 @@ from vlmrl.plugins import nearest
 from vlmrl.schema import Frame, Truth
 from vlmrl.truths.base import Mark, TruthKind, kinds
 
+__all__ = ["convert", "marks", "read", "to_json"]
+
 
 def read(value: Any, frame: Frame) -> Truth:
     """Return the truth that a JSON object states, in the unit square and in seconds.

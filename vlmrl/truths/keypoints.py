@@ -13,6 +13,8 @@ from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of, list_items, round_place
 from vlmrl.truths.checks import check_label, check_list, check_number
 
+__all__ = ["Instance", "read", "scale_of"]
+
 COCO_NAMES = (
     "nose", "left eye", "right eye", "left ear", "right ear", "left shoulder", "right shoulder",
     "left elbow", "right elbow", "left wrist", "right wrist", "left hip", "right hip", "left knee",

@@ -12,6 +12,8 @@ from vlmrl.schema import Demo, Frame, Space, Truth
 from vlmrl.truths.base import kinds
 from vlmrl.truths.spans import write_time
 
+__all__ = ["can_write", "demonstrate", "instruct", "lay_out"]
+
 
 def instruct(template_name: str, truth: Truth, space: Space) -> str:
     """Say what is appended to a question: the template's layout and how to write the answer.

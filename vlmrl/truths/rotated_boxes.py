@@ -13,6 +13,8 @@ from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of, list_items, round_place, scale
 from vlmrl.truths.checks import check_label, check_list, check_numbers
 
+__all__ = ["Corner", "RotatedBox", "read"]
+
 MAX_BOXES = 1000
 """Most rotated boxes that one answer may list."""
 MIN_AREA = geometry.MIN_SIDE**2

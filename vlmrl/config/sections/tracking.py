@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+__all__ = ["hide_secrets"]
+
 SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$")
 """What the name of an option ends with whose value is never written or sent."""
 HIDDEN = "***"

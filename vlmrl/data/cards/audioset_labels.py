@@ -9,6 +9,8 @@ from pathlib import Path
 
 from vlmrl.errors import UserError
 
+__all__ = ["class_names", "named", "offer", "read_table"]
+
 
 def read_table(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
     """The lines of a CSV or TSV file that hold cells and no comment (`#`), each with its number.

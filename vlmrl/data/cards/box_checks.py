@@ -9,12 +9,14 @@ from vlmrl.answers import geometry
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame
 
+__all__ = ["check_inside"]
+
 
 def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
     """Refuse xyxy boxes in `frame.space` that run backwards or reach more than a pixel outside.
 
     A model's box may be clipped and turned; a true box like that is in another space or format than
-    declared. What is no list of four numbers is left to `truths.read`.
+    declared. Anything that is not a list of four numbers is left to `json_form.read`.
 
     Raises:
         UserError: names the box and the image.

@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 
 from vlmrl.schema import Sample
 
+__all__ = ["WHERE", "Card"]
+
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
 

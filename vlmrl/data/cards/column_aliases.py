@@ -11,6 +11,8 @@ from typing import Any
 
 from vlmrl.errors import UserError
 
+__all__ = ["under_our_keys"]
+
 VIDEO_R1 = frozenset({"problem_id", "problem", "solution", "data_type", "path"})
 """Video-R1, Feng et al. 2025, arXiv 2503.21776 (`Video-R1-260k.json`); also `problem_type`, `options`."""
 R1_AQA = frozenset({"id", "question_text", "multi_choice", "answer", "audio_path"})

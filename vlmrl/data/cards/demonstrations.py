@@ -14,6 +14,8 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Truth
 from vlmrl.truths import prompting
 
+__all__ = ["cell_name", "corpus", "demonstration", "loosened"]
+
 _ROWS = ("top", "", "bottom")
 _COLUMNS = ("left", "", "right")
 CORPUS_ROWS = 2000

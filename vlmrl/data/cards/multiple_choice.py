@@ -12,6 +12,8 @@ from vlmrl.answers import text
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Truth
 
+__all__ = ["asked", "choice_truth", "lettered", "options_of", "with_options"]
+
 LETTERS = "ABCDEFGHIJ"
 
 _MARKED = re.compile(r"\(?(?P<letter>[A-J])[.):]\s*(?P<option>.+)", re.DOTALL)

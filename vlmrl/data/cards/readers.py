@@ -15,6 +15,8 @@ from typing import Any
 from vlmrl.data.cards.card import WHERE
 from vlmrl.errors import UserError
 
+__all__ = ["JsonlRows", "file_split", "json_objects", "open_rows"]
+
 Rows = Sequence[Mapping[str, Any]]
 
 _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")

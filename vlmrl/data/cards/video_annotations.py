@@ -10,6 +10,8 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Media, Truth
 from vlmrl.truths import json_form
 
+__all__ = ["spans_truth", "video_named"]
+
 ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
 

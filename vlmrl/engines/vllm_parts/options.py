@@ -20,6 +20,8 @@ from vlmrl.errors import UserError
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
 
+__all__ = ["VllmOptions", "weight_bytes"]
+
 GIB = 2**30
 BATCHED_TOKENS = 8192
 """Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
