@@ -86,7 +86,7 @@ def test_dropout_empties_that_share_of_the_thoughts(
 
 
 def test_dropout_is_refused_where_the_template_demands_a_thought(fresh: Policy) -> None:
-    with pytest.raises(UserError, match=r"think_answer.*demands a thought; think_or_not does not"):
+    with pytest.raises(UserError, match=r"think_answer.*requires a thought; in think_or_not"):
         sft.demonstrations(fresh, batch_of(fresh, 1, "think_answer"), 1.0, seed=0)
 
 

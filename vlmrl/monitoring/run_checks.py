@@ -18,7 +18,7 @@ from vlmrl.system import distributed
 __all__ = ["Checks"]
 
 PARITY_PROMPTS = 2
-"""Prompts of the run's own that parity looks at, besides the fixed ones of noise."""
+"""Prompts of the run that the parity probe uses in addition to its fixed ones of noise."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Checks:
     prompts: Sequence[Prompt]
     max_tokens: int
     tell: Callable[[str], None]
-    """Tells the person something."""
+    """Shows the user a message."""
 
     def __call__(self, done: int, progress: float) -> dict[str, float]:
-        """Metrics of what is due after `done` steps, of the weights that the next step draws with.
+        """Run what is due after `done` steps, with the weights that the next step draws with; return metrics.
 
         Changes neither weights nor any generator, so a resumed run goes on the same.
 
@@ -52,7 +52,7 @@ class Checks:
         return found
 
     def due(self, done: int) -> bool:
-        """Whether anything is to be asked after `done` steps."""
+        """Return whether a check is due after `done` steps."""
         ablation = bool(self.prompts) and _due(done, self.config.media_ablation_every)
         return ablation or self._parity_due(done)
 

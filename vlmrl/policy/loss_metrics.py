@@ -1,4 +1,4 @@
-"""Sums over an update's loss tokens: added up over micro-batches and ranks, then averaged."""
+"""Metrics of an update: sums over its loss tokens, added over micro-batches and ranks, then averaged."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import torch
 
 WORST = "rollout/logprob_max_ratio"
-"""The one number of an update that is a largest one, not a mean over tokens."""
+"""The one metric of an update that is a maximum, not a mean over tokens."""
 
 
 def add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    """Add up, in place."""
+    """Add `more` to `sums` in place; of `WORST` keep the larger."""
     for key, value in more.items():
         before = sums.get(key, 0.0)
         sums[key] = max(before, value) if key == WORST else before + value
 
 
 def averages(sums: Mapping[str, float], tokens: int, updates: int) -> dict[str, float]:
-    """Means over `tokens`; the loss is a mean over updates, and `WORST` stays what it is."""
+    """Return means over `tokens`; the loss is a mean over updates, and `WORST` is unchanged."""
     whole = ("loss/total", WORST)
     means = {key: value / max(tokens, 1) for key, value in sums.items() if key not in whole}
     loss = sums.get("loss/total", 0.0) / max(updates, 1)
@@ -26,7 +26,7 @@ def averages(sums: Mapping[str, float], tokens: int, updates: int) -> dict[str, 
 
 
 def engine_gap(gap: torch.Tensor) -> dict[str, float]:
-    """How far the engine's log-probs are from the trainer's, from their differences at loss tokens.
+    """Return how far the engine's log-probs are from the trainer's, from their differences at loss tokens.
 
     All of it is 0, and the largest ratio 1, for an exact engine. The KL(engine || trainer) is
     Schulman's k3: http://joschu.net/blog/kl-approx.html

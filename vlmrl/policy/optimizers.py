@@ -14,7 +14,7 @@ __all__ = ["adamw", "learning_rate"]
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
-    """The lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""
+    """Return the lr of update `step` (from 0) of `total`: linear warm-up, then the schedule."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
     share = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
@@ -33,7 +33,7 @@ def adamw(
     weight_decay: float = 0.0,
     name: str = "adamw",
 ) -> torch.optim.Optimizer:
-    """AdamW, or a kind of it in `bits`, that decays matrices only (not norms, not biases)."""
+    """Build AdamW, or a variant of it in `quantization`; it decays matrices only, not norms or biases."""
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},

@@ -1,4 +1,4 @@
-"""The reference: the policy as RL began, kept frozen beside it and in a file."""
+"""The reference: the policy at the beginning of RL, kept frozen next to it and in a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from vlmrl.system import distributed
 
 
 class Reference:
-    """Today's weights of `base`, or those in `file`, if it exists.
+    """The current weights of `base`, or those in `file` if it exists.
 
-    Of a sharded model it is this rank's slices, which change places with the policy's while the
-    reference runs: there is one model, and its reference is sharded alike.
+    Of a sharded model these are this rank's slices. They change places with the policy's while the
+    reference runs: there is one model, and its reference is sharded in the same way.
     """
 
     def __init__(self, base: Any, sharded: Sharded | None, file: Path) -> None:
@@ -42,7 +42,7 @@ class Reference:
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:
-        """The model to run, inside."""
+        """Give the reference model inside."""
         if self._sharded is None:
             yield self._model
             return
@@ -58,6 +58,6 @@ def _write(file: Path, write: Callable[[str], None]) -> None:
 
 
 def _once(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of tied weights only the first name."""
+    """Keep only the first name of tied weights."""
     first = {id(value): name for name, value in reversed(list(state.items()))}
     return {name: value for name, value in state.items() if first[id(value)] == name}

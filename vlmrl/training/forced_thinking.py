@@ -1,7 +1,7 @@
-"""The same question, forced to think and forced not to: what a thought is worth.
+"""Ask a question twice, forced to think and forced not to: the difference is what a thought is worth.
 
-The model's turn is begun for it, with an opened thought or with an empty one, and it goes on from
-there. What was begun is part of the prompt, so every engine can do it. Nothing is trained on this.
+The model's turn begins with an opened thought or with an empty one, and the model continues from
+there. That beginning is part of the prompt, so every engine can do it. Nothing is trained on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODES: tuple[Mode, ...] = ("think", "direct")
 
 
 def can_be_forced(prompt: Prompt) -> bool:
-    """True if the template of the prompt begins with a thought."""
+    """Return True if the template of the prompt begins with a thought."""
     tags = templates.template(prompt.sample.template).tags
     return bool(tags) and tags[0].name == "think"
 
@@ -32,38 +32,42 @@ def can_be_forced(prompt: Prompt) -> bool:
 def generate(
     engine: Engine, policy: Policy, batch: PromptBatch, mode: Mode, max_tokens: int
 ) -> Rollouts:
-    r"""One greedy completion for every prompt, which must be able to be forced.
+    r"""Generate one greedy completion for every prompt; each must pass `can_be_forced`.
 
     `direct` begins it with `<think>\n\n</think>`, as demonstrations do that leave the thought out.
     `think` begins it with `<think>` and the first word of a thought: the likeliest token that is
-    neither blank nor a mark. Without that word a policy could still leave the thought empty.
+    neither blank nor a tag. Without that word a policy could still leave the thought empty.
 
-    What was begun counts towards `max_tokens`, and stands in the completion's text, in its token
-    ids and, as certain (0 nats), in its log-probs.
+    The beginning counts towards `max_tokens` and is part of the completion's text, of its token ids
+    and, as certain (0 nats), of its log-probs.
     """
-    begun = [_beginning(policy, prompt, mode) for prompt in batch.prompts]
+    begun = [_encode_beginning(policy, prompt, mode) for prompt in batch.prompts]
     left = max(1, max_tokens - max(map(len, begun)))
-    prompts = (_begin(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
+    prompts = (_continue_prompt(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
     rollouts = engine.generate(
         PromptBatch(tuple(prompts)), Sampling(n=1, max_tokens=left, greedy=True)
     )
     whole = (
-        (_whole(policy, prompt, ids, group[0]),)
+        (_join_completion(policy, prompt, ids, group[0]),)
         for prompt, ids, group in zip(batch.prompts, begun, rollouts.completions, strict=True)
     )
     return replace(rollouts, batch=batch, completions=tuple(whole))
 
 
-def _beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, ...]:
-    """The ids with which the completion begins."""
+def _encode_beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, ...]:
+    """Return the token ids with which the completion begins."""
     tag = templates.template(prompt.sample.template).tags[0]
     text = tag.open if mode == "think" else f"{tag.open}{templates.EMPTY_THOUGHT}{tag.close}"
     ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-    return ids if mode == "direct" else (*ids, _first_word(policy, _begin(prompt, ids)))
+    return (
+        ids
+        if mode == "direct"
+        else (*ids, _choose_first_word(policy, _continue_prompt(prompt, ids)))
+    )
 
 
-def _begin(prompt: Prompt, ids: Sequence[int]) -> Prompt:
-    """The prompt, going on with these text tokens."""
+def _continue_prompt(prompt: Prompt, ids: Sequence[int]) -> Prompt:
+    """Return the prompt continued by these text tokens."""
     encoded = prompt.encoded
     end = encoded.next_position + len(ids)
     places = torch.arange(encoded.next_position, end).expand(len(encoded.position_ids), -1)
@@ -78,8 +82,8 @@ def _begin(prompt: Prompt, ids: Sequence[int]) -> Prompt:
 
 
 @torch.no_grad()
-def _first_word(policy: Policy, prompt: Prompt) -> int:
-    """The likeliest next token that says something: no white space, stop or media token, no mark."""
+def _choose_first_word(policy: Policy, prompt: Prompt) -> int:
+    """Return the likeliest next token that is a word: no white space, stop or media token, no tag."""
     family, encoded = policy.family, prompt.encoded
     with policy.generating():
         features = family.tower_features(policy.base, [encoded])
@@ -99,7 +103,9 @@ def _first_word(policy: Policy, prompt: Prompt) -> int:
     raise ValueError("the vocabulary has no word that a thought could begin with")
 
 
-def _whole(policy: Policy, prompt: Prompt, begun: Sequence[int], rest: Completion) -> Completion:
+def _join_completion(
+    policy: Policy, prompt: Prompt, begun: Sequence[int], rest: Completion
+) -> Completion:
     ids = (*begun, *rest.token_ids)
     text = policy.tokenizer.decode([t for t in ids if t not in set(policy.stop_ids)])
     return templates.completion(

@@ -16,7 +16,7 @@ MODES = ("think", "direct", "none")
 def rollout_metrics(
     rollouts: Rollouts, rewards: Rewards, advantages: Advantages
 ) -> dict[str, float]:
-    """Reward, its components, lengths, modes and shares, over the batch and per source.
+    """Return reward, components, lengths, modes and shares, over the batch and per source.
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`,
@@ -45,7 +45,7 @@ def rollout_metrics(
 
 
 def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
-    """`reward` of completion g of prompt p, unless it is masked, and `<verifier>`: what was scored."""
+    """Return the scores of completion g of prompt p: `<verifier>`, and `reward` unless it is masked."""
     found = {"reward": float(rewards.total[p, g])} if rewards.valid[p, g] else {}
     for name, verdict in rewards.verdicts[p][g].items():
         if verdict.applies and verdict.score is not None:
@@ -56,9 +56,9 @@ def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
 def by_mode(
     prompt: Prompt, completion: Completion, numbers: Mapping[str, float]
 ) -> dict[str, float]:
-    """`mode/<mode>/share` for every mode, 1 or 0, and `mode/<mode>/<name>`: the numbers, in its own.
+    """Return `mode/<mode>/share` for every mode, 1 or 0, and `mode/<mode>/<name>` for its own mode.
 
-    Modes are those of `schema.Parsed`; nothing for a prompt whose template has no thought.
+    Modes are those of `schema.Parsed`; empty for a prompt whose template has no thought.
     """
     if not templates.template(prompt.sample.template).thinks:
         return {}
@@ -68,7 +68,7 @@ def by_mode(
 
 
 def plain_words(history: Mapping[str, float]) -> list[str]:
-    """What the numbers of a step mean, where they mean trouble."""
+    """Return a sentence for every number of a step that means trouble."""
     lines = []
     if history.get("rollout/uniform_share", 0.0) >= 0.8:
         mean = history.get("reward/mean", 0.0)

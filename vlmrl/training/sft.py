@@ -1,7 +1,7 @@
-"""Cold start: imitate the cards' demonstrations until a validation metric says "now it can see".
+"""Cold start: imitate the cards' demonstrations until a validation metric is reached.
 
-RL cannot start before the model sees something at all, and a model that imitates too long leaves RL
-nothing to explore, so the stop is a metric, not a step count; a short decay of the lr ends it.
+RL cannot start before the model sees anything at all, and a model that imitates for too long leaves RL
+nothing to explore. So a metric ends the cold start, not a step count; a short decay of the lr follows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Imitation:
     """The loss of the cold start: mean negative log-likelihood of the demonstrations' tokens."""
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """Share of -mean log p; the weights are the samples' own."""
+        """Return this micro-batch's share of -mean log p, weighted by the samples' weights."""
         weighted = inputs.new * inputs.mask * inputs.weights[:, None]
         return LossOutput(-weighted.sum() / inputs.num_tokens)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """How far the cold start is; part of the checkpoint. `stopped_at`: the step the metric was reached."""
+    """How far the cold start is; part of the checkpoint. `stopped_at`: the step at which the decay began."""
 
     step: int = 0
     stopped_at: int | None = None
@@ -71,7 +71,7 @@ def step(
     micro_tokens: int,
     seed: int,
 ) -> dict[str, float]:
-    """One update on the demonstrations of a batch of prompts; returns its metrics."""
+    """Take one update on the demonstrations of a batch of prompts; return its metrics."""
     torch.manual_seed(seed_of(seed, 1, stage.step))
     rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
     count = (len(batch), 1)
@@ -98,7 +98,7 @@ def step(
 def check(
     stage: Stage, config: SftConfig, metric_now: Callable[[], float]
 ) -> tuple[Stage, float | None]:
-    """After a step: evaluate when it is time, and note the stop. Returns the metric if it was measured."""
+    """Measure the metric when it is due and note the stop; return the metric if it was measured."""
     if stage.stopped_at is not None:
         return stage, None
     metric = None
@@ -109,7 +109,7 @@ def check(
     ):
         metric = metric_now()
     reached = metric is not None and config.stop_at is not None and metric >= config.stop_at
-    # The cap ends an unfinished cold start with the same decay as a reached metric.
+    # At the cap an unfinished cold start ends with the same decay as at a reached metric.
     capped = stage.step >= config.max_steps - config.decay_steps
     return (replace(stage, stopped_at=stage.step) if reached or capped else stage), metric
 
@@ -117,11 +117,15 @@ def check(
 def demonstrations(
     policy: Policy, batch: PromptBatch, thought_dropout: float, seed: int
 ) -> Rollouts:
-    """The batch's demonstrations as if the policy had written them, one per prompt."""
+    """Return the batch's demonstrations as if the policy had generated them, one per prompt.
+
+    Raises:
+        UserError: a sample has no demonstration, or none that its template accepts.
+    """
     rng = random.Random(seed)
     groups = []
     for prompt in batch.prompts:
-        text = _demonstration(prompt, drop_thought=rng.random() < thought_dropout)
+        text = _write_demonstration(prompt, drop_thought=rng.random() < thought_dropout)
         ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
         groups.append(
             (
@@ -137,20 +141,20 @@ def demonstrations(
     return Rollouts(batch, tuple(groups))
 
 
-def _demonstration(prompt: Prompt, drop_thought: bool) -> str:
+def _write_demonstration(prompt: Prompt, drop_thought: bool) -> str:
     sample = prompt.sample
     if sample.demo is None:
         raise UserError(
             f"sft: sample {sample.id!r} of source {sample.source!r} has no demonstration to imitate"
         )
     tags = templates.template(sample.template).tags
-    demanded = any(t.name == "think" and t.presence == "required" for t in tags)
-    if demanded and (drop_thought or not sample.demo.thought.strip()):
-        # The verifier `format` would punish what the cold start teaches.
+    required = any(t.name == "think" and t.presence == "required" for t in tags)
+    if required and (drop_thought or not sample.demo.thought.strip()):
+        # The verifier `format` would penalize what the cold start teaches.
         why = "sft.thought_dropout" if drop_thought else f"sft: sample {sample.id!r} has no thought"
         raise UserError(
-            f"{why}: template {sample.template!r} of source {sample.source!r} demands a thought; "
-            "think_or_not does not, and answer_only has none"
+            f"{why}: template {sample.template!r} of source {sample.source!r} requires a thought; "
+            "in think_or_not it is optional, and answer_only has none"
         )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
     return prompting.demonstrate(demo, sample.template, prompt.frame)
@@ -169,9 +173,9 @@ def cold_start(
     micro_tokens: int,
     seed: int,
 ) -> Stage:
-    """Imitate until done or interrupted; an interrupted stage is saved.
+    """Imitate until done or interrupted, and return the stage; an interrupted one is saved.
 
-    `policy` already has its optimizer; `stage` is where an earlier run left off.
+    `policy` already has its optimizer; `stage` is where an earlier run stopped.
     """
     while not stage.done(config):
         metrics = step(policy, next_batch(), config, stage, micro_tokens, seed)

@@ -1,4 +1,4 @@
-"""What a run came to: the contents of summary.json."""
+"""The result of a run: the content of summary.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["summarise"]
 
 
 def summarise(trainer: Trainer) -> dict[str, Any]:
-    """First, last and best evaluation, seconds per phase, peak memory, what was dropped and faulted."""
+    """Return evaluations (first, last, best), seconds per phase, peak memory, dropped rows and faults."""
     evaluations = trainer.evaluations
     best = trainer.best
     faults = {
@@ -37,7 +37,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
 
 
 def peak_memory_mb() -> dict[str, float]:
-    """Peak resident memory of this process and, with CUDA, of the device, MiB."""
+    """Return the peak resident memory of this process and, with CUDA, of the device, in MiB."""
     peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
     if torch.cuda.is_available():
         peak["device"] = torch.cuda.max_memory_allocated() / 2**20
