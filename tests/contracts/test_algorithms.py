@@ -170,10 +170,8 @@ def test_the_importance_weight_is_truncated_and_one_for_an_exact_engine(part):
         moved = inputs_of(one.new, one.advantages, sampling=one.old - shift)
         expected = factor * recipe_of(part).loss(one).loss.item()
         found = recipe_of(part).loss(moved).loss.item()
-        sentence = (
-            "multiply the loss by self.importance(log of old / sampling), or take `correction`"
-        )
-        require(found == pytest.approx(expected, rel=1e-5), part, f"{sentence} out of its options")
+        sentence = "multiply the loss by self.importance(log of old / sampling probability)"
+        require(found == pytest.approx(expected, rel=1e-5), part, sentence)
     assert recipe_of(part, importance_cap=1e-6).loss(exact).loss.abs() <= 2e-6 * abs(plain)
 
 

@@ -1,6 +1,6 @@
-"""What the named recipes share: every choice is a field, open to the config.
+"""The base of the named recipes: every choice is a field, so a config can override it.
 
-A recipe subclasses `Recipe`, sets the published defaults, and says what its policy loss is.
+A recipe subclasses `Recipe`, sets the published defaults and defines its policy loss.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Recipe:
             raise ValueError(f"importance_cap must be positive, found {self.importance_cap}")
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
-        """The rewards unchanged."""
+        """Return the rewards unchanged, [P, G]."""
         return rewards
 
     def keep(self, rewards: Rewards) -> torch.Tensor:
-        """Which groups have rewards that differ, bool [P]."""
+        """Return which groups have rewards that differ, bool [P]."""
         return ~filters.uniform(rewards.total, rewards.valid)
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
-        """Advantages [P, G]; uniform groups and invalid rollouts get 0.
+        """Return advantages [P, G]; uniform groups and invalid rollouts get 0.
 
         A uniform group stays in the denominators, except under dynamic sampling
         (`dynamic_sampling_batches` > 0), where the batch consists of informative groups only.
@@ -95,17 +95,17 @@ class Recipe:
         )
 
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
-        """The weight of the loss for a log of old / sampling probability; without gradient."""
+        """Return the weight of the loss for log(old / sampling probability), without gradient."""
         if self.correction == "decoupled":
             return filtered_importance(log_weight, self.importance_cap)
         return truncated_importance(log_weight, self.importance_cap)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """The policy's loss per token [B, T], and its metrics per token [B, T] by name."""
+        """Return the policy's loss per token [B, T], and metrics per token [B, T] by name."""
         raise TypeError(f"{type(self).__name__} must define policy_loss")
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """The micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated."""
+        """Return the micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated."""
         losses, metrics = self.policy_loss(inputs)
         if self.kl > 0:
             if inputs.ref is None:

@@ -1,4 +1,4 @@
-"""Rollouts in the trainer's own process with the trainer's own weights: exact, needs nothing else.
+"""Sample rollouts in the trainer's own process with its own weights: exact, needs nothing else.
 
 The prompt is prefilled once per group and its key-value cache expanded to G rows; finished rows
 leave the batch; media token ids are never sampled; token ids are kept as sampled.
@@ -19,7 +19,7 @@ from vlmrl.engines.kv_cache import take_rows
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 SHRINK = 0.75
-"""Drop finished rows from the cache once fewer than this share of its rows is still writing."""
+"""Drop finished rows from the cache once less than this share of its rows is unfinished."""
 
 
 @dataclass
@@ -37,16 +37,16 @@ class Hf(Engine):
         self._policy = policy
 
     def sync(self, policy: ServedPolicy) -> None:
-        """Nothing to do: the weights are the policy's own."""
+        """Keep the policy: its weights are already the new ones."""
         self._policy = policy
 
     def close(self) -> None:
-        """Let go of the policy."""
+        """Release the policy."""
         self._policy = None
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-        """Groups of `sampling.n` completions, in the prompts' order.
+        """Return groups of `sampling.n` completions, in the prompts' order.
 
         The draw depends on `sampling.seed` and on the batch alone.
         """
@@ -123,7 +123,7 @@ def _generate(
 def _prefill(
     policy: ServedPolicy, prompts: Sequence[Prompt]
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
-    """Left-padded prompts through the model once: cache, last hidden states [P, H], mask [P, L]."""
+    """Run left-padded prompts once; return the cache, the last hidden states [P, H], the mask [P, L]."""
     encoded = [p.encoded for p in prompts]
     longest = max(len(e.ids) for e in encoded)
     axes = encoded[0].position_ids.shape[0]
@@ -148,7 +148,7 @@ def _prefill(
 def _draw(
     policy: ServedPolicy, hidden: torch.Tensor, sampling: Sampling, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token per row and its log-prob.
+    """Sample one token per row; return the tokens and their log-probs, [R].
 
     The log-prob is the full distribution's at the temperature, before bans and cuts: the trainer's.
     """
@@ -163,9 +163,9 @@ def _draw(
 
 
 def _sampled(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """One index per row of probabilities [R, V]: where their sum passes a random share of the whole.
+    """Return one index per row of probabilities [R, V]: where their sum passes a random share.
 
-    One random number a row; `torch.multinomial` draws one for every token of the vocabulary. In
+    One random number per row; `torch.multinomial` draws one for every token of the vocabulary. In
     float64, in which the sum of a large vocabulary loses no rare token.
     """
     mass = probs.cumsum(-1, dtype=torch.float64)
@@ -174,7 +174,7 @@ def _sampled(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Top-k, then top-p (the smallest set of tokens whose mass reaches p)."""
+    """Apply top-k, then top-p (the smallest set of tokens whose mass reaches p), to [R, V]."""
     if 0 < sampling.top_k < logprobs.shape[-1]:
         least = logprobs.topk(sampling.top_k, -1).values[:, -1:]
         logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)

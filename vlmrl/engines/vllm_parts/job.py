@@ -1,4 +1,4 @@
-"""One batch of prompts on its way through several servers: what waits, what came, what was lost."""
+"""One batch of prompts shared among several servers: waiting, answered and lost prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vlmrl.media_types import Audio, Decoded, Video, num_bytes
 from vlmrl.schema import Completion, Prompt
 
 IN_FLIGHT = 2**29
-"""Bytes of decoded media that may be on their way to one server at a time, if it is not one prompt."""
+"""Largest number of bytes of decoded media in flight to one server, unless one prompt exceeds it."""
 
 
 class Job:
@@ -30,37 +30,37 @@ class Job:
     def __init__(self, prompts: Sequence[Prompt], sampling: Sampling, version: int) -> None:
         self.prompts, self.sampling = prompts, sampling
         self.version = version
-        """Of the weights when the job began."""
+        """Version of the weights when the job began."""
         self.deadline = 0.0
         self.groups: dict[int, tuple[Completion, ...]] = {}
         self.error: UserError | None = None
-        """Why the job cannot be done."""
+        """Why the job failed; None while it goes on."""
         self._waiting = deque(range(len(prompts)))
         self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     @property
     def open(self) -> bool:
-        """Whether there is still something to ask for."""
+        """Whether prompts are still unanswered."""
         return self.error is None and len(self.groups) < len(self.prompts)
 
     def width(self, max_num_seqs: int) -> int:
-        """How many prompts to have on their way to one server at a time.
+        """Return the number of prompts to keep in flight to one server.
 
         Enough to keep its batch of `max_num_seqs` full while it prepares the next media, but no more
-        media than IN_FLIGHT: both sides hold several copies of what is on its way.
+        media than IN_FLIGHT: both sides hold several copies of what is in flight.
         """
         heaviest = max((sum(map(num_bytes, p.media)) for p in self.prompts), default=0)
         enough = min(len(self.prompts), 2 * max_num_seqs // self.sampling.n, 64)
         return max(1, min(enough, IN_FLIGHT // max(1, heaviest)))
 
     def take(self) -> int | None:
-        """The next prompt to ask for."""
+        """Return the number of the next prompt to request, None if none waits."""
         with self._lock:
             return self._waiting.popleft() if self._waiting and self.error is None else None
 
     def lost(self, number: int, fault: EngineFault, limit: int) -> None:
-        """A prompt goes back, to be asked for again; more than `limit` times is an error."""
+        """Put a prompt back to be requested again; more than `limit` times fails the job."""
         with self._lock:
             self._lost[number] += 1
             self._waiting.appendleft(number)
@@ -69,13 +69,13 @@ class Job:
             self.fail(UserError(f"sample {name!r} was lost {self._lost[number]} times: {fault}"))
 
     def fail(self, error: UserError) -> None:
-        """Give up; the first reason counts."""
+        """Fail the job; the first error counts."""
         with self._lock:
             self.error = self.error or error
 
 
 def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a server is asked for one prompt, see `ask`."""
+    """Return the body of the request for one prompt, see `ask`."""
     return {
         "token_ids": list(prompt.encoded.compact_ids),
         "content_parts": [_part(medium) for medium in prompt.media],
@@ -85,11 +85,11 @@ def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: float) -> Answer:
-    """The server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
+    """Return the server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
 
     Raises:
         UserError: the server refuses the prompt.
-        EngineFault: no answer in time, or none that can be read; the message names the stage.
+        EngineFault: no answer in time, or one that cannot be read; the message names the stage.
     """
     seconds = max(0.1, deadline - time.monotonic())
     try:
@@ -118,7 +118,7 @@ def _written(choice: Mapping[str, Any]) -> Sampled:
 
 
 def _part(medium: Decoded) -> dict[str, str]:
-    """The medium, whole, in the form that costs both sides the least time."""
+    """Return the whole medium in the form that costs both sides the least time."""
     buffer = io.BytesIO()
     if isinstance(medium, Audio):
         import soundfile  # with the extra `audio`, which whoever decoded this has
@@ -136,7 +136,7 @@ def _part(medium: Decoded) -> dict[str, str]:
 
 
 def _stage(server: Server) -> str:
-    """What a server that does not answer is at: nothing runs while it still prepares the media."""
+    """Return the stage of a server that does not answer: no request runs while it prepares media."""
     try:
         text = str(server.call("GET", "/metrics", None, 5.0, "generation"))
     except (EngineFault, UserError):
