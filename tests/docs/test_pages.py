@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+import subprocess
 import sys
 import types
 import typing
@@ -161,6 +162,17 @@ def run_examples(part: Any) -> int:
     return sum(result.attempted for result in results)
 
 
+@pytest.mark.slow
+def test_the_parts_of_the_guides_pass_their_contract_tests(tmp_path: Path) -> None:
+    guides = ("verifier", "engine", "algorithm", "tracker")
+    names = [example(f"extend/{guide}.md", tmp_path)[0] for guide in guides]
+    parts = [argument for name in names for argument in ("--part", name)]
+    only = " or ".join(Path(name.partition(":")[0]).stem for name in names)
+    command = [sys.executable, "-m", "pytest", "-q", "tests/contracts", *parts, "-k", only]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-3000:]
+
+
 def test_the_verifier_of_the_guide_scores_and_withstands_attacks(tmp_path: Path) -> None:
     from vlmrl.audit.attack_bench import verify
     from vlmrl.config import RewardConfig
@@ -230,7 +242,7 @@ def test_the_kind_of_truth_of_the_guide_is_found_and_read(
     from vlmrl.truths import json_form, prompting
     from vlmrl.truths.base import kinds
 
-    example("extend/truth_kind.md", tmp_path)
+    example("extend/truth.md", tmp_path)
     monkeypatch.setattr(truths, "__path__", [*truths.__path__, str(tmp_path)])
     kinds.cache_clear()
     try:
