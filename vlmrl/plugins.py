@@ -113,7 +113,9 @@ def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any
         if option.required and key not in given:
             raise UserError(f"{kind} {name!r}: option {key!r} is required")
     where = f"{kind} {name!r}"
-    checked = {key: _checked(where, key, known[key].type, value) for key, value in given.items()}
+    checked = {
+        key: _check_value(where, key, known[key].type, value) for key, value in given.items()
+    }
     try:
         return plugin(**checked)
     except ValueError as error:
@@ -168,7 +170,7 @@ def _default(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
     return None, True
 
 
-def _checked(where: str, key: str, type_: Any, value: Any) -> Any:
+def _check_value(where: str, key: str, type_: Any, value: Any) -> Any:
     problem = None
     try:
         checked = pydantic.TypeAdapter(type_).validate_python(value)

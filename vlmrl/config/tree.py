@@ -168,7 +168,7 @@ def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read: {error}") from error
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a config is a mapping of sections, found {type(tree).__name__}")
+        raise UserError(f"{path}: expected a mapping of sections, got {type(tree).__name__}")
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
