@@ -1,4 +1,4 @@
-"""How well speech was transcribed."""
+"""Measure how well speech was transcribed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Asr(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"measure": "cer"}))
 
     measure: Literal["wer", "cer"] = "wer"
+    """`wer`: errors in words; `cer`: in characters."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted transcript."""

@@ -1,4 +1,4 @@
-"""How close a free text is to accepted texts, by word vectors."""
+"""Measure how close a free text is to accepted texts, by word vectors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class Bmas(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(loose=({"length_penalty": False},))
 
     vectors: str | None = None
+    """A `.npz` file with `words` [V] (text) and `vectors` [V, D], for example the policy's own embedding
+    table; a word that it lacks is similar to itself only."""
     length_penalty: bool = True
+    """Multiply by shorter / longer length in words, without which naming the whole vocabulary would
+    make one half perfect."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""

@@ -1,4 +1,4 @@
-"""How well one predicted box covers the one true box."""
+"""Measure how well one predicted box covers the one true box."""
 
 from __future__ import annotations
 
@@ -64,30 +64,40 @@ class BoxIou(AnswerVerifier):
     )
 
     threshold: float = 0.0
+    """An IoU below it scores 0; in a config it may be a schedule over training progress."""
     binary: bool = False
+    """Score 1 from the threshold on."""
     measure: Literal["iou", "giou", "ciou"] = "iou"
+    """`giou` and `ciou` score (value + 1) / 2, floored at 0."""
     iou_weight: float = 1.0
+    """Weight of the overlap in the mean."""
     centre_weight: float = 0.0
+    """Weight of "the centre is in the true box"."""
     size_weight: float = 0.0
+    """Weight of how near the four edges are: the harmonic mean of 1 - |difference|, in shares of the
+    image."""
     check_label: bool = True
+    """Whether a label that the answer states must be the truth's, if it has one."""
     several: Literal["refuse", "first"] = "refuse"
+    """What more than one box scores: `refuse` 0, `first` that of the first."""
     official: Harness | None = None
+    """RefCOCO by the rule of a harness (`benchmark_rules.refcoco_box`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse options that would pay everything."""
         if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold is in [0, 1], found {self.threshold}")
+            raise ValueError(f"expected threshold in [0, 1], got {self.threshold}")
         if self.binary and self.threshold == 0:
             raise ValueError("binary needs a threshold above 0")
         weights = (self.iou_weight, self.centre_weight, self.size_weight)
         if min(weights) < 0 or sum(weights) <= 0:
-            raise ValueError(f"weights are not negative and not all 0, found {weights}")
+            raise ValueError(f"expected weights that are not negative and not all 0, got {weights}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the one box in the answer."""
         assert truth.boxes is not None
         if len(truth.boxes) != 1:
-            raise ValueError(f"box_iou needs one true box, found {len(truth.boxes)}: use detection")
+            raise ValueError(f"expected one true box, got {len(truth.boxes)}: use detection")
         right = truth.boxes[0]
         if self.official:
             return self._official(answer, completion.frame, right)

@@ -18,7 +18,7 @@ _YEAR = re.compile(r"(?:1[89]|20)[0-9]{2}")
 
 @dataclass(frozen=True)
 class Chart(AnswerVerifier):
-    """1 if the answer is the accepted text, or within 5 % of the accepted number, else 0.
+    """Score 1 if the answer is the accepted text, or within 5 % of the accepted number, else 0.
 
     Where the truth is a number (currency signs, thousands separators and % aside), `tolerance` of
     it may be missed; a whole number from 1800 to 2099 is taken for a year and must be met. Other
@@ -45,7 +45,9 @@ class Chart(AnswerVerifier):
     )
 
     tolerance: float = 0.05
+    """Share of the true number by which the answer may miss it."""
     official: Harness | None = None
+    """ChartQA's rule as in a harness (`benchmark_rules.relaxed`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted answer."""

@@ -1,4 +1,4 @@
-"""Whether the answer is the name of the right class."""
+"""Decide whether the answer is the name of the right class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlmrl.scoring.verifier import AnswerVerifier
 
 @dataclass(frozen=True)
 class ClassName(AnswerVerifier):
-    """1 if the answer names the right class, else 0.
+    """Score 1 if the answer names the right class, else 0.
 
     Names are normalised (`text.normalised`), underscores and hyphens count as spaces. `aliases`
     gives further names of a class: `{dog: [hound, canis lupus familiaris]}`.
@@ -36,6 +36,7 @@ class ClassName(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"aliases": {"abc": ["cab"]}}))
 
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further names of a class: `{dog: [hound, canis lupus familiaris]}`."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with the class's names."""

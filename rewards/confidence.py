@@ -1,4 +1,4 @@
-"""Whether the confidences stated with boxes tell hits from misses."""
+"""Decide whether the confidences stated with boxes tell hits from misses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class Confidence(AnswerVerifier):
     )
 
     threshold: float = 0.5
+    """Smallest IoU of a hit."""
     form: Literal["linear", "brier", "visual_rft"] = "linear"
+    """`linear`: a hit gains c, a miss loses c; `brier`: a hit gains 1 - (1 - c)^2, a miss loses c^2;
+    `visual_rft`: the published mean of c for hits and 1 - c for misses, which can be cheated."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match, then compare confidences with hits."""

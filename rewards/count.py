@@ -1,4 +1,4 @@
-"""Whether the answer states the right count."""
+"""Decide whether the answer states the right count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlmrl.scoring.verifier import AnswerVerifier
 
 @dataclass(frozen=True)
 class Count(AnswerVerifier):
-    """1 if the whole number that the answer states is the right count, else 0.
+    """Score 1 if the whole number that the answer states is the right count, else 0.
 
     `graded`: 1 - min(1, |a - g| / max(1, g)), which still pays the near miss.
 
@@ -35,6 +35,7 @@ class Count(AnswerVerifier):
     )
 
     graded: bool = False
+    """Score 1 - min(1, |a - g| / max(1, g)), which still pays the near miss."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the one number in the answer."""

@@ -1,4 +1,4 @@
-"""How well a list of labelled boxes agrees with the true list."""
+"""Measure how well a list of labelled boxes agrees with the true list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Detection(AnswerVerifier):
     / min(N, P); `precision` M / P; `recall` M / N; `criterion_recall` recall after `saturate`; `f1`
     2M / (N + P); `completeness` 1 - ((N - M)/N + (P - M)/P) / 2; `map`, `ap50`, `ap75` by the COCO
     rules on this one image. Only `iou`, `f1` and `precision` cannot gain from additional boxes; the
-    others are for published runs, best beside a `penalty`.
+    others are for published runs, best with a `penalty`.
 
     `matching`: see `matching.pairs`. `threshold`: one, or several to average over. `cut`: pairs
     below the threshold add nothing to Q. `quality: giou` measures pairs by generalised IoU, floored
@@ -105,24 +105,36 @@ class Detection(AnswerVerifier):
     )
 
     weights: Mapping[Part, float] = field(default_factory=lambda: {"iou": 1.0})
+    """Weight by measure."""
     matching: How = "hungarian"
+    """How pairs are found, see `matching.pairs`."""
     threshold: float | tuple[float, ...] = 0.5
+    """Smallest quality of a hit; one, or several to average over."""
     cut: bool = False
+    """Whether pairs below the threshold add nothing to Q."""
     quality: Literal["iou", "giou"] = "iou"
+    """`giou`: pairs are measured by generalised IoU, floored at 0."""
     saturate: float = 1.0
+    """A quality from here on counts as 1."""
     check_labels: bool = True
+    """Whether labels must agree."""
     penalty: float = 1.0
+    """The score is multiplied by penalty^|P - N|."""
     length_factor: bool = False
+    """Whether the score is multiplied by min(1, N / P)."""
     use_confidence: bool = False
+    """Whether stated confidences order the predictions for AP and `greedy_confidence`; else all are 1."""
 
     def __post_init__(self) -> None:
         """Refuse options that lead out of [0, 1]."""
         if not self.weights or min(self.weights.values()) < 0 or sum(self.weights.values()) <= 0:
-            raise ValueError(f"weights are not negative and not all 0, found {dict(self.weights)}")
+            raise ValueError(
+                f"expected weights that are not negative and not all 0, got {dict(self.weights)}"
+            )
         if not 0 < self.penalty <= 1:
-            raise ValueError(f"penalty is in (0, 1], found {self.penalty}")
+            raise ValueError(f"expected penalty in (0, 1], got {self.penalty}")
         if not all(0 <= t <= 1 for t in self._thresholds()):
-            raise ValueError(f"threshold is in [0, 1], found {self.threshold}")
+            raise ValueError(f"expected threshold in [0, 1], got {self.threshold}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match and measure."""

@@ -1,4 +1,4 @@
-"""How well a list of sound events, each with its span of time and label, agrees with the true list."""
+"""Measure how well a list of labelled sound events agrees with the true list."""
 
 from __future__ import annotations
 
@@ -57,16 +57,22 @@ class Events(AnswerVerifier):
     )
 
     measure: Literal["iou", "event", "segment"] = "iou"
+    """`iou`, `event` or `segment`, as above."""
     collar: float = 0.2
+    """Seconds by which start and end may differ (`event`)."""
     end_share: float = 0.2
+    """Share of the true event's length by which the end may differ, if that is more (`event`)."""
     resolution: float = 1.0
+    """Seconds of a segment (`segment`)."""
 
     def __post_init__(self) -> None:
         """Refuse options without a meaning."""
         if not (0 <= self.collar < math.inf and 0 <= self.end_share < 1):
             raise ValueError("collar is seconds from 0 on, end_share a share in [0, 1)")
         if not 0.001 <= self.resolution < math.inf:
-            raise ValueError(f"resolution is at least 0.001 seconds, found {self.resolution}")
+            raise ValueError(
+                f"expected resolution of at least 0.001 seconds, got {self.resolution}"
+            )
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Pair or count, and measure."""

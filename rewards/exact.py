@@ -1,4 +1,4 @@
-"""Whether the answer equals an accepted text."""
+"""Decide whether the answer equals an accepted text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vlmrl.scoring.verifier import AnswerVerifier
 
 @dataclass(frozen=True)
 class Exact(AnswerVerifier):
-    """1 if the answer equals one of the accepted texts, else 0.
+    """Score 1 if the answer equals one of the accepted texts, else 0.
 
     Both are normalised: Unicode NFKC, case folded, white space collapsed, punctuation at the ends
-    removed. `normalise: false` compares as they stand (CLS-RL's No-Thinking accuracy).
+    removed. `normalise: false` compares verbatim (CLS-RL's No-Thinking accuracy).
 
     Published sets: R1-V, R1-AQA, VideoChat-R1 cls, VLM-R1 all_match, Visionary-R1: the defaults.
 
@@ -35,6 +35,7 @@ class Exact(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"normalise": False}))
 
     normalise: bool = True
+    """Whether both texts are normalised; otherwise only white space at the ends is removed."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""

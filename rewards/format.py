@@ -1,4 +1,4 @@
-"""Whether a completion is laid out as its template asks."""
+"""Decide whether a completion is laid out as its template asks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Content = Literal["any", "boxes", "points", "spans", "number", "json"]
 
 @dataclass(frozen=True)
 class Format(Verifier):
-    """1 if the whole completion matches its template (`templates.TEMPLATES`), else 0.
+    """Score 1 if the whole completion matches its template (`templates.TEMPLATES`), else 0.
 
-    `partial`: the share of the template's marks (opening and closing) that stand exactly once; a
+    `partial`: the share of the template's marks (opening and closing) that occur exactly once; a
     tag that must not be empty counts only with content. `own_lines`: each mark ends or begins a
     line. `content`: the answer can be read as this (an explicit nothing can be read as boxes,
     points, spans), else 0.
@@ -31,7 +31,7 @@ class Format(Verifier):
     Refuses: an empty answer, a tag twice, text outside the tags, tags out of order.
 
     Source: DeepSeek-R1, arXiv 2501.12948, section 2.2.2; V-Triune, arXiv 2505.18129, eq. 4.
-    Differs: the tags stand exactly once, where a regular expression lets `.*?` run over a second
+    Differs: the tags occur exactly once, where a regular expression lets `.*?` run over a second
     one.
 
     Example:
@@ -57,8 +57,13 @@ class Format(Verifier):
     )
 
     partial: bool = False
+    """Score the share of the template's marks (opening and closing) that occur exactly once; a tag
+    that must not be empty counts only with content."""
     own_lines: bool = False
+    """Whether each mark must end or begin a line."""
     content: Content = "any"
+    """What the answer must be readable as, else 0; an explicit nothing can be read as boxes, points and
+    spans."""
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge the layout of one completion."""
@@ -73,7 +78,7 @@ class Format(Verifier):
 
 
 def _share_on_lines(text: str, template_name: str) -> float:
-    """Share of marks that stand exactly once with a line break on the inner side."""
+    """Share of marks that occur exactly once with a line break on the inner side."""
     tags = templates.template(template_name).tags
     marks = [mark for tag in tags for mark in (f"{tag.open}\n", f"\n{tag.close}")]
     return sum(text.count(mark) == 1 for mark in marks) / len(marks) if marks else 1.0

@@ -1,4 +1,4 @@
-"""Whether a GUI action is of the right type and does the right thing."""
+"""Decide whether a GUI action is of the right type and does the right thing."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class GuiAction(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(truth=("action",), options=({}, {"radius": 0.2}))
 
     radius: float = 0.14
+    """Largest distance from a true point that is a hit, in the unit square."""
     type_weight: float = 1.0
+    """Weight of the right type."""
     value_weight: float = 1.0
+    """Weight of acting on the right thing."""
 
     def __post_init__(self) -> None:
         """Refuse weights that do not add up to a share."""

@@ -1,4 +1,4 @@
-"""How many fields of a JSON answer are right."""
+"""Measure how many fields of a JSON answer are right."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ class JsonFields(AnswerVerifier):
     )
 
     weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight by field; 1 where absent."""
     ordered: bool = False
+    """Whether a field counts only if those before it (in the order of the weights, then of the truth)
+    are right."""
 
     def __post_init__(self) -> None:
         """Refuse negative weights."""
         if any(weight < 0 for weight in self.weights.values()):
-            raise ValueError(f"weights are not negative, found {dict(self.weights)}")
+            raise ValueError(f"expected weights that are not negative, got {dict(self.weights)}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare field by field."""

@@ -1,4 +1,4 @@
-"""What another model says of the answer."""
+"""Ask another model to score the answer."""
 
 from __future__ import annotations
 
@@ -111,19 +111,34 @@ class Judge(Verifier):
     waits: ClassVar[bool] = True
 
     url: str = ""
+    """An endpoint such as `http://localhost:8000/v1`."""
     model: str = ""
+    """The endpoint's name of the model."""
     callable: str = ""
+    """`file.py:function`, given the list of messages, returns the reply's text."""
     key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the API key."""
     task: str = "Is the candidate right, given what is known to be true?"
+    """What to judge."""
     rubric: tuple[Criterion, ...] = ()
+    """The criteria; none: one score."""
     scale: tuple[float, float] = (0.0, 10.0)
+    """The worst and the best score."""
     part: str = "answer"
+    """What is judged: `answer`, `text` (the whole completion) or a tag of the template."""
     seconds: float = 60.0
+    """Seconds for one verdict, all of its attempts and pauses (which double) included; a `callable`
+    bounds itself, and is called from several threads."""
     attempts: int = 3
+    """Requests for one verdict."""
     budget: int | None = None
+    """Requests of one process; None: no limit."""
     cache: str = ""
+    """A file that keeps replies over runs; empty: memory."""
     max_tokens: int = 512
+    """Tokens of the judge's reply."""
     max_chars: int = 8000
+    """Characters of the candidate that are shown."""
     _memory: _Memory = field(default_factory=_Memory, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class Labels(AnswerVerifier):
         if self.measure == "recall" and not self.fatal:
             raise ValueError("measure recall needs fatal: true, else naming everything is perfect")
         if not (0 <= self.subset_credit <= 1 and 0 <= self.negative_credit <= 1):
-            raise ValueError("credits are in [0, 1]")
+            raise ValueError("expected credits in [0, 1]")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the two sets."""

@@ -34,8 +34,11 @@ class LengthCosine(CorrectnessVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"right": [0, 0], "wrong": [-0.25, 0], "limit": 4}))
 
     right: tuple[float, float] = (1.0, 0.5)
+    """(start, end) for correct completions."""
     wrong: tuple[float, float] = (0.0, -0.5)
+    """(start, end) for the others."""
     limit: int = 1024
+    """Tokens from which on the end value is paid."""
 
     def __post_init__(self) -> None:
         """Refuse values outside the range."""

@@ -34,6 +34,7 @@ class LengthDylr(CorrectnessVerifier):
     high: ClassVar[float] = 0.0
 
     target: int = 750
+    """Tokens from which on a group without a correct completion is not penalised."""
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]

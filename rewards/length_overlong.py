@@ -30,12 +30,14 @@ class LengthOverlong(Verifier):
     laws: ClassVar[Laws] = Laws(best="short", options=({"limit": 20, "buffer": 10},))
 
     limit: int = 1024
+    """Tokens from which on the score is -1."""
     buffer: int = 256
+    """Tokens before the limit over which the score falls."""
 
     def __post_init__(self) -> None:
         """Refuse a buffer that does not fit."""
         if not 0 < self.buffer <= self.limit:
-            raise ValueError(f"0 < buffer <= limit, found {self.buffer} and {self.limit}")
+            raise ValueError(f"expected 0 < buffer <= limit, got {self.buffer} and {self.limit}")
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Measure one completion."""

@@ -31,6 +31,7 @@ class LengthShortest(CorrectnessVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"floor": 0}))
 
     floor: int = 100
+    """A completion of at most this many tokens gets no bonus."""
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]

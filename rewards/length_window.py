@@ -32,8 +32,11 @@ class LengthWindow(CorrectnessVerifier):
     laws: ClassVar[Laws] = Laws(options=({}, {"shortest": 1, "longest": 3}))
 
     shortest: int = 320
+    """Fewest tokens that are paid."""
     longest: int = 512
+    """Most tokens that are paid."""
     correct_above: float = 0.1
+    """A completion is correct if the deciding score exceeds this."""
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]

@@ -1,4 +1,4 @@
-"""How well outlines cover the true masks."""
+"""Measure how well outlines cover the true masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the answer states the right number."""
+"""Decide whether the answer states the right number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlmrl.scoring.verifier import AnswerVerifier
 
 @dataclass(frozen=True)
 class Number(AnswerVerifier):
-    """1 if the number that the answer states is the right one, else 0.
+    """Score 1 if the number that the answer states is the right one, else 0.
 
     `tolerance`: largest absolute difference that is right; `relative`: largest share of the truth;
     `decimals`: both are rounded to that many places first; `percent`: a percent sign divides by
@@ -41,9 +41,13 @@ class Number(AnswerVerifier):
     )
 
     tolerance: float = 0.0
+    """Largest absolute difference that is right."""
     relative: float = 0.0
+    """Largest difference that is right, as a share of the truth."""
     decimals: int | None = None
+    """Both numbers are rounded to this many places first."""
     percent: bool = False
+    """Whether a percent sign divides by 100."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the one number in the answer."""

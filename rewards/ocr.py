@@ -1,4 +1,4 @@
-"""How close a transcription is to the text in the image."""
+"""Measure how close a transcription is to the text in the image."""
 
 from __future__ import annotations
 
@@ -47,9 +47,14 @@ class Ocr(AnswerVerifier):
     )
 
     measure: Literal["cer", "wer", "anls", "exact"] = "cer"
+    """`cer`: 1 - character errors / characters of the truth, floored at 0; `wer`: the same in words;
+    `anls`: 1 - distance / longer length, 0 below `cut`; `exact`: 1 if equal."""
     cut: float = 0.5
+    """ANLS below it is 0."""
     ignore_case: bool = True
+    """Whether texts are compared in lower case."""
     official: Harness | None = None
+    """ANLS as a harness computes it (`benchmark_rules.anls`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text; the best counts."""

@@ -1,4 +1,4 @@
-"""Whether predicted points lie where they should."""
+"""Decide whether predicted points lie where they should."""
 
 from __future__ import annotations
 
@@ -53,14 +53,19 @@ class Point(AnswerVerifier):
     )
 
     measure: Literal["inside", "gaussian", "distance"] = "inside"
+    """`inside`: 1 if the point is in the true box or mask; `gaussian`: exp(-d^2 / (2 sigma^2)), d the
+    distance to the true point or to the centre of the true box; `distance`: 1 if d is at most `radius`."""
     sigma: float = 0.1
+    """Width of the Gaussian, in the unit square."""
     radius: float = 0.14
+    """Largest distance of a hit, in the unit square."""
     official: Harness | None = None
+    """ScreenSpot by the rule of a harness (`benchmark_rules.screenspot_hit`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse widths that are not positive."""
         if self.sigma <= 0 or self.radius <= 0:
-            raise ValueError("sigma and radius are greater than 0")
+            raise ValueError("expected sigma and radius above 0")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match the points in the answer with the true places."""

@@ -1,4 +1,4 @@
-"""Whether stated qualities put the images of a batch in the right order."""
+"""Decide whether stated qualities put the images of a batch in the right order."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ class QualityRank(BatchVerifier):
     needs: ClassVar[tuple[str, ...]] = ("number",)
 
     scale: tuple[float, float] = (1.0, 5.0)
+    """Lowest and highest quality; stated numbers are clamped to it."""
 
     def __post_init__(self) -> None:
         """Refuse a scale that runs backwards."""
         if self.scale[0] >= self.scale[1]:
-            raise ValueError(f"scale is (lowest, highest), found {self.scale}")
+            raise ValueError(f"expected scale as (lowest, highest), got {self.scale}")
 
     def judge(
         self, groups: Sequence[Sequence[Completion]], samples: Sequence[Sample]
@@ -102,7 +103,7 @@ def _is_ranked(sample: Sample) -> bool:
 
 
 def _better(a: Sample, b: Sample) -> float:
-    """1 if the truth of a is higher, 0 if lower, 0.5 if equal."""
+    """Score 1 if the truth of a is higher, 0 if lower, 0.5 if equal."""
     left, right = a.truth.number, b.truth.number
     assert left is not None and right is not None
     return 0.5 if left == right else float(left > right)

@@ -1,4 +1,4 @@
-"""How near a stated quantity is to the true one."""
+"""Measure how near a stated quantity is to the true one."""
 
 from __future__ import annotations
 
@@ -45,13 +45,18 @@ class Regression(AnswerVerifier):
     )
 
     measure: Literal["relative", "symmetric", "absolute", "step", "mra"] = "relative"
+    """`relative`: 1 - min(1, |a - g| / |g|); `symmetric`: 1 - |a - g| / max(|a|, |g|), floored at 0;
+    `absolute`: 1 - min(1, |a - g| / tolerance); `step`: 1 if |a - g| < tolerance; `mra`: the share of
+    levels t in 0.5, 0.55 ... 0.95 with |a - g| / |g| < 1 - t."""
     tolerance: float = 0.35
+    """The tolerance of `absolute` and `step`."""
     key: str | None = None
+    """The key of a JSON object under which the number is; absent: the answer is the number."""
 
     def __post_init__(self) -> None:
         """Refuse a tolerance that is not positive."""
         if self.tolerance <= 0:
-            raise ValueError(f"tolerance is greater than 0, found {self.tolerance}")
+            raise ValueError(f"expected tolerance above 0, got {self.tolerance}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Measure the one number in the answer."""

@@ -1,4 +1,4 @@
-"""Whether a completion repeats itself."""
+"""Decide whether a completion repeats itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Repetition(Verifier):
 
     `unit`: `words`, or `boxes`: the share of the answer's boxes that are distinct. A text shorter
     than one run repeats nothing and scores 1; an empty one scores 0. It says nothing of
-    correctness: use it beside a verifier that does.
+    correctness: use it next to a verifier that does.
 
     Published sets: VLM-R1: `size: 6` for words, `unit: boxes` for boxes (there -(1 - share));
     VL-Cogito: `size: 20` (there weight 0.5 on wrong answers only).
@@ -41,12 +41,14 @@ class Repetition(Verifier):
     )
 
     size: int = 6
+    """Words of a run."""
     unit: Literal["words", "boxes"] = "words"
+    """`words`, or `boxes`: the share of the answer's boxes that are distinct."""
 
     def __post_init__(self) -> None:
         """Refuse runs of no words."""
         if self.size < 1:
-            raise ValueError(f"size is at least 1, found {self.size}")
+            raise ValueError(f"expected size of at least 1, got {self.size}")
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Count runs."""

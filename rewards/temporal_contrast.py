@@ -12,7 +12,7 @@ from vlmrl.scoring.verifier import CorrectnessVerifier
 
 @dataclass(frozen=True)
 class TemporalContrast(CorrectnessVerifier):
-    """1 for each correct completion if the group does well enough beside its control group, else 0.
+    """1 for each correct completion if the group does well enough next to its control group, else 0.
 
     Well enough: the share of correct completions is at least `ratio` times that among completions
     to shuffled frames, whose rewards `rollout.shuffled_group_size` puts into
@@ -33,7 +33,9 @@ class TemporalContrast(CorrectnessVerifier):
     """
 
     ratio: float = 0.8
+    """The group does well enough from this multiple of its control group's share of correct answers."""
     correct_above: float = 0.1
+    """A completion is correct if the deciding score exceeds this."""
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]

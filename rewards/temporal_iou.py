@@ -1,4 +1,4 @@
-"""How well the stated stretches of time cover the true ones."""
+"""Measure how well the stated stretches of time cover the true ones."""
 
 from __future__ import annotations
 
@@ -45,10 +45,15 @@ class TemporalIou(AnswerVerifier):
     )
 
     threshold: float = 0.0
+    """An IoU below it scores 0."""
     binary: bool = False
+    """Score 1 from the threshold on (R@IoU)."""
     union: Literal["set", "hull"] = "set"
+    """`set`: the time covered; `hull`: from the first start to the last end, so that a gap counts."""
     where: Literal["answer", "glue"] = "answer"
+    """`answer`, or `glue`: read the spans of the `<glue>` tag."""
     official: Harness | None = None
+    """Charades-STA as in lmms-eval (`benchmark_rules.charades_span`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse options that would pay everything."""
@@ -61,7 +66,7 @@ class TemporalIou(AnswerVerifier):
         """Compare the spans."""
         right = truth.spans
         if not right or (self.official and len(right) > 1):
-            raise ValueError(f"true spans wanted: one or more (official: one), found {right!r}")
+            raise ValueError(f"expected one or more true spans (official: one), got {right!r}")
         found, note = self._found(answer, completion)
         if not found:
             return Verdict(0.0, note=note)

@@ -1,4 +1,4 @@
-"""How close a free text is to accepted texts, by n-grams."""
+"""Measure how close a free text is to accepted texts, by n-grams."""
 
 from __future__ import annotations
 
@@ -45,6 +45,9 @@ class Text(AnswerVerifier):
     )
 
     measure: Literal["rouge", "rouge1", "rouge2", "rougeL", "bleu", "token_f1"] = "rouge"
+    """`rouge1`, `rouge2`, `rougeL`: F-measures; `rouge`: the mean of these three; `token_f1`: F1 of the
+    words without articles and punctuation (SQuAD); `bleu`: BLEU-4 with smoothing and brevity penalty
+    against all accepted texts at once; elsewhere the best accepted text counts."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""

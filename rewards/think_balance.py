@@ -1,4 +1,4 @@
-"""Keeps both ways of answering, with and without a thought, alive in a group."""
+"""Keep both ways of answering, with and without a thought, alive in a group."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class ThinkBalance(GroupVerifier):
     """
 
     direct: float = 0.5
+    """The share of completions without a thought that is wanted."""
 
     def __post_init__(self) -> None:
         """Refuse shares that leave one mode out: that is the verifier think_or_not."""
         if not 0 < self.direct < 1:
-            raise ValueError(f"direct is between 0 and 1, found {self.direct}")
+            raise ValueError(f"expected direct between 0 and 1, got {self.direct}")
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]

@@ -1,4 +1,4 @@
-"""Whether a completion thinks, or leaves its thought empty, in the layout that allows both."""
+"""Decide whether a completion thinks, or leaves its thought empty, in the layout that allows both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlmrl.scoring.verifier import Verifier
 
 @dataclass(frozen=True)
 class ThinkOrNot(Verifier):
-    r"""1 if the completion is laid out as `<think>..</think><answer>..</answer>`, its thought free.
+    r"""Score 1 if the completion is laid out as `<think>..</think><answer>..</answer>`, its thought free.
 
     `mode`: `free` lets the thought be empty (`<think>\n\n</think>`) or not; `think` demands one;
     `no_think` demands that it is empty or absent. The part `direct` is 1 where nothing was thought,
@@ -42,6 +42,8 @@ class ThinkOrNot(Verifier):
     )
 
     mode: Literal["free", "think", "no_think"] = "free"
+    r"""`free`: the thought may be empty (`<think>\n\n</think>`) or not; `think`: there must be one;
+    `no_think`: it must be empty or absent."""
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge the layout and the mode of one completion."""

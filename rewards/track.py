@@ -1,4 +1,4 @@
-"""How well an object is followed through a video."""
+"""Measure how well an object is followed through a video."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Track(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]")
 
     tolerance: float = 0.05
+    """Seconds by which a stated time may miss a true one."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Pair by time, else by place, and average."""
