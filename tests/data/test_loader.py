@@ -470,6 +470,32 @@ def test_limit_zero_and_limit_one(folder: Path) -> None:
         Loader([all_bad], prompt, 1, quarantine_limit=1).next()
 
 
+@dataclass(frozen=True)
+class Buggy(Files):
+    """A card that does not foresee its second row."""
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        if row["id"] == "train-1":
+            raise KeyError("boxes")
+        return super().to_sample(row, source)
+
+
+def test_any_exception_over_a_row_is_about_that_row(tmp_path: Path) -> None:
+    def picky_make(sample: Sample, media: list[Any]) -> Prompt:
+        if sample.id == "train-2":
+            raise ValueError("odd shape")
+        return prompt(sample, media)
+
+    card = Buggy(paths=("text",) * 12)
+    source = Source("buggy", card, "train", card.rows("train"))
+    quarantine = Quarantine(tmp_path / "quarantine.jsonl")
+    take(Loader([source], picky_make, 10, quarantine=quarantine, quarantine_limit=1), 2)
+    assert quarantine.rows(source) == {1, 2}
+    noted = (tmp_path / "quarantine.jsonl").read_text()
+    assert "buggy train row 1: the card raised KeyError: 'boxes'" in noted
+    assert "sample 'train-2': ValueError: odd shape" in noted
+
+
 def test_a_fault_that_is_not_the_rows_goes_up(folder: Path) -> None:
     def broken_make(sample: Sample, images: list[Image.Image]) -> Prompt:
         raise OSError(28, "No space left on device")

@@ -159,7 +159,7 @@ def test_a_moment_is_filled_up_with_silence_and_silence_stays_silent() -> None:
 def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
     samples = tone(440, 1)
     samples[RATE // 2] = bad
-    with pytest.raises(MediaError, match="no finite numbers"):
+    with pytest.raises(MediaError, match="not finite numbers"):
         heard(written(samples, subtype="FLOAT"))
 
 
@@ -185,7 +185,7 @@ def test_a_part_outside_of_the_recording_is_refused() -> None:
     for data in (written(tone(440, 1)), muxed("mp4", "aac", tone(440, 1), RATE)):
         with pytest.raises(MediaError, match="ends at 1 s, before the part from 2 s"):
             heard(data, 2, 3)
-    with pytest.raises(MediaError, match="from 1 s to 1 s"):
+    with pytest.raises(MediaError, match="got 1 s to 1 s"):
         heard(written(tone(440, 2)), 1, 1)
 
 

@@ -301,6 +301,10 @@ def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int |
         prompt = make(job.sample, decoded)
     except UserError as error:
         return error
+    except (OSError, MemoryError):  # not about this row
+        raise
+    except Exception as error:
+        return UserError(f"sample {job.sample.id!r}: {type(error).__name__}: {error}")
     length = len(prompt.encoded.ids)
     if max_tokens is not None and length > max_tokens:
         return TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")

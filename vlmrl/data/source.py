@@ -65,11 +65,15 @@ class Source:
             MissingExtra: the row has audio, and what reads audio is not installed.
         """
         row = self.rows[index]
+        where = row.get(WHERE, f"{self.name} {self.split} row {index}")
         try:
             sample = self.card.to_sample(row, self.name)
         except UserError as error:
-            where = row.get(WHERE, f"{self.name} {self.split} row {index}")
             raise type(error)(f"{where}: {error}") from error
+        except (OSError, MemoryError):  # not about this row
+            raise
+        except Exception as error:
+            raise UserError(f"{where}: the card raised {type(error).__name__}: {error}") from error
         if any(self._is_heard(medium) for medium in sample.media):
             import_extra("soundfile", "audio")
             import_extra("soxr", "audio")

@@ -1,9 +1,9 @@
-"""Recordings: any common file to mono float32 at one rate, or a MediaError that names it and says why.
+"""Audio: any common file to mono float32 at one rate, or a MediaError that names it and says why.
 
-Channels are averaged, loudness is left as it is (a quiet recording stays quiet, silence stays
-silence). What a plain reader returns without a word is refused here: no samples, NaN, a file that
-holds less than its header promises, a recording longer than allowed. libsndfile reads WAV, FLAC, Ogg
-and MP3; FFmpeg the rest (MP4, WebM, AAC) and the sound of videos.
+Channels are averaged, loudness is left as it is (quiet audio stays quiet, silence stays silence).
+Refused is what a plain reader silently returns: no samples, NaN, a file with less in it than its header
+promises, audio longer than allowed. libsndfile reads WAV, FLAC, Ogg and MP3; FFmpeg the rest (MP4, WebM,
+AAC) and the audio of videos.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MIN_SECONDS = 0.1
-"""A shorter recording is filled up with silence: towers make no token of less."""
+"""Shorter audio is padded with silence: towers make no token of less."""
 RATES = (1000, 768000)
 MAX_CHANNELS = 64
 PREROLL_SECONDS = 1
-"""Decoded and thrown away before a part: an MP3 frame right after a jump lacks what it builds on."""
+"""Decoded and dropped before a part: an MP3 frame right after a jump lacks what it builds on."""
 BLOCK = 65536
 """Samples read at a time."""
+MAX_CHUNKS = 1000
+"""Chunks of a WAV file before its samples; a file of millions only costs time."""
 
 # Demuxers of plain files: others of FFmpeg's (playlists) open further files and addresses.
 CONTAINERS = "mov,mp4,m4a,3gp,matroska,webm,mp3,aac,ogg,flac,wav,aiff,avi,mpegts,mpeg,flv,asf,amr"
@@ -44,84 +46,87 @@ _UNKNOWN_SIZE = 0x7FFFF000
 def load_audio(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
 ) -> Audio:
-    """The recording from `media.start` to `media.end` (seconds), which may lie beyond its end.
+    """Return the audio from `media.start` to `media.end` (seconds), which may be beyond its end.
 
     Raises:
-        MediaError: it cannot be opened (`open_media`), is damaged, empty, too long or no recording,
-            or ends before `start`; the message names the file and the reason.
+        MediaError: it cannot be opened (`open_media`), is damaged, empty, too long or no audio, or ends
+            before `start`; the message names the file and the reason.
     """
     import soundfile  # with the extra `audio`; `Source.sample` says so if it is missing
 
     config = config or AudioConfig()
     with open_media(media, access or Access()) as stream:
-        _refuse_cut(stream, media.name)
+        _check_wav(stream, media.name)
         try:
-            blocks, rate = _opened_by_soundfile(stream, media, config)
+            blocks, rate = _open_soundfile(stream, media, config)
         except soundfile.LibsndfileError:
             stream.seek(0, os.SEEK_END)  # forget what is buffered: the descriptor was moved
             stream.seek(0)
-            return _by_av(stream, media, config, of_video=False)
+            return _decode_by_av(stream, media, config, of_video=False)
         try:
-            return _audio(blocks, rate, media, config)
+            return _collect(blocks, rate, media, config)
         except soundfile.LibsndfileError as error:
-            raise MediaError(f"{media.name}: damaged recording: {error}") from error
+            raise MediaError(f"{media.name}: damaged audio: {error}") from error
 
 
 def load_video_audio(
     media: Media, access: Access | None = None, config: AudioConfig | None = None
 ) -> Audio | None:
-    """The sound of a video from `media.start` to `media.end`, seconds from its first image.
+    """Return the audio of a video from `media.start` to `media.end`, seconds from its first frame.
 
-    None if there is none: no audio track, or one that holds nothing in this part. Where the track
-    begins later than the images there is silence first.
+    None if there is none: no audio track, or one with nothing in this part. Where the track begins
+    later than the frames, silence comes first.
 
     Raises:
         MediaError: as `load_audio`.
     """
     with open_media(media, access or Access()) as stream:
         try:
-            return _by_av(stream, media, config or AudioConfig(), of_video=True)
+            return _decode_by_av(stream, media, config or AudioConfig(), of_video=True)
         except _Silent:
             return None
 
 
 class _Silent(MediaError):
-    """There is no audio track, or nothing on it where it is wanted."""
+    """There is no audio track, or nothing on it in the wanted part."""
 
 
 # ----------------------------------------------------------------------------------- libsndfile
 
 
-def _refuse_cut(stream: BinaryIO, name: str) -> None:
-    """Raise if there is nothing, or less in a WAV file than it says; libsndfile reads that as whole."""
+def _check_wav(stream: BinaryIO, name: str) -> None:
+    """Raise if a file is empty, or a WAV file cut off, which libsndfile reads as whole, or all chunks."""
     try:
         start = stream.read(4)
         if not start:
             raise MediaError(f"{name}: is empty")
         if start != b"RIFF" or stream.read(8)[4:] != b"WAVE":
             return
-        while len(header := stream.read(8)) == 8:
+        for _ in range(MAX_CHUNKS):
+            if len(header := stream.read(8)) < 8:
+                return
             kind, size = struct.unpack("<4sI", header)
             if kind == b"data":
                 at = stream.tell()
                 there = stream.seek(0, 2) - at
                 if there < size < _UNKNOWN_SIZE:
                     raise MediaError(
-                        f"{name}: is cut off: {there} bytes of sound where the header promises {size}"
+                        f"{name}: is cut off: {there} bytes of samples where the header promises {size}"
                     )
                 return
             stream.seek(size + size % 2, 1)
+        raise MediaError(f"{name}: has more than {MAX_CHUNKS} chunks before its samples")
     finally:
         stream.seek(0)
 
 
-def _opened_by_soundfile(
+def _open_soundfile(
     stream: BinaryIO, media: Media, config: AudioConfig
 ) -> tuple[Iterator[np.ndarray], int]:
-    """Blocks of mono samples from the start of the wanted part on, and their rate.
+    """Return blocks of mono samples from the start of the wanted part on, and their rate.
 
     Raises:
-        LibsndfileError: libsndfile does not know such a file.
+        LibsndfileError: libsndfile does not know such files.
     """
     import soundfile
 
@@ -136,7 +141,7 @@ def _opened_by_soundfile(
 
 
 def _native(stream: BinaryIO) -> BinaryIO | int:
-    """What libsndfile reads fastest: a file itself by its descriptor, without a call here per read."""
+    """Return what libsndfile reads fastest: of a file its descriptor, without a call here per read."""
     if isinstance(stream, io.BytesIO):
         return stream
     number = stream.fileno()
@@ -145,7 +150,7 @@ def _native(stream: BinaryIO) -> BinaryIO | int:
 
 
 def _mono(block: np.ndarray) -> np.ndarray:
-    """The mean [N] over the channels of [N, C], channel by channel: numpy's is slow on short rows."""
+    """Return the mean [N] over the channels of [N, C], by channel: numpy's is slow on short rows."""
     if block.shape[1] == 1:
         return block[:, 0]
     total = block[:, 0] + block[:, 1]
@@ -174,13 +179,15 @@ def _soundfile_blocks(
 # --------------------------------------------------------------------------------------- FFmpeg
 
 
-def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, of_video: bool) -> Audio:
-    """The recording by FFmpeg; as a video's `sound`, time counts from the first image."""
+def _decode_by_av(stream: BinaryIO, media: Media, config: AudioConfig, of_video: bool) -> Audio:
+    """Decode with FFmpeg; if the audio is `of_video`, time counts from the first frame."""
     try:
         with av.open(stream, options={"format_whitelist": CONTAINERS}) as container:
             if not container.streams.audio:
                 raise _Silent(f"{media.name}: has no audio track")
             track = container.streams.audio[0]
+            if track.codec_context is None:
+                raise MediaError(f"{media.name}: its audio has an unknown codec")
             _check_header(media.name, track.rate, track.channels)
             zero = container.streams.video[0] if of_video and container.streams.video else track
             origin = _seconds(zero, zero.start_time)
@@ -193,10 +200,10 @@ def _by_av(stream: BinaryIO, media: Media, config: AudioConfig, of_video: bool) 
                 last = total if last is None else min(last, total)
                 _check_length(media, first, last, total, track.rate, config)
             blocks = _av_blocks(container, origin, media, (first, last), total is not None)
-            return _audio(blocks, track.rate, media, config)
+            return _collect(blocks, track.rate, media, config)
     except (av.FFmpegError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise MediaError(f"{media.name}: damaged or no recording: {reason}") from error
+        raise MediaError(f"{media.name}: damaged or no audio: {reason}") from error
 
 
 def _seconds(track: Any, ticks: int | None) -> float:
@@ -206,9 +213,9 @@ def _seconds(track: Any, ticks: int | None) -> float:
 def _av_blocks(
     container: Any, origin: float, media: Media, part: tuple[int, int | None], promised: bool
 ) -> Iterator[np.ndarray]:
-    """Mono samples of a part, counted from `origin`; before the track begins, silence.
+    """Yield mono samples of a part, counted from `origin`; before the track begins, silence.
 
-    `promised`: the file says that they are there.
+    `promised` means that the file says that they are there.
     """
     first, last = part
     track = container.streams.audio[0]
@@ -243,18 +250,20 @@ def _silence(count: int) -> Iterator[np.ndarray]:
 
 
 def _bounds(media: Media, rate: int) -> tuple[int, int | None]:
-    """First sample of the wanted part, and the one after its last (None: to the end)."""
+    """Return the first sample of the wanted part, and the one after its last (None: to the end)."""
     start, end = media.start or 0.0, media.end
     if start < 0 or (end is not None and end <= start):
-        raise MediaError(f"{media.name}: no stretch of time from {start:g} s to {end:g} s")
+        raise MediaError(f"{media.name}: expected start < end, got {start:g} s to {end:g} s")
     return round(start * rate), None if end is None else round(end * rate)
 
 
 def _check_header(name: str, rate: int, channels: int) -> None:
     if not RATES[0] <= rate <= RATES[1]:
-        raise MediaError(f"{name}: {rate} samples a second; {RATES[0]} to {RATES[1]} are read")
+        raise MediaError(
+            f"{name}: expected {RATES[0]} to {RATES[1]} samples per second, got {rate}"
+        )
     if not 1 <= channels <= MAX_CHANNELS:
-        raise MediaError(f"{name}: {channels} channels; 1 to {MAX_CHANNELS} are read")
+        raise MediaError(f"{name}: expected 1 to {MAX_CHANNELS} channels, got {channels}")
 
 
 def _check_length(
@@ -269,15 +278,15 @@ def _check_length(
 
 
 def _too_long(media: Media, length: str, config: AudioConfig) -> MediaError:
-    otherwise = "; data.video.audio: false leaves it out" if media.kind == "video" else ""
+    remedy = "; data.video.audio: false leaves it out" if media.kind == "video" else ""
     return MediaError(
-        f"{media.name}: {length} of sound exceed data.audio.max_duration_s ({config.max_duration_s:g} s)"
-        f"{otherwise}"
+        f"{media.name}: {length} of audio exceed data.audio.max_duration_s ({config.max_duration_s:g} s)"
+        f"{remedy}"
     )
 
 
-def _audio(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioConfig) -> Audio:
-    """The blocks as one recording at the wanted rate, at least MIN_SECONDS long."""
+def _collect(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioConfig) -> Audio:
+    """Return the blocks as one piece at the wanted rate, at least MIN_SECONDS long."""
     parts: list[np.ndarray] = []
     count = 0
     for block in blocks:
@@ -286,10 +295,10 @@ def _audio(blocks: Iterator[np.ndarray], rate: int, media: Media, config: AudioC
             raise _too_long(media, f"more than {config.max_duration_s:g} s", config)
         parts.append(block)
     if not count:
-        raise _Silent(f"{media.name}: holds no samples")
+        raise _Silent(f"{media.name}: has no samples")
     samples = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if not np.isfinite(samples).all():
-        raise MediaError(f"{media.name}: holds samples that are no finite numbers (NaN or Inf)")
+        raise MediaError(f"{media.name}: has samples that are not finite numbers (NaN or Inf)")
     if rate != config.sampling_rate:
         import soxr  # with the extra `audio`
 

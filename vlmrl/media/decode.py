@@ -231,10 +231,13 @@ def _decode_plain(sample: Sample, access: Access, reading: Reading) -> list[Deco
         if medium.kind != "image" or medium.url is not None:
             return None
         with open_media(medium, access) as stream:
-            data = stream.read(room + 1)
+            room -= stream.seek(0, io.SEEK_END)
+            if room < 0:
+                return None
+            stream.seek(0)
+            data = stream.read()
         header = read_header(data)
-        room -= len(data)
-        if room < 0 or header is None or not header.plain:
+        if header is None or not header.plain:
             return None
         memory += header.memory
         files.append((data, medium.name))
