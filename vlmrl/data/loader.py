@@ -19,7 +19,7 @@ import numpy as np
 from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
 from vlmrl.data.source import Source, uniform
-from vlmrl.errors import UserError
+from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.decode import Job, Outcome, decode_in_order
 from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.schema import Prompt, PromptBatch, Sample
@@ -301,7 +301,7 @@ def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int |
         prompt = make(job.sample, decoded)
     except UserError as error:
         return error
-    except (OSError, MemoryError):  # not about this row
+    except (OSError, MemoryError, MissingExtra):  # not about this row
         raise
     except Exception as error:
         return UserError(f"sample {job.sample.id!r}: {type(error).__name__}: {error}")

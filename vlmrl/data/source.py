@@ -18,7 +18,7 @@ from vlmrl import plugins
 from vlmrl.config import Config, DataConfig, SourceConfig
 from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.data.cards.readers import file_split
-from vlmrl.errors import UserError
+from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading
 from vlmrl.schema import Media, Sample
 from vlmrl.system.extras import import_extra
@@ -70,7 +70,7 @@ class Source:
             sample = self.card.to_sample(row, self.name)
         except UserError as error:
             raise type(error)(f"{where}: {error}") from error
-        except (OSError, MemoryError):  # not about this row
+        except (OSError, MemoryError, MissingExtra):  # not about this row
             raise
         except Exception as error:
             raise UserError(f"{where}: the card raised {type(error).__name__}: {error}") from error

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import psutil
 from pebble import ProcessExpired
 
-from vlmrl.errors import MediaError, UserError
+from vlmrl.errors import MediaError, MissingExtra, UserError
 from vlmrl.media.access import Access, DiskError, Reading, check_disk, locate, open_media
 from vlmrl.media.audio import load_audio
 from vlmrl.media.header import PLAIN_BYTES, PLAIN_COUNT, PLAIN_MEMORY, read_header
@@ -157,7 +157,7 @@ def _result(job: Job[Any], future: Any) -> Outcome | None:
             f"the decoding process died (exit code {error.exitcode}); it may not need more than "
             f"data.decode_memory_mb ({reading.memory_mb} MiB)",
         )
-    except (DiskError, CancelledError):  # not about this row
+    except (DiskError, CancelledError, MissingExtra):  # not about this row
         raise
     except Exception as error:
         return _refusal(job.sample, f"cannot be decoded: {type(error).__name__}: {error}")
@@ -202,7 +202,7 @@ def _guard(sample: Sample, function: Callable[[], list[Decoded] | None]) -> Outc
     """
     try:
         return function()
-    except (DiskError, MemoryError):
+    except (DiskError, MemoryError, MissingExtra):  # not about this row
         raise
     except Exception as error:
         for medium in sample.media:
