@@ -1,4 +1,4 @@
-"""Media as they come out of the decoder: an image (a PIL image), a video, a recording."""
+"""Decoded media: an image (a PIL image), a video, audio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLD = 2e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audio:
-    """Sound: `samples` float32 [N], mono, at `rate` samples a second. Example: 1 s is N == rate."""
+    """Audio: `samples` float32 [N], mono, at `rate` samples per second."""
 
     samples: np.ndarray
     rate: int
@@ -34,11 +34,11 @@ class Audio:
 class Video:
     """Frames that were taken from a video: `frames` uint8 [T, H, W, 3], upright RGB.
 
-    `times` are the seconds of each frame from the start of the (cut) video, increasing; `duration` its
-    length in seconds. `indices` are the frames' numbers in the source file, `total` how many that has,
-    `fps` its frames a second (the mean, where they are uneven). `original` is the (width, height) that
-    upright frames have in the file; they may have been made smaller. `sound` is the video's own, where it
-    was asked for and there is any.
+    `times` are the seconds of each frame from the start of the (cut) video, increasing; `duration` is its
+    length in seconds. `indices` are the frames' numbers in the source file, `total` is how many that has,
+    `fps` its frames per second (the mean, where they are uneven). `original` is the (width, height) of
+    upright frames in the file; `frames` may be smaller. `audio` is the video's own, if it was asked for
+    and there is any.
     """
 
     frames: np.ndarray
@@ -57,10 +57,10 @@ class Video:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What transformers and vLLM call video metadata; a frame's time is its index / fps.
+        """Video metadata of transformers and vLLM, where a frame's time is its index / fps.
 
-        With the file's own indices where they tell the times, else (uneven, or cut out of a longer
-        video) with indices in milliseconds.
+        The indices are the file's own where they give the times, else (uneven, or cut out of a longer
+        video) milliseconds.
         """
         pairs = zip(self.indices, self.times, strict=True)
         if all(abs(index / self.fps - time) <= TOLD for index, time in pairs):
@@ -77,7 +77,7 @@ class Video:
         }
 
     def paired(self) -> Video:
-        """The same with an even number of frames, the last one repeated if need be."""
+        """Return the same with an even number of frames, the last one repeated if need be."""
         if len(self.frames) % 2 == 0:
             return self
         return replace(
@@ -92,14 +92,14 @@ Decoded = PilImage | Video | Audio
 
 
 def kind_of(decoded: Decoded) -> Literal["image", "video", "audio"]:
-    """What kind of medium this is, as `Media.kind` says."""
+    """Return the kind of a decoded medium, as in `Media.kind`."""
     if isinstance(decoded, Audio):
         return "audio"
     return "video" if isinstance(decoded, Video) else "image"
 
 
 def num_bytes(decoded: Decoded) -> int:
-    """Bytes that its pixels or samples take."""
+    """Return the bytes that its pixels or samples take."""
     if isinstance(decoded, Audio):
         return decoded.samples.nbytes
     if isinstance(decoded, Video):
@@ -108,11 +108,11 @@ def num_bytes(decoded: Decoded) -> int:
 
 
 def described(decoded: Decoded) -> str:
-    """What a decoded medium is, for a person."""
+    """Describe a decoded medium to a person."""
     if isinstance(decoded, Audio):
         return f"{decoded.duration:.2f} s at {decoded.rate} Hz"
     size = "{} x {} upright pixels".format(*decoded.size)
     if isinstance(decoded, Video):
-        heard = "" if decoded.audio is None else f", with sound at {decoded.audio.rate} Hz"
+        heard = "" if decoded.audio is None else f", with audio at {decoded.audio.rate} Hz"
         return f"{len(decoded.frames)} frames of {decoded.duration:.2f} s, {size}{heard}"
     return size

@@ -26,7 +26,7 @@ SHOWN = 20
 
 
 def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
-    """One report line per row, each loaded and decoded as training would; order as in the data.
+    """Yield one report line per row, each loaded and decoded as training would; order as in the data.
 
     A line is `{"id", "ok", "reason", "media": [{"kind", "width", "height", "frames", "fps",
     "duration", "rate"}], "tokens"}`; `tokens` is the prompt's length if `make` builds prompts, else
@@ -94,7 +94,7 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
 
 
 def explain(source: Source, index: int) -> str:
-    """One row as training sees it: parts, truth, demonstration, and every box in every space.
+    """Describe one row as training sees it: parts, truth, demonstration, and every box in every space.
 
     Raises:
         UserError: no such row, or the row is bad.
@@ -152,7 +152,7 @@ def _shorten(value: Any) -> Any:
 
 
 def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
-    """The demonstration in each space; one line if it has no coordinates."""
+    """Describe the demonstration in each space; one line if it has no coordinates."""
     if sample.demo is None:
         return ["demo      none: this row cannot serve the cold start"]
     if not sample.media:
@@ -164,7 +164,7 @@ def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
 
 
 def list_cards() -> str:
-    """The shipped cards: what each is, origin, licence, splits, and verifiers that fit."""
+    """Describe the shipped cards: what each is, origin, licence, splits, and verifiers that fit."""
     lines = []
     for name in plugins.names("card"):
         card = plugins.load("card", name)

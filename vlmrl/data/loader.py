@@ -238,7 +238,7 @@ def eval_batches(
     quarantine_limit: float = 0.05,
     max_prompt_tokens: int | None = None,
 ) -> Iterator[PromptBatch]:
-    """Every row of the sources once, in order, `size` prompts a batch (the last may be smaller).
+    """Yield every row of the sources once, in order, `size` prompts a batch (the last may be smaller).
 
     Rank r of w gets the rows r, r + w, r + 2w ... of all sources laid end to end. Bad rows are left
     out and noted.
@@ -268,7 +268,7 @@ def eval_batches(
 
 
 def permutation(count: int, seed: int, source: int, epoch: int) -> np.ndarray:
-    """The order [count] int64 of a source's rows in an epoch.
+    """Return the order [count] int64 of a source's rows in an epoch.
 
     `RandomState` because numpy promises never to change its streams; `Generator` may.
     """
@@ -277,13 +277,13 @@ def permutation(count: int, seed: int, source: int, epoch: int) -> np.ndarray:
 
 
 def _bounds(weights: Sequence[float]) -> list[float]:
-    """Where in [0, 1) one source ends and the next begins."""
+    """Return where in [0, 1) one source ends and the next begins."""
     total = sum(weights)
     return [bound / total for bound in itertools.accumulate(weights)][:-1]
 
 
 def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
-    """The sample of a row, why it has none, or None if that is known already."""
+    """Return the sample of a row, why it has none, or None if that is known already."""
     if row in quarantine.rows(source):
         return None
     try:
@@ -293,7 +293,7 @@ def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserEr
 
 
 def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int | None) -> Found:
-    """What becomes of a decoded row."""
+    """Return what becomes of a decoded row."""
     if not isinstance(decoded, list):
         return decoded
     assert isinstance(job.sample, Sample)
@@ -312,7 +312,7 @@ def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int |
 
 
 def _noted(source: Source, row: int, found: Found, quarantine: Quarantine) -> Prompt | str:
-    """The prompt of a row, or why there is none; a new bad row is noted."""
+    """Return the prompt of a row, or why there is none; note a new bad row."""
     # A bad row may have been met again before it was noted.
     if found is None or row in quarantine.rows(source):
         return f"{source.name} {source.split} row {row} (known)"
@@ -323,7 +323,7 @@ def _noted(source: Source, row: int, found: Found, quarantine: Quarantine) -> Pr
 
 
 def _bytes(made: tuple[Draw, Found]) -> int:
-    """What a prompt with its media and tensors takes."""
+    """Return the bytes that a prompt with its media and tensors takes."""
     found = made[1]
     if not isinstance(found, Prompt):
         return 0
@@ -332,12 +332,12 @@ def _bytes(made: tuple[Draw, Found]) -> int:
 
 
 def _without_media(prompt: Prompt) -> Prompt:
-    """The prompt as ranks that are not its home know it."""
+    """Return the prompt as ranks that are not its home know it."""
     return replace(prompt, media=(), encoded=replace(prompt.encoded, tensors={}))
 
 
 def row_id(source: Source, row: int) -> str | None:
-    """What a row calls itself, if it can be read and has an `id`."""
+    """Return the `id` of a row, if it can be read and has one."""
     try:
         found = source.rows[row].get("id")
     except UserError:

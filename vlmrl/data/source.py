@@ -55,10 +55,10 @@ class Source:
     access: Access = field(default_factory=Access)
     """What its media may be read from."""
     reading: Reading = field(default_factory=Reading)
-    """How its videos and recordings are read."""
+    """How its media are read."""
 
     def sample(self, index: int) -> Sample:
-        """Row `index` as a sample; no media is opened.
+        """Return row `index` as a sample; no media is opened.
 
         Raises:
             UserError: the row is bad; the message says where it is.
@@ -127,7 +127,7 @@ def open_source(
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
-    """A card by name; a data file or folder means `table` if `columns` are given, else `records`.
+    """Open a card by name; a data file or folder means `table` if `columns` are given, else `records`.
 
     Raises:
         UserError: no such card, file or option.
@@ -152,7 +152,7 @@ def _is_data(name: str) -> bool:
 def open_target(
     text: str, options: Mapping[str, Any] | None = None, root: str | None = None
 ) -> Source:
-    """The source that `CARD_OR_FILE[:split]` on a command line means, e.g. `shapes:train[:80%]`.
+    """Open the source that `CARD_OR_FILE[:split]` on a command line means, e.g. `shapes:train[:80%]`.
 
     Without a split: the one a file's name says, else `train`.
 
@@ -202,7 +202,7 @@ def open_configured(settings: Config, source: SourceConfig) -> Source:
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:
-    """Card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
+    """Return card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
     head, bracket, cut = text.partition("[")  # a cut may hold a colon
     name, colon, split = head.rpartition(":")
     outside = name.endswith(".py") or ("." in name and not _is_data(name) and ":" not in name)
@@ -231,7 +231,7 @@ class View(Sequence[Mapping[str, Any]]):
 
 
 def select(card: Card, split: str) -> View:
-    """The rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
+    """Return the rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
 
     Raises:
         UserError: the split is not written like this, or the card does not have it.
@@ -252,7 +252,7 @@ def select(card: Card, split: str) -> View:
 
 
 def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """A number in [0, 1) for each row, the same for all rows of a group."""
+    """Yield a number in [0, 1) for each row, the same for all rows of a group."""
     for position in range(len(rows)):
         try:
             group = card.group(rows[position])
@@ -263,6 +263,6 @@ def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
 
 
 def uniform(key: str) -> float:
-    """A number in [0, 1) that depends on nothing but the key."""
+    """Return a number in [0, 1) that depends on nothing but the key."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2**56
