@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as Expired
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,7 +158,7 @@ def _result(job: Job[Any], future: Any) -> Outcome | None:
             f"the decoding process died (exit code {error.exitcode}); it may not need more than "
             f"data.decode_memory_mb ({reading.memory_mb} MiB)",
         )
-    except (DiskError, CancelledError, MissingExtra):  # not about this row
+    except (DiskError, CancelledError, BrokenProcessPool, MissingExtra):  # not about this row
         raise
     except Exception as error:
         return _refusal(job.sample, f"cannot be decoded: {type(error).__name__}: {error}")
