@@ -24,18 +24,16 @@ FILES = {"train": "train.json", "val": "val_1.json", "test": "val_2.json"}
 
 @dataclass(frozen=True)
 class ActivitynetCaptions(Card):
-    """When does it happen? ActivityNet Captions as published; `test` is its second validation file.
-
-    Options: `path` of the folder with the JSON files; `videos`: the folder of the videos, seen from
-    `path`.
-    """
+    """When does it happen? ActivityNet Captions as published; `test` is its second validation file."""
 
     origin: ClassVar[str] = "arXiv:1705.00754; clips: ActivityNet 1.3"
     licence: ClassVar[str] = "annotations: see the authors' page; clips: YouTube's terms"
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     path: str
+    """Folder of the JSON files."""
     videos: str = "videos"
+    """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row a sentence."""

@@ -27,25 +27,24 @@ from vlmrl.system.atomic_files import read_json
 
 @dataclass(frozen=True)
 class Audioset(Card):
-    """Which sounds are heard? AudioSet as its authors publish it, or as AST's JSON files do.
-
-    Options: `path`, a map split -> `.json` or `.csv` file; `classes`, the file with the names of the
-    classes; `root` of the recordings, in which `wav` must lie (absent: the folder of the classes);
-    `file`, a recording's name for a row of a `.csv`, with `{ytid}`, `{start}` and `{end}` as they
-    stand there; `offered`: how many names a question offers, right ones and others (0: none);
-    `seed` of the others.
-    """
+    """Which sounds are heard? AudioSet as its authors publish it, or as AST's JSON files do."""
 
     origin: ClassVar[str] = "research.google.com/audioset"
     licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
     verifiers: ClassVar[tuple[str, ...]] = ("labels", "format")
 
     path: dict[str, str]
+    """Split -> `.json` or `.csv` file."""
     classes: str
+    """File with the names of the classes, `class_labels_indices.csv`."""
     root: str | None = None
+    """Folder of the recordings, in which every `wav` must lie; None: the folder of `classes`."""
     file: str = "{ytid}.wav"
+    """Name of a recording for a row of a `.csv`, with `{ytid}`, `{start}` and `{end}` of the row."""
     offered: int = 10
+    """Names that a question offers, right and wrong ones together; 0: none."""
     seed: int = 0
+    """Seed of the wrong names."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row a recording."""

@@ -30,13 +30,7 @@ COLUMNS = ["segment_id", "start_time_seconds", "end_time_seconds", "label"]
 
 @dataclass(frozen=True)
 class AudiosetStrong(Card):
-    """What is heard, and from when to when? AudioSet-Strong as published.
-
-    Options: `path` of the folder with the `.tsv` files; `root` of the recordings (absent: the same),
-    each an excerpt of its own; `file`, a recording's name, with `{segment}` (`s9d-2nhuJCQ_30000`)
-    and `{ytid}`; `offered`: how many names a question offers, right ones and others (0: none);
-    `seed` of the others.
-    """
+    """What is heard, and from when to when? AudioSet-Strong as published."""
 
     origin: ClassVar[str] = "research.google.com/audioset/download_strong.html"
     licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
@@ -44,10 +38,15 @@ class AudiosetStrong(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("events", "format")
 
     path: str
+    """Folder of the `.tsv` files."""
     root: str | None = None
+    """Folder of the recordings, one excerpt a file; None: `path`."""
     file: str = "{segment}.wav"
+    """Name of a recording, with `{segment}` (`s9d-2nhuJCQ_30000`) and `{ytid}`."""
     offered: int = 10
+    """Names that a question offers, right and wrong ones together; 0: none."""
     seed: int = 0
+    """Seed of the wrong names."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row an excerpt, with the lines of its events."""

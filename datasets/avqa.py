@@ -26,11 +26,7 @@ FILES = {"train": "train_qa.json", "val": "val_qa.json"}
 
 @dataclass(frozen=True)
 class Avqa(Card):
-    """Multiple choice about videos or their sound.
-
-    Options: `path` of the folder of the JSON files; `root` of the media (absent: the same);
-    `kind` of the media and `suffix` of their files.
-    """
+    """Multiple choice about videos or their sound."""
 
     origin: ClassVar[str] = "mn.cs.tsinghua.edu.cn/avqa"
     licence: ClassVar[str] = "see the data's own page"
@@ -38,9 +34,13 @@ class Avqa(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
 
     path: str
+    """Folder of the JSON files."""
     root: str | None = None
+    """Folder of the media; None: `path`."""
     kind: Literal["audio", "video"] = "audio"
+    """Kind of media that is shown with a question."""
     suffix: str = ".wav"
+    """Ending of the media files' names, with the dot."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """The objects of a split's file."""

@@ -21,11 +21,7 @@ from vlmrl.schema import Demo, Sample
 
 @dataclass(frozen=True)
 class CharadesSta(Card):
-    """When does it happen? Charades-STA as published.
-
-    Options: `path` of the folder with the two text files; `videos`: the folder of the videos, seen
-    from `path`.
-    """
+    """When does it happen? Charades-STA as published."""
 
     origin: ClassVar[str] = "arXiv:1705.02101; clips: Charades (AI2)"
     licence: ClassVar[str] = "Charades: non-commercial research"
@@ -33,7 +29,9 @@ class CharadesSta(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     path: str
+    """Folder of the two text files."""
     videos: str = "Charades_v1_480"
+    """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row a line."""

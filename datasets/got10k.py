@@ -24,11 +24,7 @@ FPS = 10.0
 
 @dataclass(frozen=True)
 class Got10k(Card):
-    """Follow an object, told by its name and its first box in percent; GOT-10k as published.
-
-    Options: `path` of the folder that holds `train` and `val`; `every`: seconds between two boxes of
-    the true track; `most`: boxes that are asked for, from the start of the video, which is cut there.
-    """
+    """Follow an object, told by its name and its first box in percent; GOT-10k as published."""
 
     origin: ClassVar[str] = "arXiv:1810.11981"
     licence: ClassVar[str] = "CC BY-NC-SA 4.0"
@@ -36,8 +32,11 @@ class Got10k(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("track", "format")
 
     path: str
+    """Folder that holds `train` and `val`."""
     every: float = 1.0
+    """Seconds between two boxes of the true track, at least 0.1."""
     most: int = 8
+    """Most boxes asked for, from the start of the video, which is cut there; at least 1."""
 
     def __post_init__(self) -> None:
         if round(self.every * FPS) < 1 or self.most < 1:

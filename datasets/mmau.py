@@ -23,9 +23,7 @@ from vlmrl.schema import Sample
 
 @dataclass(frozen=True)
 class Mmau(Card):
-    """Multiple choice about recordings. Options: `path` of the JSON file; `root` of the recordings
-    (absent: the file's folder).
-    """
+    """Multiple choice about recordings."""
 
     origin: ClassVar[str] = "github.com/Sakshi113/MMAU"
     licence: ClassVar[str] = "see the data's own page"
@@ -33,7 +31,9 @@ class Mmau(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
 
     path: str
+    """The JSON file."""
     root: str | None = None
+    """Folder of the recordings; None: the folder of `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """The file's objects."""

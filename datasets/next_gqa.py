@@ -28,18 +28,16 @@ LETTERS = "ABCDE"
 
 @dataclass(frozen=True)
 class NextGqa(Card):
-    """Answer with a letter and prove it by spans of time; NExT-GQA as published.
-
-    Options: `path` of the folder with the annotation files; `videos`: the folder of the videos, seen
-    from `path`.
-    """
+    """Answer with a letter and prove it by spans of time; NExT-GQA as published."""
 
     origin: ClassVar[str] = "arXiv:2309.01327; clips: VidOR"
     licence: ClassVar[str] = "annotations: MIT; clips: YFCC100M's licences"
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "temporal_iou", "format")
 
     path: str
+    """Folder of the annotation files."""
     videos: str = "NExTVideo"
+    """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row a question."""

@@ -53,14 +53,7 @@ _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?")
 
 @dataclass(frozen=True)
 class Records(Card):
-    """Rows of a folder (`<split>.jsonl`) or of one JSONL file.
-
-    Options: `path`; `tasks` to keep (all when empty); `native` drops "[x1, y1, x2, y2] in pixels"
-    and "[start, end] in seconds" from the questions, since the instruction says how to answer;
-    `loose` pushes each side of a demonstration's box outwards by up to this share of the image;
-    `seed` of that; `grid` then lets it grow to the lines of a grid of so many cells across and down
-    (0: none), so that a small model has few numbers to learn.
-    """
+    """Rows of a folder (`<split>.jsonl`) or of one JSONL file."""
 
     origin: ClassVar[str] = "a folder or file of yours; ../shared/data has examples"
     licence: ClassVar[str] = "see the data's own README"
@@ -69,11 +62,19 @@ class Records(Card):
     )  # fmt: skip
 
     path: str
+    """Folder of `<split>.jsonl` files, or one JSONL file."""
     tasks: tuple[str, ...] = ()
+    """Values of `task` whose rows are kept; empty: all."""
     native: bool = True
+    """Drop "[x1, y1, x2, y2] in pixels" and "[start, end] in seconds" from the questions, since the
+    instruction says how to answer."""
     loose: float = 0.0
+    """Push each side of a demonstration's box outwards by up to this share of the image; 0: exact."""
     grid: int = 0
+    """Then grow it to the lines of a grid of this many cells across and down, so that a small model
+    has few numbers to learn; 0: no grid."""
     seed: int = 0
+    """Seed of the draws for `loose`."""
 
     def __post_init__(self) -> None:
         if self.grid < 0:

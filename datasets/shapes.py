@@ -58,13 +58,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes(Card):
-    """Grounding, counting, a question about colour or kind, or a short text to read.
-
-    Options: `task`; `size` of the image in pixels, a multiple of 12; `count` of scenes per split
-    (default: train 2000, demos 2000, val 96, test 200); `loose`: by up to how many grid cells each
-    side of a demonstration's box is pushed outwards (0: exact); `thought` of a demonstration: the
-    `place` of what is asked for ("top left"), or two `sentences` about every shape; `seed`.
-    """
+    """Grounding, counting, a question about colour or kind, or a short text to read."""
 
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
@@ -72,11 +66,18 @@ class Shapes(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "count", "choice", "exact", "ocr", "format")
 
     task: Task = "grounding"
+    """Question asked: where a shape is, how many there are, a colour or kind, or a text to read."""
     size: int = 84
+    """Side of the image in pixels, a multiple of 12, at least 48."""
     count: int | None = None
+    """Scenes per split; None: train 2000, demos 2000, val 96, test 200."""
     loose: int = 2
+    """Push each side of a demonstration's box outwards by up to this many grid cells; 0: exact."""
     thought: Thought = "place"
+    """Thought of a demonstration: the place of what is asked for ("top left"), or two sentences about
+    every shape (not for task `reading`)."""
     seed: int = 0
+    """Seed of the scenes."""
 
     def __post_init__(self) -> None:
         if self.size < 48 or self.size % GRID:

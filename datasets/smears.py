@@ -29,10 +29,7 @@ Colour = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Smears(Card):
-    """Grounding of the white blood cell in a drawn smear of 112 x 84 pixels.
-
-    Options: `grid`: cells of the grid to whose lines a demonstration's box grows (0: exact); `seed`.
-    """
+    """Grounding of the white blood cell in a drawn smear of 112 x 84 pixels."""
 
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
@@ -40,7 +37,9 @@ class Smears(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "format")
 
     grid: int = 0
+    """Cells across and down of the grid to whose lines a demonstration's box grows; 0: exact."""
     seed: int = 0
+    """Seed of the smears."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One small dictionary per smear; nothing is drawn yet."""

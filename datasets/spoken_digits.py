@@ -24,7 +24,7 @@ TEST_TAKES = 5
 
 @dataclass(frozen=True)
 class SpokenDigits(Card):
-    """Recordings of a folder. Options: `path`, the folder (`audios` of the data set)."""
+    """Recordings of a folder."""
 
     origin: ClassVar[str] = "github.com/Jakobovski/free-spoken-digit-dataset"
     licence: ClassVar[str] = "CC BY-SA 4.0"
@@ -32,6 +32,7 @@ class SpokenDigits(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("exact", "number", "format")
 
     path: str
+    """Folder of the recordings (`recordings` of the data set)."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row per recording, by name."""

@@ -26,19 +26,17 @@ QUESTION = "Write down what is said."
 
 @dataclass(frozen=True)
 class Transcripts(Card):
-    """What is said? LibriSpeech as published, or NeMo manifests.
-
-    Options: `path`, a map split -> folder in LibriSpeech's layout (`LibriSpeech/test-clean`) or
-    manifest file; `root`, in which all recordings lie and from which a manifest's relative paths start
-    (absent: the folder, or that of the manifest, of the first split).
-    """
+    """What is said? LibriSpeech as published, or NeMo manifests."""
 
     origin: ClassVar[str] = "openslr.org/12; manifests of yours"
     licence: ClassVar[str] = "LibriSpeech: CC BY 4.0"
     verifiers: ClassVar[tuple[str, ...]] = ("asr", "format")
 
     path: dict[str, str]
+    """Split -> folder in LibriSpeech's layout (`LibriSpeech/test-clean`), or manifest file."""
     root: str | None = None
+    """Folder in which all recordings lie and from which a manifest's relative paths start; None: the
+    folder, or that of the manifest, of the first split."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """One row an utterance, read when it is wanted where the file allows."""

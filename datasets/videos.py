@@ -45,13 +45,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Videos(Card):
-    """When a wandering square is red, in seconds.
-
-    Options: `frames` of a video (one a second; set `data.video.fps` to 1 to show them all); `size` of
-    a frame in pixels, a multiple of 7; `count` of videos per split (default: train 2000, demos 2000,
-    val 96, test 200); `loose`: by up to how many seconds each end of a demonstration's span is pushed
-    outwards (0: exact); `seed`.
-    """
+    """When a wandering square is red, in seconds."""
 
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
@@ -59,10 +53,15 @@ class Videos(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     frames: int = 16
+    """Frames of a video, one a second, at least 10; `data.video.fps: 1` shows them all."""
     size: int = 28
+    """Side of a frame in pixels, a multiple of 7, at least 14."""
     count: int | None = None
+    """Videos per split; None: train 2000, demos 2000, val 96, test 200."""
     loose: int = 2
+    """Push each end of a demonstration's span outwards by up to this many seconds; 0: exact."""
     seed: int = 0
+    """Seed of the videos."""
 
     def __post_init__(self) -> None:
         if self.frames <= LONGEST:

@@ -28,9 +28,8 @@ class Oks(AnswerVerifier):
 
     OKS is the mean of exp(-d^2 / (2 area (2 sigma)^2)) over the labelled keypoints (v > 0) of a
     true instance, d in pixels where the media's size is known. The sum over the pairs is divided by
-    max(N, P). `sigmas`: one for each keypoint, those of the 17 COCO keypoints by default.
-    `threshold`: an OKS below it counts 0. A keypoint that the answer leaves out (v = 0) counts 0;
-    what it says of visibility is not graded otherwise.
+    max(N, P). A keypoint that the answer leaves out (v = 0) counts 0; what it says of visibility is
+    not graded otherwise.
 
     Used by: COCO keypoint evaluations of pose models.
 
@@ -54,7 +53,9 @@ class Oks(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]", any_order=True)
 
     sigmas: tuple[float, ...] = COCO_SIGMAS
+    """Per-keypoint constants, one for each, greater than 0; default: those of the 17 COCO keypoints."""
     threshold: float = 0.0
+    """An OKS below it counts 0, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Refuse sigmas that are not positive, and a threshold outside [0, 1]."""

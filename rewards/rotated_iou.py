@@ -23,7 +23,6 @@ class RotatedIou(AnswerVerifier):
     """IoU of P predicted with N true rotated boxes, one to one: sum / max(N, P), in [0, 1].
 
     The overlap of two boxes is cut exactly, so the IoU is the same in every space of coordinates.
-    `threshold`: an IoU below it counts 0. `check_labels: false` ignores labels.
 
     Used by: evaluations of oriented object detection (DOTA).
 
@@ -48,7 +47,9 @@ class RotatedIou(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]", any_order=True)
 
     threshold: float = 0.0
+    """An IoU below it counts 0, in [0, 1]."""
     check_labels: bool = True
+    """A pair of boxes with different labels counts 0; false: ignore labels."""
 
     def __post_init__(self) -> None:
         """Refuse a threshold outside [0, 1]."""
