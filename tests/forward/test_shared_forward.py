@@ -31,9 +31,10 @@ from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import shared_attention, shared_forward
+from vlmrl.forward.attention_parts import attend, attend_backward
 from vlmrl.forward.logprobs import Sharing, saving
 from vlmrl.forward.packing import num_tokens, rows_of
-from vlmrl.forward.shared_attention import Cascade, SharedMask, attend, attend_backward, sharing
+from vlmrl.forward.shared_attention import Cascade, SharedMask, sharing
 from vlmrl.forward.shared_layout import Layout
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
@@ -174,7 +175,7 @@ def leak(monkeypatch):
 
 def run_on(monkeypatch):
     """Positions of a completion go on where the one before it ended."""
-    right = shared_forward.packed_row
+    right = shared_forward.pack_row
 
     def wrong(encoded, micro, device):
         layout, ids, positions, scored = right(encoded, micro, device)
@@ -182,7 +183,7 @@ def run_on(monkeypatch):
             positions[:, 0, start:] += start - layout.prompt_end[group]
         return layout, ids, positions, scored
 
-    monkeypatch.setattr(shared_forward, "packed_row", wrong)
+    monkeypatch.setattr(shared_forward, "pack_row", wrong)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Log-probs of completions: which forward computes them, and the plain one.
+"""Log-probs of completions: the choice of a forward, and the plain forward.
 
 The plain forward has one row per completion, the shared one (`shared_forward`) computes a group's
 prompt once. Both run the towers once per prompt and give the same numbers.
@@ -30,7 +30,7 @@ TOLERANCE = {"float32": (1e-4, 1e-3), "bfloat16": (0.05, 0.1)}
 """How far the shared forward may be off in log-probs and gradient; rounding is far below it."""
 
 CHUNK = 4096
-"""Rows of logits that exist at one time: bounds memory at CHUNK x V, whatever the batch."""
+"""Rows of logits that exist at a time; this bounds memory at CHUNK x V for any batch."""
 
 
 def completion_logprobs(
@@ -41,10 +41,10 @@ def completion_logprobs(
     pad_id: int,
     shared: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of every completion token and the entropy at its position, both [B, T] float32.
+    """Return the log-prob of every completion token and the entropy there, both [B, T] float32.
 
-    Values outside `micro.mask` are 0. Entropies carry no gradient. Log-probs are those of the
-    distribution at the sampling temperature. `shared` computes every prompt once.
+    Values outside `micro.mask` are 0. Entropies carry no gradient. The distribution is
+    the one at the sampling temperature. `shared` computes every prompt once.
     """
     if shared:
         hidden = shared_hidden(model, family, micro)
@@ -56,7 +56,7 @@ def completion_logprobs(
 def scored_logprobs(
     hidden: torch.Tensor, head: torch.nn.Module, micro: MicroBatch, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `completion_logprobs`, from the hidden states [N, H] that predict the scored tokens."""
+    """Do as `completion_logprobs` from the hidden states [N, H] that predict the scored tokens."""
     device = hidden.device
     targets = micro.token_ids[micro.mask].to(device)
     logprob, entropy = head_logprobs(hidden, head, targets, temperature)
@@ -70,38 +70,38 @@ def scored_logprobs(
 
 @dataclass
 class Sharing:
-    """Which micro-batches take the shared forward."""
+    """The choice of the micro-batches that take the shared forward."""
 
     setting: Literal["auto", "on", "low_memory", "off"]
-    """`auto`: where it pays. `on`: always. `low_memory`: see there. `off`: never."""
+    """`auto`: where it pays. `on`: always. `low_memory`: never, see `low_memory.py`. `off`: never."""
     threshold: float
-    """It pays when the plain forward has at least this many times the tokens."""
+    """The shared forward pays when the plain one has at least this many times its tokens."""
     possible: bool
-    """The family and its attention can."""
+    """The family and its attention support sharing."""
     verified: bool | None = None
-    """Whether both forwards gave the same on the first micro-batch; None before that."""
+    """True if both forwards agreed on the first micro-batch; None before it was compared."""
 
     def pays(self, micro: MicroBatch) -> bool:
-        """Whether the setting and the arithmetic speak for the shared forward."""
+        """Return whether the setting and the number of tokens speak for the shared forward."""
         if self.setting in ("off", "low_memory") or not self.possible or self.verified is False:
             return False
         return self.setting == "on" or saving(micro) >= self.threshold
 
-    def judge(self, found: tuple[float, float], dtype: str) -> None:
-        """Take note of a `disagreement` of a model of this type; too large, it is said loudly."""
+    def judge(self, gaps: tuple[float, float], dtype: str) -> None:
+        """Record a `disagreement` of a model of this dtype; one that is too large is logged."""
         allowed = TOLERANCE[dtype]
-        self.verified = all(gap <= limit for gap, limit in zip(found, allowed, strict=True))
+        self.verified = all(gap <= limit for gap, limit in zip(gaps, allowed, strict=True))
         if not self.verified:
             log.warning(
                 "SHARED FORWARD SWITCHED OFF: on the first batch it differs from the plain forward "
                 "by %.2g in log-probs (allowed: %.2g) and %.2g in the gradient (allowed: %.2g); "
                 "the run goes on with the plain forward",
-                *(number for pair in zip(found, allowed, strict=True) for number in pair),
+                *(number for pair in zip(gaps, allowed, strict=True) for number in pair),
             )
 
 
 def saving(micro: MicroBatch) -> float:
-    """Tokens of the plain forward over those of the shared one: G(P + C) / (P + GC) for a group."""
+    """Return plain over shared tokens: G(P + C) / (P + GC) for a group."""
     prompts = torch.tensor([len(prompt.encoded.ids) for prompt in micro.prompts])
     longest = int((prompts[micro.group] + micro.lengths).max())
     return len(micro.group) * longest / int(prompts.sum() + micro.lengths.sum())
@@ -110,10 +110,11 @@ def saving(micro: MicroBatch) -> float:
 def disagreement(
     model: Any, family: Family, micro: MicroBatch, temperature: float, pad_id: int
 ) -> tuple[float, float]:
-    """How far the shared forward is from the plain one on a few rows of `micro`.
+    """Return how far the shared forward is from the plain one on a few rows of `micro`.
 
-    Mean absolute difference of the log-probs, and norm of the difference of the gradients (of a sum
-    with alternating signs, by the smaller trainable weights) over the plain gradient's norm.
+    The first number is the mean absolute difference of the log-probs. The second is the norm of the
+    difference of the gradients over the norm of the plain gradient; they are the gradients of a sum
+    with alternating signs with respect to the smaller trainable weights.
     """
     few = _few_rows(micro)
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -139,7 +140,7 @@ SMALL = 2**22
 
 
 def _few_rows(micro: MicroBatch) -> MicroBatch:
-    """Up to two completions of each of the two groups with most of them."""
+    """Return up to two completions of each of the two largest groups."""
     groups = torch.bincount(micro.group).argsort(descending=True, stable=True)[:2]
     rows = [(micro.group == group).nonzero()[:2, 0] for group in groups]
     return rows_of(micro, torch.cat(rows))
@@ -147,7 +148,7 @@ def _few_rows(micro: MicroBatch) -> MicroBatch:
 
 @contextlib.contextmanager
 def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
-    """Training mode (checkpointing is on, if it is configured), but deterministic."""
+    """Switch to training mode, with checkpointing if configured, but without dropout."""
     training = model.training
     model.train()
     for module in model.modules():
@@ -165,9 +166,12 @@ def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
 def head_logprobs(
     hidden: torch.Tensor, head: torch.nn.Module, targets: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each target and the entropy, [N] float32 each, from hidden states [N, H].
+    """Return the log-prob of each target and the entropy, [N] float32 each, from hidden [N, H].
 
-    No more than CHUNK x V logits exist at one time; the backward recomputes them.
+    At most CHUNK x V logits exist at a time; the backward recomputes them.
+
+    Raises:
+        ValueError: the head has a bias.
     """
     if getattr(head, "bias", None) is not None:
         raise ValueError("language-model heads with a bias are not supported")
@@ -176,7 +180,7 @@ def head_logprobs(
 
 
 class _HeadLogProbs(torch.autograd.Function):
-    """log softmax(h Wᵀ / τ)[target] and the entropy, chunk by chunk, with one dW buffer.
+    """Compute log softmax(h Wᵀ / τ)[target] and the entropy chunk by chunk, with one dW buffer.
 
     Checkpointing each chunk instead would make a fresh [V, H] gradient per chunk.
     """
@@ -224,12 +228,12 @@ class _HeadLogProbs(torch.autograd.Function):
 
 
 def _plain_hidden(model: Any, family: Family, micro: MicroBatch, pad_id: int) -> torch.Tensor:
-    """Hidden states [N, H] that predict the scored tokens, in the order of `mask.nonzero()`."""
+    """Return the hidden states [N, H] that predict the scored tokens, in `mask.nonzero()` order."""
     device = next(model.parameters()).device
     encoded = [prompt.encoded for prompt in micro.prompts]
     features = family.tower_features(model, encoded)
     features = family.spread(features, encoded, micro.group.tolist())
-    ids, attention, positions, first = _rows(encoded, micro, pad_id)
+    ids, attention, positions, first = _pad_rows(encoded, micro, pad_id)
     hidden = family.decode(
         model, ids.to(device), attention.to(device), positions.to(device), features
     )
@@ -237,12 +241,12 @@ def _plain_hidden(model: Any, family: Family, micro: MicroBatch, pad_id: int) ->
     return hidden[scored.to(device), (first[scored] + where).to(device)]
 
 
-def _rows(
+def _pad_rows(
     encoded: Sequence[Encoded], micro: MicroBatch, pad_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Right-padded rows [prompt | completion]: ids and mask [B, L], positions [A, B, L].
+    """Return right-padded rows [prompt | completion]: ids and mask [B, L], positions [A, B, L].
 
-    Also, per row, the index whose hidden state predicts the first completion token.
+    The fourth tensor [B] is the index whose hidden state predicts the first completion token.
     """
     prompt_lengths = torch.tensor([len(encoded[i].ids) for i in micro.group.tolist()])
     lengths = prompt_lengths + micro.lengths

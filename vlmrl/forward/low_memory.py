@@ -1,8 +1,8 @@
 """The low-memory forward: a prompt once, then its completions one at a time.
 
-The prompt's keys and values are cut off from its graph. Every completion is run behind them and
-back, and adds to their gradients; last, the prompt is run back from those. Memory holds the
-activations of one prompt and one completion, whatever the size of the group.
+The prompt's keys and values are detached from its graph. Every completion runs forward after them
+and backward, which adds to their gradients; finally the prompt's backward starts from
+those. Memory holds the activations of one prompt and one completion for any size of the group.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ def one_by_one(
     temperature: float,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
-    """Every row of `micro`: number, itself as a micro-batch, log-probs and entropies [1, T].
+    """Yield for every row of `micro` its number, a micro-batch of it, log-probs and entropies [1, T].
 
-    The caller runs the backward of one before it asks for the next. Not with gradient
-    checkpointing: there transformers fills no cache.
+    The caller runs the backward of one row before it asks for the next. Gradient checkpointing is
+    not supported: with it transformers fills no cache.
     """
     for which, prompt in enumerate(micro.prompts):
         with autocast():
-            prefix = _prefix(model, family, prompt.encoded)
+            prefix = _compute_prefix(model, family, prompt.encoded)
         for row in (micro.group == which).nonzero():
             part = rows_of(micro, row)
             tokens = part.token_ids[0, : int(part.lengths)]
             with autocast():
-                hidden = _behind(prefix, model, family, prompt.encoded, tokens)
+                hidden = _continue_prefix(prefix, model, family, prompt.encoded, tokens)
                 scored = hidden[part.mask[0, : len(tokens)].to(hidden.device)]
                 logprobs = scored_logprobs(scored, family.head(model), part, temperature)
             yield int(row), part, *logprobs
-        _carry_on(prefix)
+        _backward_prefix(prefix)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What completions need of their prompt, as computed and as leaves of their own graphs.
+    """The tensors that completions need of their prompt, as computed and as leaves of their graphs.
 
-    The last hidden state [1, H], then keys and values [1, K, P, D] of every layer.
+    They are the last hidden state [1, H], then keys and values [1, K, P, D] of every layer.
     """
 
     computed: tuple[torch.Tensor, ...]
     leaves: tuple[torch.Tensor, ...]
 
 
-def _prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
+def _compute_prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
     device = next(model.parameters()).device
     ids = torch.tensor([prompt.ids], device=device)
     positions = prompt.position_ids[:, None].to(device)
@@ -74,10 +74,10 @@ def _prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
     return _Prefix(computed, tuple(x.detach().requires_grad_() for x in computed))
 
 
-def _behind(
+def _continue_prefix(
     prefix: _Prefix, model: Any, family: Family, prompt: Encoded, tokens: torch.Tensor
 ) -> torch.Tensor:
-    """Hidden states [C, H] that predict the `tokens` [C] of one completion."""
+    """Return the hidden states [C, H] that predict the `tokens` [C] of one completion."""
     first, *layers = prefix.leaves
     ids = tokens[None, :-1].to(first.device)
     if not ids.numel():
@@ -91,8 +91,8 @@ def _behind(
     return torch.cat([first, hidden[0]])
 
 
-def _carry_on(prefix: _Prefix) -> None:
-    """The prompt's backward, from the gradients that the completions left."""
+def _backward_prefix(prefix: _Prefix) -> None:
+    """Run the prompt's backward from the gradients that the completions left."""
     pairs = zip(prefix.computed, prefix.leaves, strict=True)
     used = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
     if used:

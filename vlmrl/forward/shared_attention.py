@@ -1,14 +1,13 @@
 """Attention over a packed row in which the completions of a group share their prompt.
 
-In a packed row (`shared_layout`) a prompt sees itself, a completion sees its prompt and itself, as
-if it stood right behind its prompt alone.
+In a packed row (`shared_layout`) a prompt sees itself, and a completion sees its prompt and itself,
+as if it alone followed the prompt.
 
 The attention is registered with transformers (`AttentionInterface`, `AttentionMaskInterface`), so
 the models' own code runs. Where transformers makes its mask we make a `SharedMask` instead, which
 transformers hands to every layer, also when a checkpointed layer runs again in the backward.
 
-Legend: as in `shared_layout`; H query heads, K key heads, D head width; a part of the attention has
-n rows, S queries and T keys.
+Legend: as in `shared_layout`; H query heads, K key heads, D head width.
 """
 
 from __future__ import annotations
@@ -29,26 +28,27 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+from vlmrl.forward.attention_parts import attend, attend_backward
 from vlmrl.forward.shared_layout import Block, Layout, MaskFunction
 
 __all__ = ["install"]
 
 KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
-"""Of every layer, [1, K, P, D] each."""
+"""Keys and values of every layer, [1, K, P, D] each."""
 
 BASE = "sdpa"
-"""The one attention of transformers that has a shared form; with another, the plain forward runs."""
+"""The only attention of transformers with a shared form; any other runs the plain forward."""
 NAME = "shared_sdpa"
 
 
 def install(model: Any) -> bool:
-    """Let the language model share prompts; False if its attention cannot.
+    """Let the language model share prompts; return False if its attention does not support it.
 
-    Outside `sharing` nothing changes: the attention that was configured runs.
+    Outside `sharing` nothing changes: the configured attention runs.
     """
     config = model.config.get_text_config()
-    able = config._attn_implementation in (BASE, NAME)
-    if able and not getattr(config, "attention_dropout", None):
+    supported = config._attn_implementation in (BASE, NAME)
+    if supported and not getattr(config, "attention_dropout", None):
         config._attn_implementation = NAME
         return True
     return False
@@ -56,10 +56,10 @@ def install(model: Any) -> bool:
 
 @contextlib.contextmanager
 def sharing(layout: Layout, prompt: KeysValues | None = None) -> Iterator[None]:
-    """Inside, the language model reads its one row of tokens as `layout` says.
+    """Make the language model read its one row of tokens as `layout` says inside this block.
 
-    With `prompt`, the keys and values of the layout's only prompt, the row leaves the prompt out
-    and holds its only completion.
+    With `prompt`, the keys and values of the layout's only prompt, the row holds only the
+    completion that follows it.
     """
     token = _CURRENT.set((layout, prompt))
     try:
@@ -73,30 +73,30 @@ def sharing(layout: Layout, prompt: KeysValues | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SharedMask:
-    """What a layer gets in place of a mask. The three parts are additive float32, or None.
+    """The object that a layer gets in place of a mask; its three parts are additive float32 or None.
 
-    None stands for causal, in `across` for everything.
+    None means causal, and in `across` that everything is seen.
     """
 
     layout: Layout
     prompt: torch.Tensor | None = None
-    """[N, 1, P, P]: prompts on themselves."""
+    """[N, 1, P, P]: prompts attend to themselves."""
     across: torch.Tensor | None = None
-    """[N, 1, G * C or 1, P]: completions on their prompt."""
+    """[N, 1, G * C or 1, P]: completions attend to their prompt."""
     own: torch.Tensor | None = None
-    """[N * G, 1, C, C]: completions on themselves."""
+    """[N * G, 1, C, C]: completions attend to themselves."""
     blind: torch.Tensor | None = None
     """[N, 1, G * C]: tokens that see nothing of their prompt, as with sliding windows."""
     prompt_kv: KeysValues | None = None
-    """The row leaves the prompt out; these are its keys and values."""
+    """Keys and values of the prompt where the row leaves it out."""
 
     @classmethod
     def of(cls, layout: Layout, function: MaskFunction) -> SharedMask:
-        """The parts of a mask that transformers made for a prompt with one completion."""
+        """Return the parts of a mask that transformers made for a prompt with one completion."""
         prompts, completions = layout.prompts, layout.completions
         real = prompts.real[:, None, None, :]
         if function is causal_mask_function:
-            return cls(layout, across=None if prompts.full else _additive(real))
+            return cls(layout, across=None if prompts.full else _make_additive(real))
         groups, per_group, longest = completions.index.shape
         p, c = prompts.index[:, None], layout.continued()[:, None]
         prompt = function(0, 0, p[..., None], p[..., None, :]) & real
@@ -106,10 +106,12 @@ class SharedMask:
         own = own.expand(groups, 1, longest, longest).repeat_interleave(per_group, 0)
         own = own & completions.real.flatten(0, 1)[:, None, None]
         blind = ~across.any(-1)
-        return cls(layout, _additive(prompt), _additive(across), _additive(own), blind)
+        return cls(
+            layout, _make_additive(prompt), _make_additive(across), _make_additive(own), blind
+        )
 
 
-def _additive(seen: torch.Tensor) -> torch.Tensor:
+def _make_additive(seen: torch.Tensor) -> torch.Tensor:
     return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
@@ -119,10 +121,10 @@ def _additive(seen: torch.Tensor) -> torch.Tensor:
 class Cascade(torch.autograd.Function):
     """Attention of a packed row in three parts, merged by their log-sum-exp.
 
-    Prompts on themselves; completions on their prompt; completions on themselves. Of a softmax over
-    two sets of keys, lse = log(exp(lse1) + exp(lse2)) and out = sum_i exp(lse_i - lse) out_i. The
-    backward of each part takes the merged out and lse, which makes it exact (as in ring attention,
-    Liu et al. 2023, arXiv:2310.01889).
+    Prompts attend to themselves, completions to their prompt, and completions to themselves. For a
+    softmax over two sets of keys, lse = log(exp(lse1) + exp(lse2)) and
+    out = sum_i exp(lse_i - lse) out_i. The backward of each part takes the merged out and lse,
+    which makes it exact (as in ring attention, Liu et al. 2023, arXiv:2310.01889).
     """
 
     @staticmethod
@@ -134,24 +136,24 @@ class Cascade(torch.autograd.Function):
         mask: SharedMask,
         scale: float,
     ) -> torch.Tensor:
-        """[L, H, D] of query [L, H, D], key and value [L, K, D]."""
+        """Return the attention [L, H, D] of query [L, H, D] on key and value [L, K, D]."""
         layout = mask.layout
         groups, per_group = layout.completions.index.shape[:2]
-        q, k, v = (_heads(layout.prompts.take(x), groups) for x in (query, key, value))
+        q, k, v = (_split_heads(layout.prompts.take(x), groups) for x in (query, key, value))
         out, prompt_lse = attend(q, k, v, scale, mask.prompt is None, mask.prompt)
         q, *own = (layout.completions.take(x) for x in (query, key, value))
-        across = _across(_heads(q, groups), k, v, mask, scale)
-        q, k, v = (_heads(x, groups * per_group) for x in (q, *own))
+        across = _attend_prompt(_split_heads(q, groups), k, v, mask, scale)
+        q, k, v = (_split_heads(x, groups * per_group) for x in (q, *own))
         alone = attend(q, k, v, scale, mask.own is None, mask.own)
-        merged, lse = _merged(*map(_flat, across), *map(_flat, alone))
-        packed = layout.put(_flat(out), merged)
+        merged, lse = _merge(*map(_join_heads, across), *map(_join_heads, alone))
+        packed = layout.put(_join_heads(out), merged)
         ctx.save_for_backward(query, key, value, packed, prompt_lse, lse)
         ctx.mask, ctx.scale = mask, scale
         return packed
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of query, key and value."""
+        """Return the gradients of query, key and value."""
         *inputs, prompt_lse, lse = ctx.saved_tensors
         mask, scale = ctx.mask, ctx.scale
         layout = mask.layout
@@ -160,19 +162,19 @@ class Cascade(torch.autograd.Function):
         def part(block: Block) -> list[torch.Tensor]:
             return [block.take_gradient(grads[0]), *(block.take(x) for x in inputs)]
 
-        grad, q, k, v, out = (_heads(x, groups) for x in part(layout.prompts))
+        grad, q, k, v, out = (_split_heads(x, groups) for x in part(layout.prompts))
         how = scale, mask.prompt is None, mask.prompt
-        dq, dk, dv = map(_flat, attend_backward(grad, q, k, v, out, prompt_lse, *how))
+        dq, dk, dv = map(_join_heads, attend_backward(grad, q, k, v, out, prompt_lse, *how))
         completions = part(layout.completions)
-        grad, q, _, _, out = (_heads(x, groups) for x in completions)
+        grad, q, _, _, out = (_split_heads(x, groups) for x in completions)
         how = scale, False, mask.across
-        across = attend_backward(grad, q, k, v, out, _heads(lse, groups), *how)
-        grad, q, k, v, out = (_heads(x, groups * per_group) for x in completions)
+        across = attend_backward(grad, q, k, v, out, _split_heads(lse, groups), *how)
+        grad, q, k, v, out = (_split_heads(x, groups * per_group) for x in completions)
         how = scale, mask.own is None, mask.own
-        own = attend_backward(grad, q, k, v, out, _heads(lse, groups * per_group), *how)
+        own = attend_backward(grad, q, k, v, out, _split_heads(lse, groups * per_group), *how)
 
-        dq_across, dk_across, dv_across = map(_flat, across)
-        dq_own, dk_own, dv_own = map(_flat, own)
+        dq_across, dk_across, dv_across = map(_join_heads, across)
+        dq_own, dk_own, dv_own = map(_join_heads, own)
         return (
             layout.put(dq, dq_across + dq_own),
             layout.put(dk + dk_across, dk_own),
@@ -182,8 +184,8 @@ class Cascade(torch.autograd.Function):
         )
 
 
-class Behind(torch.autograd.Function):
-    """Attention of one completion behind a prompt whose keys and values are given, as `Cascade`."""
+class AfterPrompt(torch.autograd.Function):
+    """Attention, as in `Cascade`, of one completion after a prompt whose keys and values are given."""
 
     @staticmethod
     def forward(
@@ -196,17 +198,20 @@ class Behind(torch.autograd.Function):
         mask: SharedMask,
         scale: float,
     ) -> torch.Tensor:
-        """[1, H, C, D] of query [1, H, C, D], key and value [1, K, C, D], the prompt's [1, K, P, D]."""
-        across = _across(query, prompt_key, prompt_value, mask, scale)
+        """Return the attention [1, H, C, D] of query [1, H, C, D].
+
+        `key` and `value` are [1, K, C, D], those of the prompt [1, K, P, D].
+        """
+        across = _attend_prompt(query, prompt_key, prompt_value, mask, scale)
         alone = attend(query, key, value, scale, mask.own is None, mask.own)
-        out, lse = _merged(*across, *alone)
+        out, lse = _merge(*across, *alone)
         ctx.save_for_backward(query, key, value, prompt_key, prompt_value, out, lse)
         ctx.mask, ctx.scale = mask, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of query, key and value, and of the prompt's key and value."""
+        """Return the gradients of query, key and value, and of the prompt's key and value."""
         q, k, v, prompt_k, prompt_v, out, lse = ctx.saved_tensors
         mask, scale = ctx.mask, ctx.scale
         how = scale, False, mask.across
@@ -216,98 +221,31 @@ class Behind(torch.autograd.Function):
         return (dq + dq_across, dk, dv, *dprompt, None, None)
 
 
-def _across(
+def _attend_prompt(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: SharedMask, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Completions on their prompt."""
+    """Return the attention of completions on their prompt, and its log-sum-exp."""
     out, lse = attend(q, k, v, scale, False, mask.across)
     return out, lse if mask.blind is None else lse.masked_fill(mask.blind, -torch.inf)
 
 
-def _merged(
+def _merge(
     out1: torch.Tensor, lse1: torch.Tensor, out2: torch.Tensor, lse2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over two sets of keys from that over each; lse1 may be -inf, lse2 not."""
+    """Merge the attention over two sets of keys; lse1 may be -inf, lse2 may not."""
     weight = (lse1 - lse2).sigmoid()[..., None]
     out = torch.lerp(out2.to(lse2.dtype), out1.to(lse1.dtype), weight).to(out1.dtype)
     return out, torch.logaddexp(lse1, lse2)
 
 
-def _heads(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """[rows * width, heads, ...] -> [rows, heads, width, ...]."""
+def _split_heads(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """Reshape [rows * width, heads, ...] to [rows, heads, width, ...]."""
     return x.unflatten(0, (rows, -1)).transpose(1, 2)
 
 
-def _flat(x: torch.Tensor) -> torch.Tensor:
-    """The way back: [rows, heads, width, ...] -> [rows * width, heads, ...]."""
+def _join_heads(x: torch.Tensor) -> torch.Tensor:
+    """Invert `_split_heads`: [rows, heads, width, ...] to [rows * width, heads, ...]."""
     return x.transpose(1, 2).flatten(0, 1)
-
-
-def attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    causal: bool,
-    mask: torch.Tensor | None,
-    fused: bool | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of q [n, H, S, D] on k, v [n, K, T, D]: out like q, log-sum-exp float32 [n, H, S].
-
-    `fused`: PyTorch's flash kernel for the CPU, the default there; elsewhere plain matrix products,
-    with S x T scores per head at one time.
-    """
-    if q.is_cpu if fused is None else fused:
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, attn_mask=mask, scale=scale
-        )
-    scores = _scores(q, k, scale, causal, mask)
-    lse = scores.logsumexp(-1).clamp_min(torch.finfo(scores.dtype).min)
-    probs = scores.sub_(lse[..., None]).exp_()
-    return (_folded(probs.to(v.dtype), v) @ v).view(q.shape), lse
-
-
-def attend_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    scale: float,
-    causal: bool,
-    mask: torch.Tensor | None,
-    fused: bool | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v; `out` and `lse` may be merged ones, of more keys than `k`."""
-    if q.is_cpu if fused is None else fused:
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale
-        )
-    probs = _scores(q, k, scale, causal, mask).sub_(lse[..., None]).exp_()
-    dprobs = (_folded(grad, v) @ v.transpose(-1, -2)).view(probs.shape).float()
-    dot = (grad.float() * out.float()).sum(-1, keepdim=True)
-    dscores = dprobs.sub_(dot).mul_(probs).mul_(scale).to(q.dtype)
-    folded = _folded(dscores, k).transpose(-1, -2)
-    dv = _folded(probs.to(v.dtype), v).transpose(-1, -2) @ _folded(grad, v)
-    return (_folded(dscores, k) @ k).view(q.shape), folded @ _folded(q, k), dv
-
-
-def _scores(
-    q: torch.Tensor, k: torch.Tensor, scale: float, causal: bool, mask: torch.Tensor | None
-) -> torch.Tensor:
-    """Scaled and masked scores, float32 [n, H, S, T]."""
-    shape = (*q.shape[:3], k.shape[2])
-    scores = (_folded(q, k) @ k.transpose(-1, -2)).view(shape).float() * scale
-    if causal:
-        later = torch.ones(shape[2:], dtype=torch.bool, device=q.device).triu(1)
-        scores.masked_fill_(later, -torch.inf)
-    return scores if mask is None else scores.add_(mask)
-
-
-def _folded(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """[n, H, S, ...] -> [n, K, H / K * S, ...]: the query heads of a key head are more queries."""
-    return x.reshape(len(x), k.shape[1], -1, x.shape[-1])
 
 
 # --------------------------------------------------------------------------- inside transformers
@@ -315,8 +253,8 @@ def _folded(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 _CURRENT: ContextVar[tuple[Layout, KeysValues | None] | None] = ContextVar("row", default=None)
 
 
-def _mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
-    """For `AttentionMaskInterface`: inside `sharing` a `SharedMask`, else transformers' own."""
+def _make_mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
+    """Make a `SharedMask` inside `sharing`, else transformers' own mask (`AttentionMaskInterface`)."""
     current = _CURRENT.get()
     if current is None:
         return sdpa_mask(mask_function=mask_function, **settings)
@@ -324,7 +262,7 @@ def _mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
     return dataclasses.replace(SharedMask.of(layout, mask_function), prompt_kv=prompt)
 
 
-def _attention(
+def _attend(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -333,13 +271,13 @@ def _attention(
     scaling: float | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """For `AttentionInterface`: shared for a `SharedMask`, else transformers' own."""
+    """Attend as a `SharedMask` says, else as transformers does (`AttentionInterface`)."""
     if not isinstance(attention_mask, SharedMask):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **settings
         )
-    if odd := [name for name in _UNSUPPORTED if settings.get(name)]:
-        raise ValueError(f"the shared forward does not know attention with {odd[0]}")
+    if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
+        raise ValueError(f"the shared forward does not support attention with {unsupported[0]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     inputs = [query, key, value]
     if attention_mask.prompt_kv is not None:
@@ -348,12 +286,12 @@ def _attention(
         dtype = torch.get_autocast_dtype(query.device.type)
         inputs = [x.to(dtype) for x in inputs]
     if attention_mask.prompt_kv is not None:
-        return Behind.apply(*inputs, attention_mask, scale).transpose(1, 2), None
+        return AfterPrompt.apply(*inputs, attention_mask, scale).transpose(1, 2), None
     row = (x[0].transpose(0, 1) for x in inputs)
     return Cascade.apply(*row, attention_mask, scale)[None], None
 
 
 _UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")
 
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _make_mask)

@@ -1,7 +1,7 @@
-"""The shared forward: every prompt once, its completions behind it, all groups in one packed row.
+"""The shared forward: each prompt once, then its completions, all groups in one packed row.
 
-In a group all completions have one prompt. The plain forward computes it once per completion, this
-one once: G(P + C) tokens become P + GC. Log-probs and gradients are the same.
+All completions of a group have the same prompt. The plain forward computes it once per completion,
+this one computes it once: G(P + C) tokens become P + GC. Log-probs and gradients are the same.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from vlmrl.schema import Encoded, MicroBatch
 
 
 def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor:
-    """Hidden states [N, H] that predict the scored tokens, in the order of `micro.mask.nonzero()`.
+    """Return the hidden states [N, H] that predict the scored tokens, in `micro.mask.nonzero()` order.
 
-    `shared_attention.install` has been called on the model.
+    `shared_attention.install` must have been called on the model.
     """
     device = next(model.parameters()).device
     encoded = [prompt.encoded for prompt in micro.prompts]
-    layout, ids, positions, scored = packed_row(encoded, micro, device)
+    layout, ids, positions, scored = pack_row(encoded, micro, device)
     features = family.spread(family.tower_features(model, encoded), encoded, range(len(encoded)))
     with sharing(layout):
-        # Without a mask of ones some models take restarting positions for other sequences.
+        # Without a mask of ones some models read restarting positions as new sequences.
         hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
     return hidden[0].index_select(0, scored)
 
 
-def packed_row(
+def pack_row(
     encoded: list[Encoded], micro: MicroBatch, device: torch.device
 ) -> tuple[Layout, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Layout, ids [1, L], positions [A, 1, L], and the places [N] that predict the scored tokens.
+    """Return the layout, ids [1, L], positions [A, 1, L], and places [N] that predict the scored tokens.
 
-    The last token of a completion predicts nothing and is left out. A completion's positions go on
-    where its prompt's end.
+    The last token of a completion predicts nothing and is left out. A completion's positions
+    continue those of its prompt.
     """
     group, lengths = micro.group, (micro.lengths - 1).clamp(min=0)
     layout = Layout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
