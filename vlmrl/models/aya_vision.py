@@ -60,6 +60,9 @@ class AyaVision(SiglipFamily):
         "model.vision_tower.encoder.layers",
     )
     shared: ClassVar[bool] = True
+    unserved: ClassVar[str] = (
+        "vLLM 0.32 fails on Cohere2 in the trainer's process, servers are untried"
+    )
     small: ClassVar[Small] = Small(
         model="AyaVisionForConditionalGeneration",
         config="AyaVisionConfig",

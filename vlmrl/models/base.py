@@ -61,6 +61,8 @@ class Family:
     """Related model types that cannot be trained -> why."""
     hears_videos: ClassVar[bool] = False
     """Whether the model takes the audio of videos."""
+    unserved: ClassVar[str] = ""
+    """Why vLLM cannot serve the family at all; empty when it can."""
     unserved_videos: ClassVar[str] = ""
     """Why vLLM cannot serve its videos; empty when it can."""
 

@@ -60,6 +60,8 @@ class VllmOptions:
 
     def check(self, policy: ServedPolicy) -> None:
         """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
+        if policy.family.unserved:
+            raise UserError(f"vLLM: {policy.family.unserved}; use engine: hf")
         if self.max_videos and policy.family.unserved_videos:
             why = policy.family.unserved_videos
             raise UserError(f"engine option max_videos: {why}; use engine: hf")
