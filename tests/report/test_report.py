@@ -41,11 +41,11 @@ def result(step: int, **metrics: float) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with two steps, two evaluations and one picture that all prompts share."""
+    """A run with two steps, two evaluations and one image that all prompts share."""
     run_folder.write_config(tmp_path, config())
-    picture = run_folder.media_folder(tmp_path) / "red.png"
-    picture.parent.mkdir(parents=True)
-    Image.new("RGB", (200, 100), "red").save(picture)
+    image = run_folder.media_folder(tmp_path) / "red.png"
+    image.parent.mkdir(parents=True)
+    Image.new("RGB", (200, 100), "red").save(image)
     for step in (1, 2):
         line = {"reward/mean": step / 4, "source/shapes/reward": step / 4, "time/update": step}
         atomic_files.append_line(run_folder.metrics_path(tmp_path), {"step": step, **line})
@@ -108,7 +108,7 @@ def test_the_policy_lets_exactly_our_script_run(run: Path) -> None:
     assert f"script-src 'sha256-{digest}'" in text
 
 
-def test_boxes_are_drawn_in_pixels_of_the_picture(run: Path) -> None:
+def test_boxes_are_drawn_in_pixels_of_the_image(run: Path) -> None:
     text = build_report(run).read_text()
     assert 'viewBox="0 0 200 100"' in text
     truth = '<rect x="50.0" y="50.0" width="100.0" height="50.0"><title>ace</title></rect>'
@@ -117,15 +117,15 @@ def test_boxes_are_drawn_in_pixels_of_the_picture(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_picture_is_embedded_once_and_only_within_the_budget(run: Path) -> None:
+def test_an_image_is_embedded_once_and_only_within_the_budget(run: Path) -> None:
     assert build_report(run).read_text().count("data:image/png;base64,") == 1
     album = Album(run_folder.media_folder(run), budget=0)
     cards = rollout_cards({1: [row("a", [completion(0.5, [0, 0, 1, 1])])]}, album)
-    assert cards[0].views[0].picture is None and cards[0].truth_shapes == ()
+    assert cards[0].views[0].image is None and cards[0].truth_shapes == ()
     assert album.left_out == 1
     (run_folder.media_folder(run) / "red.png").unlink()
     page = Page(build_report(run))
-    assert "pictures left out" in page.text and "not in this report" in page.text
+    assert "images left out" in page.text and "not in this report" in page.text
 
 
 def test_a_row_cannot_reach_a_file_outside_the_run(run: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_row_cannot_reach_a_file_outside_the_run(run: Path) -> None:
         assert Album(run_folder.media_folder(run), 10**6).get(name) is None
 
 
-def test_a_large_picture_is_embedded_scaled_down(tmp_path: Path) -> None:
+def test_a_large_image_is_embedded_scaled_down(tmp_path: Path) -> None:
     Image.new("RGB", (640, 320), "red").save(tmp_path / "a.jpg")
-    picture = Album(tmp_path, 10**6).get("a.jpg")
-    assert picture is not None and (picture.width, picture.height) == (480, 240)
+    image = Album(tmp_path, 10**6).get("a.jpg")
+    assert image is not None and (image.width, image.height) == (480, 240)
 
 
 def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
@@ -183,21 +183,21 @@ def test_completions_come_best_first_and_masked_ones_last(tmp_path: Path) -> Non
     assert (card.mean, card.spread, card.faulted) == (0.5, pytest.approx(0.3), True)
 
 
-def test_the_best_stands_alone_where_shapes_crowd_the_picture(run: Path) -> None:
+def test_the_best_stands_alone_where_shapes_crowd_the_image(run: Path) -> None:
     many = [{"box": [i / 100, 0, i / 100 + 0.1, 1]} for i in range(20)]
     crowd = completion(0.5, verdicts={"detection": verdict(0.5, answer=many)})
-    pictures = Album(run_folder.media_folder(run), 10**6)
-    (card,) = rollout_cards({1: [row("a", [completion(0.1), crowd, crowd])]}, pictures)
+    album = Album(run_folder.media_folder(run), 10**6)
+    (card,) = rollout_cards({1: [row("a", [completion(0.1), crowd, crowd])]}, album)
     assert card.alone == 0 and len(card.attempts[0].shapes) == 20
-    (card,) = rollout_cards({1: [row("a", [completion(0.1), crowd])]}, pictures)
+    (card,) = rollout_cards({1: [row("a", [completion(0.1), crowd])]}, album)
     assert card.alone is None
 
 
 def test_the_same_boxes_in_two_verdicts_are_drawn_once(run: Path) -> None:
     box = [{"box": [0.1, 0.1, 0.2, 0.2]}]
     both = completion(0.5, verdicts={k: verdict(0.5, answer=box) for k in ("iou", "detection")})
-    pictures = Album(run_folder.media_folder(run), 10**6)
-    (card,) = rollout_cards({1: [row("a", [both])]}, pictures)
+    album = Album(run_folder.media_folder(run), 10**6)
+    (card,) = rollout_cards({1: [row("a", [both])]}, album)
     assert len(card.attempts[0].shapes) == 1
 
 

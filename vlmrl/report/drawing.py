@@ -1,4 +1,4 @@
-"""A panel of curves as the numbers of an inline SVG: ticks, paths, bars, and what a hover shows."""
+"""Lay out a panel of curves as the numbers of an inline SVG: ticks, paths, bars, hover values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 24
 """Margins around the axes."""
 COLOURS = 8
-"""How many colours style.css has."""
+"""Number of colours in style.css."""
 MAX_LABEL = 8
 """Characters that fit left of the axis."""
 DODGE = 5
-"""Distance of the intervals of different curves at the same step, SVG units."""
+"""Distance between the intervals of different curves at the same step, SVG units."""
 
 Scale = Callable[[float], float]
 
@@ -36,7 +36,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One curve: path data, and where its dots and interval bars (x, low, high) stand."""
+    """One curve: path data, and the positions of its dots and interval bars (x, low, high)."""
 
     name: str
     colour: int
@@ -60,7 +60,7 @@ class Drawing:
 
 
 def draw(panel: Panel, known: dict[str, int]) -> Drawing:
-    """The panel in a box of WIDTH x HEIGHT; `known` are the colours of names so far."""
+    """Lay out the panel in a box of WIDTH x HEIGHT; `known` holds the colours of names so far."""
     layers = _stacked(panel.series) if panel.stacked else panel.series
     steps = sorted({step for series in layers for step in series.steps})
     # Intervals stand side by side: leave room for them at both ends.
@@ -87,7 +87,7 @@ def draw(panel: Panel, known: dict[str, int]) -> Drawing:
 
 
 def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:
-    """A number as a person reads it: so many digits (all before the point), and the unit."""
+    """Format a number for a reader: with this many digits (all before the point), and the unit."""
     if value is None or not math.isfinite(value):
         return "-"
     number = 100 * value if unit == "share" else value
@@ -96,7 +96,7 @@ def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:
 
 
 def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
-    """Marks with as few digits as tell them apart; where these are many, distances from the first."""
+    """Label marks with the fewest digits that distinguish them; if many, as distances from the first."""
     attempts = ([said(v, unit, digits) for v in values] for digits in range(3, 18))
     labels = next(labels for labels in attempts if len(set(labels)) == len(values))
     if len(values) > 1 and max(map(len, labels)) > MAX_LABEL:
@@ -129,7 +129,7 @@ def _curve(
 def _axis(
     low: float, high: float, start: float, end: float, whole: bool = False, tight: bool = False
 ) -> tuple[list[float], Scale]:
-    """Round tick values and the map onto the SVG; a tight axis ends where the data end."""
+    """Return round tick values and the map onto the SVG; a tight axis ends where the data end."""
     if low == high:
         reach = 1.0 if whole else abs(low) * 0.1 or 1.0
         low, high = low - reach, high + reach
@@ -155,7 +155,7 @@ def _range(layers: Sequence[Series], from_zero: bool) -> tuple[float, float]:
 
 
 def _path(series: Series, x: Scale, y: Scale) -> str:
-    """An SVG path with a gap wherever a value is missing."""
+    """Return an SVG path with a gap wherever a value is missing."""
     points = list(zip(series.steps, series.values, strict=True))
     pieces = []
     for known, piece in groupby(points, key=lambda point: point[1] is not None):
@@ -173,7 +173,7 @@ def _area(layer: Series, below: Series | None, x: Scale, y: Scale) -> str:
 
 
 def _stacked(series: Sequence[Series]) -> list[Series]:
-    """The curves one upon the other, all over the steps of any of them."""
+    """Stack the curves on one another, each over the steps of any of them."""
     steps = tuple(sorted({step for one in series for step in one.steps}))
     total = [0.0] * len(steps)
     layers = []

@@ -1,4 +1,4 @@
-"""Rollouts as groups that a person can compare: picture, question, completions, verdicts.
+"""Lay out rollouts as groups that a person can compare: image, question, completions, verdicts.
 
 What is shown is chosen by position, never by result: evenly over steps, sources in turn.
 """
@@ -25,7 +25,7 @@ MAX_PROMPTS = 12
 """Per step."""
 MAX_PAIRS = 24
 MAX_SHAPES = 30
-"""More predicted shapes than these hide the picture: then the best completion's stand alone."""
+"""More predicted shapes than these hide the image: then only the best completion's are drawn."""
 MAX_TEXT = 4000
 """Characters of one text; what is longer is cut, visibly."""
 
@@ -43,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One completion. `label` says which: its number in the group, or the step of the policy."""
+    """One completion; its `label` is its number in the group, or the step of the policy."""
 
     label: str
     reward: float | None
@@ -73,20 +73,20 @@ class Card:
     attempts: tuple[Attempt, ...]
     verifiers: tuple[str, ...]
     alone: int | None
-    """Which attempt's shapes are drawn at first; None: all."""
+    """Index of the attempt whose shapes are drawn at first; None: all."""
     mean: float
     spread: float
     faulted: bool
 
     @property
     def has_spans(self) -> bool:
-        """Whether there is something to show on a line of time."""
+        """Return whether there is something to show on a timeline."""
         drawn = chain(self.truth_shapes, *(attempt.shapes for attempt in self.attempts))
         return any(shape.kind == "span" for shape in drawn)
 
 
 def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
-    """Training groups, newest step first: at most MAX_STEPS steps, MAX_PROMPTS prompts each."""
+    """Return the training groups, newest step first: at most MAX_STEPS steps of MAX_PROMPTS prompts."""
     steps = evenly(sorted(rollouts), MAX_STEPS)
     return [
         _card(step, row, _best_first(row["completions"]), album)
@@ -96,7 +96,7 @@ def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[C
 
 
 def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
-    """Held-out samples as the first and the last evaluated policy answered them, greedily."""
+    """Return held-out samples as the first and the last evaluated policy answered them, greedily."""
     if not evaluations:
         return []
     first, last = min(evaluations), max(evaluations)
@@ -112,7 +112,7 @@ def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> 
 
 
 def evenly(items: Sequence[T], count: int) -> list[T]:
-    """At most `count` items, evenly spread, the first and the last among them."""
+    """Return at most `count` items, evenly spread, the first and the last among them."""
     if len(items) <= count:
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
@@ -137,7 +137,7 @@ def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
 def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
     views = tuple(view(medium, album) for medium in row["media"])
     # Coordinates belong to the first visual medium (schema.Prompt.frame).
-    canvas = next((v for v in views if v.picture), None)
+    canvas = next((v for v in views if v.image), None)
     made = [
         _attempt(label, completion, shapes(_answers(completion), canvas))
         for label, completion in attempts
@@ -191,7 +191,7 @@ def _score(name: str, verdict: Row) -> Score:
 
 
 def _flags(completion: Row) -> list[str]:
-    """Why a completion is out of the ordinary."""
+    """Return why a completion is out of the ordinary."""
     flags = []
     if completion["finish_reason"] != "stop":
         flags.append(
@@ -209,7 +209,7 @@ def _answers(completion: Row) -> list[Any]:
 
 
 def _truth(truth: Row) -> str:
-    """The truth in words and numbers, without what is not set."""
+    """Return the truth in words and numbers, without what is not set."""
     known = {key: value for key, value in truth.items() if value not in (None, False)}
     return "nothing to find" if truth.get("none") else json.dumps(known, ensure_ascii=False)
 

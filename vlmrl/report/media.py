@@ -1,6 +1,6 @@
-"""How a medium is shown: one function a kind, and what is drawn upon it.
+"""Show a medium on the page: one function for each kind, and the marks drawn on it.
 
-A picture is embedded once, however many prompts show it, and only while the report's byte budget
+An image is embedded once, however many prompts show it, and only while the report's byte budget
 lasts. A new kind of medium is a function in `VIEWS` and a macro of the same name in template.html.
 """
 
@@ -21,18 +21,18 @@ from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks
 
 MAX_SIDE = 480
-"""Longest side of an embedded picture, pixels."""
+"""Longest side of an embedded image, pixels."""
 WAVE = (480, 96)
 """Width and height of a waveform, pixels."""
 MAX_STRIP = 1280
-"""Longest side of a strip of frames."""
+"""Longest side of a strip of frames, pixels."""
 
 
 @dataclass(frozen=True, slots=True)
-class PilImage:
-    """An embedded picture: its id on the page, its data URI, its size in pixels.
+class EmbeddedImage:
+    """An embedded image: its id on the page, its data URI, its size in pixels.
 
-    That of a recording is its waveform from 0 to `seconds`, with its `sound` as a data URI.
+    The image of an audio is its waveform from 0 to `seconds`, with its `sound` as a data URI.
     """
 
     id: str
@@ -45,34 +45,34 @@ class PilImage:
 
 @dataclass
 class Album:
-    """The pictures of a report by file name, taken from `folder` until `budget` bytes are used."""
+    """The images of a report by file name, taken from `folder` until `budget` bytes are used."""
 
     folder: Path
     budget: int
-    pictures: dict[str, PilImage] = field(default_factory=dict)
+    images: dict[str, EmbeddedImage] = field(default_factory=dict)
     left_out: int = 0
 
-    def get(self, name: str) -> PilImage | None:
-        """The picture of that file; None if it is gone or the budget is used up."""
+    def get(self, name: str) -> EmbeddedImage | None:
+        """Return the image of that file; None if it is gone or the budget is used up."""
         # Only a plain name: a row must not reach outside the run folder.
         path = self.folder / Path(name).name
-        if name in self.pictures:
-            return self.pictures[name]
+        if name in self.images:
+            return self.images[name]
         if not path.is_file() or self.budget <= 0:
             self.left_out += 1
             return None
-        embed = _waveform if path.suffix == ".wav" else _embedded
-        picture = embed(path, f"m{len(self.pictures)}")
-        self.budget -= len(picture.uri) + len(picture.sound)
-        self.pictures[name] = picture
-        return picture
+        embed = _embed_waveform if path.suffix == ".wav" else _embed
+        image = embed(path, f"m{len(self.images)}")
+        self.budget -= len(image.uri) + len(image.sound)
+        self.images[name] = image
+        return image
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A box (x, y, width, height), point (x, y) or outline (x, y of each corner), in picture pixels.
+    """A box (x, y, width, height), point (x, y) or outline (x, y of each corner), in image pixels.
 
-    A span (left, width) is drawn on the line of time below the medium, in per cent of its duration.
+    A span (left, width) is drawn on the timeline below the medium, in per cent of its duration.
     """
 
     kind: str
@@ -86,32 +86,32 @@ class View:
 
     kind: str
     name: str
-    picture: PilImage | None = None
-    motion: PilImage | None = None
-    """A clip's moving picture."""
+    image: EmbeddedImage | None = None
+    motion: EmbeddedImage | None = None
+    """The video in motion."""
     times: tuple[float, ...] = ()
-    """Of a clip: seconds of the frames that stand side by side in `picture`."""
+    """For a video: seconds of the frames that are side by side in `image`."""
     duration: float = 0.0
-    """Seconds of a clip or a recording."""
-    sound: PilImage | None = None
-    """The waveform of what was heard of a clip."""
+    """Seconds of a video or an audio."""
+    sound: EmbeddedImage | None = None
+    """The waveform of the part of a video's audio that the model heard."""
 
 
 def image(medium: Row, album: Album) -> View:
-    """A still picture."""
+    """Show a still image."""
     thumbnail = medium.get("thumbnail")
     return View("image", medium["name"], album.get(thumbnail) if thumbnail else None)
 
 
 def audio(medium: Row, album: Album) -> View:
-    """A recording: its waveform, and a player."""
+    """Show an audio: its waveform and a player."""
     stored = medium.get("thumbnail")
     wave = album.get(stored) if stored else None
     return View("audio", medium["name"], wave, duration=wave.seconds if wave else 0.0)
 
 
 def video(medium: Row, album: Album) -> View:
-    """A strip of a clip's frames above a line of time, the clip in motion, and what was heard of it."""
+    """Show a video: a strip of frames above a timeline, the video in motion, and what was heard."""
     strip, motion, sound = (
         album.get(medium[key]) if medium.get(key) else None
         for key in ("thumbnail", "motion", "sound")
@@ -128,7 +128,7 @@ VIEWS: dict[str, Callable[[Row, Album], View]] = {
 
 
 def view(medium: Row, album: Album) -> View:
-    """What the page shows of a medium; a kind that cannot be shown yet is named."""
+    """Return what the page shows of a medium; a kind that cannot be shown yet is named."""
     show = VIEWS.get(medium["kind"])
     return show(medium, album) if show else View("other", f"{medium['kind']}: {medium['name']}")
 
@@ -138,15 +138,15 @@ def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
 
     On a video a box is drawn on the frame nearest to its time, without a time on every frame.
     """
-    if view is None or view.picture is None:
+    if view is None or view.image is None:
         return ()
     found = [s for m in marks(value) if _are_numbers(m.numbers) for s in _draw(m, view)]
     return tuple(dict.fromkeys(found))
 
 
 def _draw(mark: Mark, view: View) -> list[Shape]:
-    """Return a mark in pixels of the view's picture, on each frame on which it is drawn."""
-    assert view.picture is not None
+    """Return a mark in pixels of the view's image, on each frame on which it is drawn."""
+    assert view.image is not None
     label = str(mark.label or "")
     if mark.shape == "span":
         if not view.duration:
@@ -154,7 +154,7 @@ def _draw(mark: Mark, view: View) -> list[Shape]:
         start, end = (min(max(s / view.duration, 0), 1) * 100 for s in mark.numbers)
         return [Shape("span", (round(start, 1), round(end - start, 1)), label)]
     found = []
-    for left, w, h in _places(view, view.picture, mark.time):
+    for left, w, h in _places(view, view.image, mark.time):
         xs, ys = [left + x * w for x in mark.numbers[::2]], [y * h for y in mark.numbers[1::2]]
         if mark.shape == "box":
             numbers = [xs[0], ys[0], xs[1] - xs[0], ys[1] - ys[0]]
@@ -164,28 +164,28 @@ def _draw(mark: Mark, view: View) -> list[Shape]:
     return found
 
 
-def _places(view: View, picture: PilImage, time: Any) -> list[tuple[float, float, float]]:
-    """Left edge, width and height, in the picture, of each frame on which something is drawn."""
+def _places(view: View, image: EmbeddedImage, time: Any) -> list[tuple[float, float, float]]:
+    """Return (left edge, width, height) in image pixels of each frame that is drawn on."""
     if view.kind == "audio":
         return []
     if not view.times:
-        return [(0.0, picture.width, picture.height)]
-    width = picture.width / len(view.times)
+        return [(0.0, image.width, image.height)]
+    width = image.width / len(view.times)
     cells = list(range(len(view.times)))
     if isinstance(time, (int, float)):
         cells = [min(cells, key=lambda cell: abs(view.times[cell] - time))]
-    return [(cell * width, width, picture.height) for cell in cells]
+    return [(cell * width, width, image.height) for cell in cells]
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
 
 
-def _embedded(path: Path, name: str) -> PilImage:
-    with Image.open(path) as picture:
-        size, data = picture.size, path.read_bytes()
+def _embed(path: Path, name: str) -> EmbeddedImage:
+    with Image.open(path) as image:
+        size, data = image.size, path.read_bytes()
         if max(size) > (MAX_STRIP if size[0] > 2 * size[1] else MAX_SIDE):
-            small = picture.convert("RGB")
+            small = image.convert("RGB")
             small.thumbnail((MAX_SIDE, MAX_SIDE))
             out = io.BytesIO()
             small.save(out, format="JPEG", quality=82)
@@ -194,11 +194,11 @@ def _embedded(path: Path, name: str) -> PilImage:
         else:
             kind = {".png": "png", ".webp": "webp"}.get(path.suffix, "jpeg")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    return PilImage(name, uri, *size)
+    return EmbeddedImage(name, uri, *size)
 
 
-def _waveform(path: Path, name: str) -> PilImage:
-    """The loudest samples of each column up and down from the middle, grey on black."""
+def _embed_waveform(path: Path, name: str) -> EmbeddedImage:
+    """Draw the loudest samples of each column up and down from the middle, grey on black."""
     import soundfile  # with the extra `audio`, which a run that heard something had
 
     samples, rate = soundfile.read(path, dtype="float32")
@@ -212,4 +212,4 @@ def _waveform(path: Path, name: str) -> PilImage:
     drawn.save(out, format="PNG")
     uri = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
     sound = f"data:audio/wav;base64,{base64.b64encode(path.read_bytes()).decode()}"
-    return PilImage(name, uri, width, height, len(samples) / rate, sound)
+    return EmbeddedImage(name, uri, width, height, len(samples) / rate, sound)

@@ -1,7 +1,7 @@
-"""The report's page: everything from the run folder put together and rendered.
+"""Build the report's page: put everything from the run folder together and render it.
 
-The page loads nothing: pictures are data URIs, style and script are inline, and its content policy
-lets no other script run. Text of models and data is escaped by jinja2's autoescape.
+The page loads nothing: images are data URIs, style and script are inline, and its content policy
+lets no other script run. Text from models and data is escaped by jinja2's autoescape.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from vlmrl.report.series import MAIN_COLOUR, Section, sections
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
 
-PICTURE_BYTES = 12_000_000
-"""Budget of all embedded pictures, characters of their data URIs."""
+IMAGE_BYTES = 12_000_000
+"""Budget of all embedded images, in characters of their data URIs."""
 HERE = Path(__file__).parent
 
 
@@ -42,7 +42,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Cards under one heading, with what they can be filtered by; `keys` name the drawn colours."""
+    """Cards under one heading, with the values they can be filtered by; `keys` name the drawn colours."""
 
     kind: str
     title: str
@@ -54,7 +54,7 @@ class Gallery:
 
 
 def build_report(run_dir: Path | str) -> Path:
-    """Write report.html and plots/*.png of a run folder, finished or not; returns the page's path.
+    """Write report.html and plots/*.png of a run folder, finished or not; return the page's path.
 
     Raises:
         UserError: the folder holds no run, or one of its files is damaged.
@@ -67,13 +67,13 @@ def build_report(run_dir: Path | str) -> Path:
     found = sections(
         _lines(run_folder.metrics_path(folder)), _lines(run_folder.sft_path(folder)), evaluations
     )
-    album = Album(run_folder.media_folder(folder), PICTURE_BYTES)
+    album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     galleries = _galleries(folder, album)
     save_plots(folder, found)
     tiles = _tiles(folder, evaluations)
     if album.left_out:
         note = "their files are gone, or the page would be too large"
-        tiles.append(Tile("pictures left out", str(album.left_out), note))
+        tiles.append(Tile("images left out", str(album.left_out), note))
     page = _render(config, tiles, found, galleries, album)
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
@@ -180,7 +180,7 @@ def _render(
         ],
         galleries=galleries,
         links=[*(s.title for s in found), *(g.title for g in galleries), "Config"],
-        pictures=album.pictures.values(),
+        images=album.images.values(),
         config=json.dumps(config, indent=2, ensure_ascii=False),
         size={
             "width": drawing.WIDTH,

@@ -1,4 +1,4 @@
-"""The panels of a run as PNG files, for a README, a paper or a chat."""
+"""Draw the panels of a run as PNG files, for a README, a paper or a chat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLUMNS = 3
 
 
 def save_plots(folder: Path, sections: list[Section]) -> list[Path]:
-    """One PNG a section in plots/, named after it, e.g. plots/reward.png."""
+    """Write one PNG for each section into plots/, named after it, e.g. plots/reward.png."""
     known = dict(MAIN_COLOUR)
     return [
         write_bytes(folder / "plots" / f"{name}.png", _png(section, known))

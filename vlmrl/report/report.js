@@ -69,7 +69,7 @@ for (const gallery of document.querySelectorAll(".gallery")) {
   update();
 }
 
-// Cards: pointing at a completion, or opening it, leaves only its own boxes on the picture.
+// Cards: pointing at a completion, or opening it, leaves only its own boxes on the image.
 for (const card of document.querySelectorAll(".card")) {
   const focus = (attempt) => {
     const chosen = (attempt ?? card.querySelector(".try[open]"))?.dataset.try ?? card.dataset.alone;

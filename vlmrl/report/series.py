@@ -1,4 +1,4 @@
-"""The numbers of a run folder as panels of curves, for the page and for the PNG files alike.
+"""Read the numbers of a run folder as panels of curves, for the page and for the PNG files alike.
 
 Every metric is shown: one that no rule knows gets a panel of its own under "More".
 """
@@ -14,12 +14,12 @@ from typing import Any, Literal
 from vlmrl.runs.console import PHASES
 
 MAX_POINTS = 400
-"""A longer curve is drawn by the means of equal stretches of steps."""
+"""Points of a curve; a longer one is drawn as the means of equal stretches of steps."""
 ALL = "all sources"
 MAIN_COLOUR = {ALL: 0, "reward": 0}
-"""What both kinds of panels are about has the first colour in each."""
+"""Colour of the main curve of either kind of panel: the first."""
 ONE_MODE = 0.95
-"""Where this share of the completions is of one mode at every step, modes are not compared."""
+"""Modes are not compared where this share of the completions is of one mode at every step."""
 
 Unit = Literal["", "share", "s"]
 
@@ -57,7 +57,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where the metrics go whose whole key matches `pattern`; {0}, {1} are its groups."""
+    """A rule for metrics whose whole key matches `pattern`; {0}, {1} are its groups."""
 
     pattern: str
     section: str
@@ -67,7 +67,7 @@ class Rule:
     stacked: bool = False
 
     def match(self, key: str) -> re.Match[str] | None:
-        """The groups of a key this rule is for."""
+        """Return the groups of a key that this rule is for."""
         return re.fullmatch(self.pattern, key, re.DOTALL)
 
 
@@ -122,14 +122,14 @@ def sections(
     sft: Sequence[Mapping[str, Any]],
     evaluations: Sequence[Mapping[str, Any]],
 ) -> list[Section]:
-    """The panels of a run: lines of metrics.jsonl and sft.jsonl, and the evals/step-N.json."""
+    """Return the panels of a run from lines of metrics.jsonl and sft.jsonl and the evals/step-N.json."""
     found = {s.title: s for s in _placed(metrics, STEP_RULES) + _placed(sft, SFT_RULES)}
     found["Evaluation"] = Section("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
     return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
 
 
 def smoothed(series: Series) -> Series | None:
-    """The centred moving average over a twentieth of a noisy curve; None where none is needed."""
+    """Return the centred moving average over a twentieth of a noisy curve; None if none is needed."""
     reach = len(series.values) // 40
     if reach < 1 or not _is_noisy(series):
         return None
@@ -141,19 +141,19 @@ def smoothed(series: Series) -> Series | None:
 
 
 def _is_noisy(series: Series) -> bool:
-    """A curve that goes up and down its range several times; a schedule of the lr does not."""
+    """Return whether a curve goes up and down its range several times; a learning rate's does not."""
     known = [value for value in series.values if value is not None]
     way = sum(abs(b - a) for a, b in pairwise(known))
     return bool(known) and way > 4 * (max(known) - min(known))
 
 
 def colours(panel: Panel, known: dict[str, int], count: int) -> list[int]:
-    """A colour out of `count` for each curve; a name keeps its colour in `known` if it can."""
+    """Return a colour out of `count` for each curve; a name keeps its colour in `known` if it can."""
     if len(panel.series) == 1:
         return [0]
     taken: list[int] = []
     for series in panel.series:
-        # A new name never wishes for the main colour.
+        # A new name is never given the main colour first.
         wish = known.setdefault(series.name, 1 + (len(known) - len(MAIN_COLOUR)) % (count - 1))
         free = [c for c in (wish, *range(count)) if c not in taken]
         taken.append(free[0] if free else wish)
@@ -183,7 +183,7 @@ def _placed(lines: Sequence[Mapping[str, Any]], rules: Sequence[Rule]) -> list[S
 
 
 def _has_modes(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether completions with and without a thought can be compared at all."""
+    """Return whether completions with and without a thought can be compared at all."""
     shares = ([v for k, v in line.items() if _SHARE.fullmatch(k)] for line in lines)
     return any(0 < max(found) < ONE_MODE for found in shares if found)
 
@@ -193,7 +193,7 @@ def _compares_modes(key: str) -> bool:
 
 
 def _section(title: str, panels: Sequence[Panel]) -> Section:
-    """Panels whose curves never move are said in words."""
+    """Move the panels whose curves never change into `constants`, which are given in words."""
     flat = [p for p in panels if all(len(set(s.values)) == 1 < len(s.values) for s in p.series)]
     constants = tuple(
         (
@@ -209,7 +209,7 @@ def _section(title: str, panels: Sequence[Panel]) -> Section:
 
 
 def _ordered(panel: Panel) -> Panel:
-    """Phases in the order of the step, other curves by name with the sum of all sources first."""
+    """Sort phases in the order of the step, other curves by name with the sum of all sources first."""
     order = list(PHASES) if panel.stacked else [ALL]
     ranked = sorted(
         panel.series,
@@ -219,7 +219,7 @@ def _ordered(panel: Panel) -> Panel:
 
 
 def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
-    """Every metric over the steps that have it, keys in order of appearance."""
+    """Return every metric over the steps that have it, keys in order of appearance."""
     columns: dict[str, list[tuple[int, float | None]]] = {}
     for line in lines:
         for key, value in line.items():
@@ -243,7 +243,7 @@ def _thin(series: Series) -> Series:
 
 
 def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
-    """One panel a scope (`_scope`), and one for pass@k."""
+    """Return one panel for each scope (`_scope`), and one for pass@k."""
     curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
     compared = _has_modes([result["metrics"] for result in results])
     for result in results:
@@ -272,7 +272,7 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
 
 
 def _scope(key: str) -> tuple[str, str]:
-    """(title of the panel, name of the curve) of an evaluation's metric.
+    """Return (title of the panel, name of the curve) of an evaluation's metric.
 
     Lengths, which are no shares, and what is compared between modes have panels of their own.
     """
@@ -292,7 +292,7 @@ def _with_interval(name: str, points: Sequence[tuple[int, float, float, float]])
 
 
 def _without_copies(panels: Sequence[Panel]) -> list[Panel]:
-    """With one source its panel says the same as that of all sources: keep the first."""
+    """Drop the panel of a sole source, which says the same as that of all sources."""
     kept: dict[tuple[Series, ...], Panel] = {}
     for panel in panels:
         kept.setdefault(panel.series, panel)
