@@ -14,7 +14,7 @@ from helpers.small import mixed_batch, policy
 from vlmrl import plugins
 from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import parity, probe_prompts
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
 
@@ -71,11 +71,11 @@ def test_it_writes_whole_groups_in_order_with_the_log_probs_of_what_it_sampled(
 
 
 def test_it_answers_what_the_checks_ask(part: str, engine: Engine, made: Policy) -> None:
-    prompts = probe_prompts(made)
+    prompts = make_probe_prompts(made)
     greedy = Sampling(n=1, max_tokens=MAX_TOKENS, greedy=True)
     rollouts = engine.generate(PromptBatch(prompts), greedy)
     _require_sound(part, rollouts, made)
-    found = parity(engine, made, prompts, n=2, max_tokens=MAX_TOKENS)
+    found = measure_parity(engine, made, prompts, n=2, max_tokens=MAX_TOKENS)
     if engine.exact:
         require(found.mean_abs < 1e-4, part, f"exact, but log-probs differ by {found.mean_abs:g}")
 

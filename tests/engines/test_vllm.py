@@ -20,7 +20,7 @@ from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.engine_parity import parity, probe_prompts, tolerance
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
 from vlmrl.schema import PromptBatch
 from vlmrl.training import forced_thinking
 
@@ -51,13 +51,13 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(family, lora):
     made = policy(family, lora=lora)
     engine = engine_for(made, max_videos=2)
     videos = [ask(made, *media()) for media in VIDEO_CASES.values()]
-    prompts = [*mixed_batch(made).prompts, *probe_prompts(made), *videos]
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made), *videos]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     for step in range(2):
         change(made, step)
-        assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+        assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
         engine.sync(made)
-        assert parity(engine, made, prompts).max_abs < 1e-5
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5
     engine.close()
 
 
@@ -65,11 +65,11 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(family, lora):
 def test_an_adapter_gives_the_trainers_log_probs_after_every_sync(family):
     made = policy(family, lora=LORA)
     engine = engine_for(made, lora="adapter")
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
     for step in range(2):
         change(made, step)
         engine.sync(made)
-        assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+        assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
     engine.close()
 
 
@@ -88,7 +88,7 @@ def test_a_tied_head_arrives_with_the_rest():
     engine = engine_for(made)
     change(made)
     engine.sync(made)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
     engine.close()
 
 
@@ -257,16 +257,16 @@ TRAPS = [
 def test_the_probe_catches(trap, make, options):
     made = make()
     engine = engine_for(made, **options)
-    prompts = probe_prompts(made)
-    parity(engine, made, prompts).require(tolerance(made), "at start")
+    prompts = make_probe_prompts(made)
+    measure_parity(engine, made, prompts).require(tolerance(made), "at start")
     change(made, scale=0.01)
     trap(engine, made)
     engine._llm.update_weight_version(str(made.version))
     engine._version = made.version
     with pytest.raises(UserError, match=r"after a sync: .* mean \|Δ log p\| .* Likely: weights"):
-        parity(engine, made, prompts).require(tolerance(made), "after a sync")
+        measure_parity(engine, made, prompts).require(tolerance(made), "after a sync")
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     engine.close()
 
 
@@ -280,7 +280,7 @@ def test_an_update_that_lacks_weights_is_refused(fresh):
     with pytest.raises(RuntimeError, match=r"no weights of language_model\.lm_head"):
         engine._llm.collective_rpc(vllm_model.load_weights, args=(lacking,))
     engine.sync(made)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_an_update_that_breaks_off_half_way_ends_in_a_restart_with_the_new_weights(fresh):
@@ -301,7 +301,7 @@ def test_an_update_that_breaks_off_half_way_ends_in_a_restart_with_the_new_weigh
     made.family = Broken()
     engine.sync(made)
     assert engine._llm is not before and len(calls) == 2
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_an_update_that_never_works_stops_the_run(fresh):
@@ -335,7 +335,7 @@ def test_an_engine_that_fails_in_generation_is_restarted_and_asked_again(fresh, 
     again = engine.generate(batch, draw)
     assert len(steps) == 4 and engine._llm is not broken
     assert tokens(again) == tokens(whole)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_an_engine_that_makes_no_progress_meets_the_deadline(fresh, monkeypatch):

@@ -14,20 +14,20 @@ from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import parity, probe_prompts
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
 
 def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     made = listening_policy()
     engine = engine_for(made)
-    prompts = [*mixed_batch(made).prompts, *probe_prompts(made)]
-    assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
+    prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made)]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
     for step in range(2):
         change(made, step)
-        assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+        assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
         engine.sync(made)
-        assert parity(engine, made, prompts).max_abs < 1e-5
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5
     hf, sampling = Hf(), Sampling(n=2, max_tokens=8, greedy=True)
     hf.start(made)
     batch = PromptBatch(tuple(prompts))
@@ -45,11 +45,11 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
     engine = engine_for(made, **({"lora": lora} if lora else {}))
     sights = [image((84, 56)), audio(0.5), audio(4.1), image((56, 84))]
     prompts = [ask(made, *sights[:n]) for n in range(5)]
-    assert parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
     change(made)
-    assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+    assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     with pytest.raises(UserError, match=r"1 videos exceed the engine's max_videos \(0\)"):
         engine.generate(PromptBatch((ask(made, video(4)),)), Sampling(n=1, max_tokens=2))
     engine.close()

@@ -15,7 +15,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.monitoring.engine_parity import parity, probe_prompts, tolerance
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
@@ -42,12 +42,14 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     prompts = [ask_about_images(made, text="red " * n) for n in (3, 60)]
     if name in CAUSAL_ON_CPU:
         with pytest.raises(UserError, match=r"mean \|Δ log p\|"):
-            parity(engine, made, probe_prompts(made)).require(tolerance(made), "at start")
+            measure_parity(engine, made, make_probe_prompts(made)).require(
+                tolerance(made), "at start"
+            )
     else:
-        prompts += [*mix_images(made), *probe_prompts(made)]
-    assert parity(engine, made, prompts).max_abs < 1e-5
+        prompts += [*mix_images(made), *make_probe_prompts(made)]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     change(made)
-    assert parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
+    assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     engine.close()

@@ -39,7 +39,7 @@ from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.qwen2_5_vl import Qwen25Vl
-from vlmrl.monitoring.engine_parity import parity, probe_prompts
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
 DRAW = Sampling(n=3, max_tokens=8, seed=4)
@@ -131,13 +131,13 @@ def proxied(child, found):
 
 def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
     made, engine = child
-    prompts = [*mixed_batch(made).prompts, *probe_prompts(made)]
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made)]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     for step in range(3):
         change(made, step)
-        assert parity(engine, made, prompts).max_abs > 1e-2  # it does not know yet
+        assert measure_parity(engine, made, prompts).max_abs > 1e-2  # it does not know yet
         engine.sync(made)
-        assert parity(engine, made, prompts).max_abs < 1e-5
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
@@ -149,15 +149,15 @@ def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     change(made)
     engine.sync(made)
     videos = [ask(made, *media()) for media in VIDEO_CASES.values()]
-    assert parity(engine, made, [*probe_prompts(made), *videos]).max_abs < 1e-5
+    assert measure_parity(engine, made, [*make_probe_prompts(made), *videos]).max_abs < 1e-5
     monkeypatch.setenv(serve.TOKEN, server.token)
     adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))
     other = VllmServer(urls=[server.url], max_videos=2, **SMALL)
     other.start(adapted)
-    assert parity(other, adapted, [*probe_prompts(adapted), *videos]).max_abs < 1e-5
+    assert measure_parity(other, adapted, [*make_probe_prompts(adapted), *videos]).max_abs < 1e-5
     change(adapted)
     other.sync(adapted)
-    assert parity(other, adapted, [*probe_prompts(adapted), *videos]).max_abs < 1e-5
+    assert measure_parity(other, adapted, [*make_probe_prompts(adapted), *videos]).max_abs < 1e-5
     other.close()
     engine.close()
 
@@ -168,7 +168,7 @@ def test_a_lora_policy_arrives_merged(found):
     engine.start(made)
     change(made)
     engine.sync(made)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_weights_by_gloo_arrive_too(child, found):
@@ -178,7 +178,7 @@ def test_weights_by_gloo_arrive_too(child, found):
     for step in range(2):
         change(made, step)
         engine.sync(made)
-        assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+        assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_vllms_own_client_posts_what_json_cannot_hold():
@@ -383,7 +383,7 @@ def test_an_update_that_fails_is_done_again_whole(path, proxied):
     change(made)
     proxy.breaks(path, lambda reply: (500, b"half-way"))
     engine.sync(made)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_an_update_that_fails_again_and_again_stops_the_run(proxied):
@@ -433,7 +433,7 @@ def test_an_update_that_breaks_off_in_the_server_spoils_nothing_once_it_is_done_
         engine.sync(made)
     made.family = family
     engine.sync(made)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_a_server_whose_update_breaks_off_is_replaced(child):
@@ -450,7 +450,7 @@ def test_a_server_whose_update_breaks_off_is_replaced(child):
     engine.sync(made)
     engine._transfer.hold = hold
     assert engine._servers[0].pid != before and not psutil.pid_exists(before)
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
 def test_a_server_that_hangs_meets_the_deadline_and_is_replaced(child):
@@ -478,7 +478,7 @@ def test_a_server_whose_engine_dies_within_an_update_is_not_waited_for(child, ca
     for worker in workers:
         worker.kill()
     update.join()
-    assert parity(engine, made, probe_prompts(made)).max_abs < 1e-5
+    assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
     assert "server" in caplog.text and "no answer in" not in caplog.text
 
 

@@ -25,7 +25,7 @@ from vlmrl.engines.vllm_parts.requests import sampling_fields
 from vlmrl.engines.vllm_parts.server import Refused
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import parity
+from vlmrl.monitoring.engine_parity import measure_parity
 from vlmrl.schema import PromptBatch
 
 GREEDY = Sampling(n=1, max_tokens=8, greedy=True)
@@ -67,17 +67,17 @@ def test_clips_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(pair)
     prompts = [*videos_of(made), *mixed_batch(made).prompts]
     for prompt in prompts:
         assert ids_seen(engine, made, prompt) == prompt.encoded.ids
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     change(made)
-    assert parity(engine, made, prompts).max_abs > 1e-2  # the server does not know yet
+    assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the server does not know yet
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     with torch.no_grad():
         for weight, first in zip(made.trainable, start, strict=True):
             weight.copy_(first)
     made.version += 1
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
 
 
 def test_both_vllm_engines_and_hf_agree_on_clips(pair):
@@ -101,7 +101,7 @@ def test_the_same_frames_at_other_times_are_another_clip(pair):
     prompts = [ask(made, one) for one in (fast, slow, fast)]
     positions = [prompt.encoded.position_ids for prompt in prompts]
     assert positions[0].max() < positions[1].max()
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
 
 
 def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync():
@@ -111,10 +111,10 @@ def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(
     assert sum(len(prompt.media) for prompt in prompts) == 4
     for prompt in prompts:
         assert ids_seen(engine, made, prompt) == prompt.encoded.ids
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     change(made)
     engine.sync(made)
-    assert parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
     hf, batch = Hf(), PromptBatch(prompts)
     hf.start(made)
     assert tokens(engine.generate(batch, GREEDY)) == tokens(hf.generate(batch, GREEDY))

@@ -19,7 +19,7 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.media_types import PilImage, Video
-from vlmrl.monitoring.engine_parity import parity
+from vlmrl.monitoring.engine_parity import measure_parity
 from vlmrl.schema import PromptBatch
 from vlmrl.training import shuffled_frames
 
@@ -156,7 +156,7 @@ def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
 def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_alone():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
-    assert parity(engine, trained, mixed()).max_abs < 1e-5
+    assert measure_parity(engine, trained, mixed()).max_abs < 1e-5
     sampling = Sampling(n=1, max_tokens=4, greedy=True)
     together = engine.generate(PromptBatch(tuple(mixed())), sampling).completions
     for prompt, (completion,) in zip(mixed(), together, strict=True):

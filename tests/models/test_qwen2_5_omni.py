@@ -16,7 +16,7 @@ from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
 from vlmrl.models.loading import load_model
-from vlmrl.monitoring.engine_parity import parity
+from vlmrl.monitoring.engine_parity import measure_parity
 from vlmrl.schema import PromptBatch
 
 NAME = "qwen2_5_omni"
@@ -102,7 +102,7 @@ def test_log_probs_of_the_hf_engine_are_the_trainers():
     made = policy(NAME)
     engine = Hf()
     engine.start(made)
-    assert parity(engine, made, mixed()).max_abs < 1e-5
+    assert measure_parity(engine, made, mixed()).max_abs < 1e-5
     assert len(made.banned) == 7
 
 

@@ -17,7 +17,7 @@ from vlmrl.data.prompt import make_prompt, with_media
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.media_types import Audio, Video
-from vlmrl.monitoring.media_ablation import Reliance, blanks, donors, reliance
+from vlmrl.monitoring.media_ablation import Reliance, borrow_media, make_blanks, measure_reliance
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
 from vlmrl.scoring.scorer import Scorer
 
@@ -27,7 +27,7 @@ def found(policy, prompts, max_tokens=8):
     engine.start(policy)
     rewards = {source: [RewardConfig(verifier="format")] for source in ("noise", "t")}
     with Scorer(rewards, ScoringConfig()) as scorer:
-        return reliance(engine, policy, scorer, prompts, max_tokens)
+        return measure_reliance(engine, policy, scorer, prompts, max_tokens)
 
 
 def prompts_of(policy, case):
@@ -65,9 +65,9 @@ def test_other_media_move_a_model_that_looks_and_leave_a_blind_one_where_it_is(f
 def test_a_prompt_keeps_its_ids_and_positions(family, case):
     policy = small.policy(family)
     prompts = prompts_of(policy, case)
-    for prompt, lent in zip(prompts, donors(prompts), strict=True):
+    for prompt, lent in zip(prompts, borrow_media(prompts), strict=True):
         assert lent is not None
-        for other in (blanks(prompt), lent):
+        for other in (make_blanks(prompt), lent):
             seen = with_media(prompt, other, policy.family, policy.processor)
             assert seen.encoded.ids == prompt.encoded.ids
             assert torch.equal(seen.encoded.position_ids, prompt.encoded.position_ids)
@@ -77,7 +77,7 @@ def test_a_blank_has_the_size_the_times_and_the_length_but_no_content():
     policy = small.policy()
     own = replace(video(4, times=(0.0, 0.1, 0.2, 3.0)), audio=small.audio(0.5))
     heard = small.audio(0.3)
-    gray, still, silence = blanks(replace(ask(policy), media=(image(), own, heard)))
+    gray, still, silence = make_blanks(replace(ask(policy), media=(image(), own, heard)))
     assert gray.size == image().size and gray.getextrema() == ((128, 128),) * 3
     assert still.frames.shape == own.frames.shape and (still.frames == 128).all()
     assert (still.times, still.metadata) == (own.times, own.metadata)
@@ -103,7 +103,7 @@ def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, c
     engine = Hf()
     engine.start(policy)
     ((written,),) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions
-    inputs = heard_by(policy, prompt, blanks(prompt))
+    inputs = heard_by(policy, prompt, make_blanks(prompt))
     tokens = torch.tensor(written.token_ids)
     inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens[None]], 1)
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
@@ -157,7 +157,7 @@ def with_own(*media):
 def test_a_clip_is_lent_evenly_spread_frames_of_another_at_its_own_times():
     long = video(8, size=(56, 56))
     short = video(4, size=(112, 84), times=(0.0, 0.1, 0.2, 3.0))
-    (lent,) = donors([with_own(short), with_own(long)])[0]
+    (lent,) = borrow_media([with_own(short), with_own(long)])[0]
     assert lent.frames.shape == short.frames.shape and lent.frames.dtype == np.uint8
     assert (lent.times, lent.metadata) == (short.times, short.metadata)
     for frame, number in zip(lent.frames, (0, 2, 5, 7), strict=True):
@@ -167,7 +167,7 @@ def test_a_clip_is_lent_evenly_spread_frames_of_another_at_its_own_times():
 
 def test_a_recording_is_lent_another_cut_or_repeated_to_its_length():
     one, other = small.audio(0.25, 1), small.audio(0.1, 2)
-    (longer,), (shorter,) = donors([with_own(one), with_own(other)])
+    (longer,), (shorter,) = borrow_media([with_own(one), with_own(other)])
     assert longer.samples.shape == one.samples.shape
     assert np.array_equal(longer.samples[:1600], other.samples)
     assert np.array_equal(longer.samples[1600:3200], other.samples)
@@ -179,7 +179,7 @@ def test_each_kind_comes_from_the_next_prompt_that_shows_another_of_it():
     film, music = video(4), small.audio(0.2, 1)
     mixed = with_own(image(seed=0), film)
     prompts = [mixed, with_own(music), with_own(image(seed=1)), with_own(video(6))]
-    first, second, third, fourth = donors(prompts)
+    first, second, third, fourth = borrow_media(prompts)
     assert second is None  # no other recording
     assert np.array_equal(np.asarray(first[0]), np.asarray(image(seed=1)))
     assert np.array_equal(first[1].frames, video(6).frames[[0, 2, 3, 5]])

@@ -105,7 +105,9 @@ def test_low_memory_keeps_less_than_shared_and_shared_less_than_plain():
     for optimizer in (LOW, ON, OFF):
         config = config_of(optimizer, {})
         made = policy_of(config)
-        activations.append(memory_forecast.activations(config, made, small.prompt(made, 2), P * G))
+        activations.append(
+            memory_forecast.measure_activations(config, made, small.prompt(made, 2), P * G)
+        )
     assert activations[0] < 0.2 * activations[1] < 0.2 * activations[2]
 
 

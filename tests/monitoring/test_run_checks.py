@@ -20,7 +20,7 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.media_ablation import Reliance, blanks, donors, reliance
+from vlmrl.monitoring.media_ablation import Reliance, borrow_media, make_blanks, measure_reliance
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.schema import PromptBatch
 from vlmrl.scoring.scorer import Scorer
@@ -63,9 +63,9 @@ def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
     engine = Hf()
     engine.start(policy)
     with Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig()) as scorer:
-        found = reliance(engine, policy, scorer, [prompt], max_tokens=3)
+        found = measure_reliance(engine, policy, scorer, [prompt], max_tokens=3)
     (written,) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions[0]
-    gray = policy.processor(text=[prompt.text], images=blanks(prompt), return_tensors="pt")
+    gray = policy.processor(text=[prompt.text], images=make_blanks(prompt), return_tensors="pt")
     ids = torch.cat([gray["input_ids"][0], torch.tensor(written.token_ids)])[None]
     gray |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if "mm_token_type_ids" in gray:
@@ -107,7 +107,7 @@ def test_a_prompt_is_lent_the_next_other_picture_of_its_size_or_one_made_to_fit(
 
     red, same, blue = (showing(c, (56, 56)) for c in ("red", "red", "blue"))
     wide = showing("green", (84, 56), copies=2)
-    lent = donors([red, same, wide, blue])
+    lent = borrow_media([red, same, wide, blue])
     assert [image.getpixel((0, 0)) for (image,) in (lent[0], lent[1], lent[3])] == [
         (0, 0, 255),
         (0, 0, 255),
@@ -115,7 +115,7 @@ def test_a_prompt_is_lent_the_next_other_picture_of_its_size_or_one_made_to_fit(
     ]
     assert [image.size for image in lent[2]] == [(84, 56)] * 2
     assert lent[2][0].getpixel((0, 0)) == (0, 0, 255)
-    assert donors([red, same]) == [None, None]
+    assert borrow_media([red, same]) == [None, None]
 
 
 # ------------------------------------------------------------------------------------- parity

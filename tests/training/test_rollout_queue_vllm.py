@@ -27,7 +27,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.assemble import lifecycle
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.engine_parity import parity, probe_prompts
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.system.interrupt import Interrupt
 
 SERVER = (
@@ -60,7 +60,12 @@ def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):
             assert versions <= set(range(version - 2, version + 1))
             assert report.metrics["rollout/staleness_max"] == version - min(versions)
         trainer.queue.drain()
-        assert parity(trainer.engine, trainer.policy, probe_prompts(trainer.policy)).max_abs < 1e-4
+        assert (
+            measure_parity(
+                trainer.engine, trainer.policy, make_probe_prompts(trainer.policy)
+            ).max_abs
+            < 1e-4
+        )
         mixed = [r for r in found if any(len(runs) > 1 for runs in spans(r))]
         assert mixed, "no update came while a completion was being written"
         assert_each_token_is_by_its_version(trainer.policy, mixed[0], weights)

@@ -14,8 +14,8 @@ from vlmrl.answers import geometry, parsing
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.engines.base import Sampling
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.engine_parity import Parity, parity, probe_prompts, tolerance
-from vlmrl.monitoring.media_ablation import reliance
+from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_parity, tolerance
+from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.monitoring.memory_forecast import TIGHT, forecast
 from vlmrl.policy.optimizers import adamw
 from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
@@ -36,7 +36,7 @@ def media(bench: Bench) -> Iterator[Finding]:
         yield Finding("ok", "media", "no prompt has media")
         return
     limit = bench.config.rollout.max_tokens
-    found = reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
+    found = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
     drops = ", ".join(
         f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in found.metrics().items()
     )
@@ -139,8 +139,8 @@ def second_parity(bench: Bench) -> Iterator[Finding]:
 
 
 def _parity(bench: Bench) -> Parity:
-    prompts = (*probe_prompts(bench.policy), *bench.shown[:2])
-    return parity(bench.engine, bench.policy, prompts)
+    prompts = (*make_probe_prompts(bench.policy), *bench.shown[:2])
+    return measure_parity(bench.engine, bench.policy, prompts)
 
 
 def _allowed(bench: Bench) -> float:

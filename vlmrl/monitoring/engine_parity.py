@@ -1,8 +1,8 @@
-"""Does the engine compute what the trainer computes? Compare their log-probs on the same tokens.
+"""Parity of engine and trainer: compare their log-probs on the same tokens.
 
 A rollout engine that is silently wrong (weights that did not arrive, a stale cache, other pixels)
-still writes plausible text; its log-probs give it away. Ask at the start, after the first sync, and
-now and then: the prompts are the same each time, so a stale prefix or image cache is met again.
+still writes plausible text, but its log-probs give it away. The check runs at the start, after the
+first sync and at intervals. Its prompts are always the same, so a stale prefix or image cache shows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Samp
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Parity", "parity", "probe_prompts", "tolerance"]
+__all__ = ["Parity", "make_probe_prompts", "measure_parity", "tolerance"]
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
-"""Largest bearable mean |Δ log p| by `model.dtype`: far above rounding, below any fault seen."""
+"""Largest allowed mean |Δ log p| for each `model.dtype`: far above rounding, below any fault seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Parity:
     tokens: int
 
     def metrics(self) -> dict[str, float]:
-        """The numbers under the names of their curves."""
+        """Return the numbers under the names of their curves."""
         return {f"parity/{name}": float(value) for name, value in asdict(self).items()}
 
     def require(self, tolerance: float, when: str) -> None:
-        """Stop the run if the engine is not the trainer's twin; `when` says which check this is.
+        """Stop the run if the engine differs from the trainer; `when` names the check.
 
         Raises:
-            UserError: `mean_abs` exceeds the tolerance or is not finite; with the numbers and the
+            UserError: `mean_abs` exceeds the tolerance or is not finite. The error gives the numbers and the
                 likely causes.
         """
         if self.mean_abs <= tolerance:
@@ -70,17 +70,17 @@ class Parity:
 
 
 def tolerance(policy: Policy) -> float:
-    """What `Parity.require` should allow for this policy."""
+    """Return what `Parity.require` should allow for this policy."""
     return TOLERANCE[policy.config.dtype]
 
 
-def parity(
+def measure_parity(
     engine: Engine, policy: Policy, prompts: Sequence[Prompt], n: int = 4, max_tokens: int = 16
 ) -> Parity:
     """Let the engine write `n` completions for each prompt and score them with the policy.
 
-    Always the same seed, so the training's own draws are not touched. The engine must hold the
-    policy's present weights.
+    The seed is always the same and the training's own draws are unaffected. The engine must hold the
+    policy's current weights.
     """
     sampling = Sampling(n=n, max_tokens=max_tokens, temperature=policy.temperature, seed=0)
     rollouts = engine.generate(PromptBatch(tuple(prompts)), sampling)
@@ -107,8 +107,8 @@ def parity(
     )
 
 
-def probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
-    """Two fixed prompts of one medium each, and one of text alone; the same in every call."""
+def make_probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
+    """Make two fixed prompts with one medium each and one of text only, the same in every call."""
     rng = np.random.default_rng(0)
     media: list[Decoded]
     if "image" in policy.family.kinds:

@@ -1,8 +1,8 @@
-"""Does the model look? The same questions with other media, and what that costs its own answers.
+"""Media ablation: ask the same questions with other media and measure the cost to the own answers.
 
 A model that answers from the words alone can still earn a reward, and one whose images, videos or
-recordings never arrive still writes fluent text. Its answers then do not depend on them, which shows.
-Other media have the sizes, times and lengths of a prompt's own, so its ids stay as they are.
+audio never arrive still writes fluent text. Its answers then do not depend on the media, which this
+measures. Other media have the sizes, times and lengths of a prompt's own, so its ids do not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vlmrl.scoring.scorer import Scorer
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["reliance"]
+__all__ = ["measure_reliance"]
 
 GRAY = 128
 NAMES = {"image": "images", "video": "videos", "audio": "audio"}
@@ -36,13 +36,13 @@ MICRO_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Reliance:
-    """What other media cost the model's own greedy completions.
+    """The cost of other media to the model's own greedy completions.
 
     `blank_logprob_drop`, `swap_logprob_drop`: mean fall of a token's log-prob (nats, at temperature
-    1) when every image and frame is mid-gray and every recording silent, or all are those of other
+    1) when every image and frame is mid-gray and all audio silent, or when all are those of other
     prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
-    the media less that of new greedy completions to blank ones. None: nothing to measure it on.
-    `kinds`: by kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
+    the media minus that of new greedy completions to blank ones. None: nothing to measure it on.
+    `kinds`: for each kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
     that have any; empty where all media are of one kind.
     """
 
@@ -52,7 +52,7 @@ class Reliance:
     kinds: Mapping[MediaKind, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """The numbers there are, under the names of their curves."""
+        """Return the measured numbers under the names of their curves."""
         named = {
             "media_ablation/blank_logprob_drop": self.blank_logprob_drop,
             "media_ablation/swap_logprob_drop": self.swap_logprob_drop,
@@ -65,7 +65,7 @@ class Reliance:
         return {name: value for name, value in named.items() if value is not None}
 
     def complaint(self, floor: float) -> str | None:
-        """What is wrong, in plain words, where a drop in log-prob is below the floor."""
+        """Say in plain words what is wrong if a drop in log-prob is below the floor."""
         if self.blank_logprob_drop < floor:
             return (
                 "the model hardly looks: gray images and frames, or silence, instead of the real "
@@ -89,7 +89,7 @@ class Reliance:
         return None
 
 
-def reliance(
+def measure_reliance(
     engine: Engine,
     policy: Policy,
     scorer: Scorer,
@@ -97,28 +97,28 @@ def reliance(
     max_tokens: int,
     progress: float = 0.0,
 ) -> Reliance:
-    """How much the answers to these prompts, each with at least one medium, rest on the media.
+    """Measure how much the answers to these prompts, each with at least one medium, rely on the media.
 
-    Deterministic; draws nothing from any generator of the training. Group and batch verifiers do
-    not speak here, as in an evaluation.
+    This is deterministic and draws nothing from the training's generators. Group and batch verifiers
+    do not run here, as in an evaluation.
     """
     greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
     seen = engine.generate(PromptBatch(tuple(prompts)), greedy)
     own = _mean_logprob(policy, seen)
     model = (policy.family, policy.processor)
-    blank = PromptBatch(tuple(with_media(p, blanks(p), *model) for p in prompts))
+    blank = PromptBatch(tuple(with_media(p, make_blanks(p), *model) for p in prompts))
     blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
     rewards = scorer.score(seen, progress, whole=False)
     guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
-    swap_drop = _drop(policy, seen, donors(prompts))
+    swap_drop = _drop(policy, seen, borrow_media(prompts))
     return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
 
 
-def blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
-    """For each of the prompt's media one of its size, times and length without content.
+def make_blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
+    """Return for each of the prompt's media one of its size, times and length without content.
 
-    Images and frames are mid-gray, recordings and the audio of videos silent. `only`: media of
-    other kinds stay as they are.
+    Images and frames are mid-gray; audio, that of videos too, is silent. With `only`, media of other
+    kinds are unchanged.
     """
     return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
 
@@ -132,30 +132,30 @@ def _blank(medium: Decoded) -> Decoded:
     return Image.new("RGB", medium.size, (GRAY,) * 3)
 
 
-def donors(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
-    """For each prompt the media of others, made to fit its own in size, times and length.
+def borrow_media(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
+    """Return for each prompt the media of others, fitted to its own in size, times and length.
 
-    For each kind of medium they are those of the next prompt that shows something else; one whose
-    media of that kind have the same sizes is preferred, and its media are used as they are. None
-    where for one of the prompt's kinds all others show the same, or nothing.
+    For each kind of medium they are those of the next prompt that shows something else. A prompt
+    whose media of that kind have the same sizes is preferred, and its media are used unchanged. The
+    entry is None where for one of the prompt's kinds all others show the same, or nothing.
     """
-    sorts = [_sorted(prompt) for prompt in prompts]
-    return [_lent(prompt.media, sorts, at) for at, prompt in enumerate(prompts)]
+    sorts = [_sort_by_kind(prompt) for prompt in prompts]
+    return [_borrow(prompt.media, sorts, at) for at, prompt in enumerate(prompts)]
 
 
 Kinds = dict[str, tuple[Sequence[Decoded], str]]
 """A prompt's media of each kind, with a digest of their content."""
 
 
-def _sorted(prompt: Prompt) -> Kinds:
+def _sort_by_kind(prompt: Prompt) -> Kinds:
     found: dict[str, list[Decoded]] = {}
     for medium in prompt.media:
         found.setdefault(kind_of(medium), []).append(medium)
     return {kind: (media, _digest(media)) for kind, media in found.items()}
 
 
-def _lent(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
-    """Media of other prompts in place of `media`, which are those of number `at`."""
+def _borrow(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
+    """Return media of other prompts in place of `media`, which are those of number `at`."""
     lent = {}
     for kind, (own, digest) in prompts[at].items():
         following = [p[kind] for p in (*prompts[at + 1 :], *prompts[:at]) if kind in p]
@@ -164,28 +164,28 @@ def _lent(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[D
             return None
         different.sort(key=lambda other: _sizes(other) != _sizes(own))
         donor = different[0]
-        lent[kind] = iter([_fitted(donor[i % len(donor)], m) for i, m in enumerate(own)])
+        lent[kind] = iter([_fit(donor[i % len(donor)], m) for i, m in enumerate(own)])
     return [next(lent[kind_of(medium)]) for medium in media]
 
 
-def _fitted(other: Decoded, own: Decoded) -> Decoded:
-    """The other medium in the size of `own`, which is of the same kind."""
+def _fit(other: Decoded, own: Decoded) -> Decoded:
+    """Return the other medium in the size of `own`, which is of the same kind."""
     if isinstance(own, Audio):
         assert isinstance(other, Audio)
         return replace(own, samples=np.resize(other.samples, len(own.samples)))
     if isinstance(own, Video):
         assert isinstance(other, Video)
         places = np.linspace(0, len(other.frames) - 1, len(own.frames)).round().astype(int)
-        frames = [_resized(Image.fromarray(other.frames[i]), own.size) for i in places]
+        frames = [_resize(Image.fromarray(other.frames[i]), own.size) for i in places]
         audio = own.audio
         if audio is not None and other.audio is not None:
             audio = replace(audio, samples=np.resize(other.audio.samples, len(audio.samples)))
         return replace(own, frames=np.stack([np.asarray(frame) for frame in frames]), audio=audio)
     assert isinstance(other, Image.Image)
-    return _resized(other, own.size)
+    return _resize(other, own.size)
 
 
-def _resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image if image.size == size else image.resize(size)
 
 
@@ -201,14 +201,14 @@ def _digest(media: Sequence[Decoded]) -> str:
 
 
 def _pixels(medium: Decoded) -> np.ndarray:
-    """What a person would see, or hear, of it."""
+    """Return the values that a person would see or hear."""
     if isinstance(medium, Video):
         return medium.frames
     return medium.samples if isinstance(medium, Audio) else np.asarray(medium)
 
 
 def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
-    """See `Reliance.kinds`."""
+    """Measure `Reliance.kinds`."""
     prompts = seen.batch.prompts
     kinds = sorted({kind_of(medium) for prompt in prompts for medium in prompt.media})
     if len(kinds) < 2:
@@ -216,7 +216,9 @@ def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
     drops: dict[MediaKind, float] = {}
     for kind in kinds:
         has = [any(kind_of(medium) == kind for medium in p.media) for p in prompts]
-        others = [blanks(p, kind) if own else None for p, own in zip(prompts, has, strict=True)]
+        others = [
+            make_blanks(p, kind) if own else None for p, own in zip(prompts, has, strict=True)
+        ]
         drop = _drop(policy, seen, others)
         assert drop is not None  # some prompt has a medium of this kind
         drops[kind] = drop
@@ -226,7 +228,7 @@ def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
 def _drop(
     policy: Policy, seen: Rollouts, others: Sequence[Sequence[Decoded] | None]
 ) -> float | None:
-    """Mean fall of log-prob with other media, over the prompts that have any; None: none has."""
+    """Return the mean fall of log-prob with other media over the prompts that have any, or None."""
     lent = [
         (number, with_media(prompt, media, policy.family, policy.processor))
         for number, (prompt, media) in enumerate(zip(seen.batch.prompts, others, strict=True))
@@ -242,7 +244,7 @@ def _drop(
 
 
 def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
-    """Mean log-prob of the completions' tokens, by the plain forward."""
+    """Return the mean log-prob of the completions' tokens, computed with the plain forward."""
     shape = rollouts.shape
     everything = Advantages(
         torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)

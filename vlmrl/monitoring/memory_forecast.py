@@ -1,4 +1,4 @@
-"""How much memory a training step will need on its device, before the run that would find out."""
+"""A forecast of the memory that a training step needs on its device, made before the run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["TIGHT", "forecast"]
 
 GIB = 2**30
 TIGHT = 0.85
-"""Share of the device above which fragmentation and the like may not fit any more."""
+"""Share of the device above which fragmentation and other overhead may no longer fit."""
 
 STATE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit": 0.5}
-"""Size of an optimizer's state beside the float32 weights that it trains: two moments."""
+"""Size of an optimizer's state relative to the float32 weights that it trains: two moments."""
 
 LOWER = {
     "weights": "model.lora with model.quantization=nf4 or model.dtype=bfloat16, or a smaller model",
@@ -43,19 +43,20 @@ LOWER = {
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Bytes by part: what stays, what comes with the update, and the KV cache of generation."""
+    """Bytes of each part: constant parts, parts of the update, and the KV cache of generation."""
 
     parts: dict[str, int]
     capacity: int
     """Bytes of the device."""
     accumulated: bool = True
-    """An update has several micro-batches: whole gradients lie beside a micro-batch's activations."""
+    """An update has several micro-batches: whole gradients exist together with activations."""
 
     @property
     def peak(self) -> int:
-        """All that stays, and the larger of what generation and what the update adds.
+        """Return the constant parts plus the larger of what generation and the update add.
 
-        In a single micro-batch gradients come as activations go. They stay until the next update.
+        In a single micro-batch gradients appear as activations are freed. Gradients stay until the
+        next update.
         """
         parts = self.parts
         gradients, forward = parts["gradients"], parts["activations"] + parts["logits"]
@@ -66,16 +67,16 @@ class Forecast:
 
     @property
     def share(self) -> float:
-        """The peak as a share of the device."""
+        """Return the peak as a share of the device."""
         return self.peak / self.capacity
 
     def advice(self) -> str:
-        """What to lower, beginning with the largest part."""
+        """Say what to lower, beginning with the largest part."""
         largest = sorted(self.parts, key=lambda part: -self.parts[part])[:2]
         return "; ".join(f"{part}: lower with {LOWER[part]}" for part in largest)
 
     def __str__(self) -> str:
-        """The parts and their peak in GiB."""
+        """Return the parts and their peak in GiB."""
         parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in self.parts.items() if size)
         return f"{self.peak / GIB:.2f} of {self.capacity / GIB:.1f} GiB ({parts})"
 
@@ -83,9 +84,9 @@ class Forecast:
 def forecast(
     config: Config, policy: Policy, engine: Engine, prompts: Sequence[Prompt], kl: bool
 ) -> Forecast:
-    """The peak of a step with prompts as long as the longest of these, on the policy's device.
+    """Forecast the peak of a step with prompts as long as the longest of these, on the policy's device.
 
-    Every completion is taken to reach the limit. `kl`: the algorithm keeps a reference.
+    Every completion is assumed to reach the limit. `kl`: the algorithm keeps a reference.
     """
     weights = sum(_bytes(p) for p in policy.base.parameters())
     trained = sum(_bytes(p) for p in policy.trainable)
@@ -103,7 +104,7 @@ def forecast(
         "gradients": trained,
         "optimizer": round(STATE[config.optimizer.name] * trained),
         "engine": stays,
-        "activations": activations(config, policy, prompt, rows),
+        "activations": measure_activations(config, policy, prompt, rows),
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
     }
@@ -114,43 +115,43 @@ def forecast(
 # ---------------------------------------------------------------------------------- activations
 
 
-def activations(config: Config, policy: Policy, prompt: Prompt, rows: int) -> int:
-    """Bytes of activations in the update of a micro-batch of so many completions of the full length.
+def measure_activations(config: Config, policy: Policy, prompt: Prompt, rows: int) -> int:
+    """Return the bytes of activations in the update of a micro-batch of `rows` full-length completions.
 
-    Measured on one or two rows of the forward that the config would choose: every further prompt
-    and every further completion adds the same. With checkpointing also one layer, computed again.
+    They are measured on one or two rows of the forward that the config would choose, since every
+    further prompt and completion adds the same. Checkpointing adds one layer, computed again.
     """
     o, limit, group = config.optimizer, config.rollout.max_tokens, config.rollout.group_size
     sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
     if o.shared_forward == "low_memory":
-        return kept(policy, _micro(prompt, 1, 2, limit), sharing)
+        return measure_saved_bytes(policy, _make_micro(prompt, 1, 2, limit), sharing)
     groups = -(-rows // group)
-    shared = sharing.pays(_micro(prompt, 1, min(rows, group), limit))
+    shared = sharing.pays(_make_micro(prompt, 1, min(rows, group), limit))
     sharing = replace(sharing, setting="on" if shared else "off")
 
-    def drawn_out() -> int:
-        one, two, apart = (
-            kept(policy, _micro(prompt, prompts, each, limit), sharing)
+    def extrapolate() -> int:
+        one, two, two_prompts = (
+            measure_saved_bytes(policy, _make_micro(prompt, prompts, each, limit), sharing)
             for prompts, each in ((1, 1), (1, 2), (2, 1))
         )
-        return one + (rows - 1) * (two - one) + (groups - 1) * (apart - two)
+        return one + (rows - 1) * (two - one) + (groups - 1) * (two_prompts - two)
 
-    found = drawn_out()
+    found = extrapolate()
     if policy.config.gradient_checkpointing:
         policy.base.gradient_checkpointing_disable()
-        found += (drawn_out() - found) // policy.base.config.get_text_config().num_hidden_layers
+        found += (extrapolate() - found) // policy.base.config.get_text_config().num_hidden_layers
         policy.base.gradient_checkpointing_enable({"use_reentrant": False})
     return found
 
 
-def kept(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
-    """Bytes that autograd keeps between forward and backward of a micro-batch, weights left out.
+def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
+    """Return the bytes that autograd keeps from forward to backward of a micro-batch, without weights.
 
-    With `low_memory` those of one prompt and its first completion.
+    With `low_memory` they are those of one prompt and its first completion.
     """
     before, policy.sharing = policy.sharing, sharing
     try:
-        with _noted(policy) as sizes:
+        with _record_storages(policy) as sizes:
             if sharing.setting == "low_memory":
                 kept_alive: Any = policy.one_by_one(policy.base, micro)
                 next(kept_alive)
@@ -163,8 +164,8 @@ def kept(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
 
 
 @contextlib.contextmanager
-def _noted(policy: Policy) -> Iterator[dict[int, int]]:
-    """The storages that autograd keeps meanwhile: address -> bytes."""
+def _record_storages(policy: Policy) -> Iterator[dict[int, int]]:
+    """Record the storages that autograd keeps inside this block: address -> bytes."""
     weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
     sizes: dict[int, int] = {}
 
@@ -178,8 +179,8 @@ def _noted(policy: Policy) -> Iterator[dict[int, int]]:
         yield sizes
 
 
-def _micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBatch:
-    """`each` completions of the full length, of any token, to every one of `prompts` equal prompts."""
+def _make_micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBatch:
+    """Return `each` full-length completions, of any token, for each of `prompts` equal prompts."""
     words = (1,) * max_tokens
     one = Completion(
         "", Parsed(None, None, "none", False, 0.0), prompt.frame, words, (0.0,) * max_tokens
@@ -197,7 +198,7 @@ def _micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBat
 
 
 def _logits(policy: Policy, tokens: int) -> int:
-    """A chunk of logits, their softmax and its gradient, and the gradient of the head."""
+    """Return the bytes of a chunk of logits, its softmax, its gradient, and the head's gradient."""
     head = policy.family.head(policy.base).weight
     vocabulary, width = head.shape  # type: ignore[misc]
     own = int(width) if head.requires_grad else 0
@@ -205,7 +206,7 @@ def _logits(policy: Policy, tokens: int) -> int:
 
 
 def _kv_token(policy: Policy) -> int:
-    """Bytes of the keys and values of one token in all layers."""
+    """Return the bytes of the keys and values of one token in all layers."""
     text: Any = policy.base.config.get_text_config()
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     size = 2 if policy.config.dtype == "bfloat16" else 4
@@ -215,7 +216,7 @@ def _kv_token(policy: Policy) -> int:
 def _engine(
     engine: Engine, policy: Policy, tokens: int, longest: int, capacity: int
 ) -> tuple[int, int]:
-    """Bytes that the engine keeps, and those that it needs only while it generates `tokens`."""
+    """Return the bytes that the engine keeps, and those that it needs only to generate `tokens`."""
     if isinstance(engine, VllmOptions):
         return engine.memory(policy, capacity)
     most = getattr(engine, "max_num_seqs", None)

@@ -1,4 +1,4 @@
-"""What a run asks of itself now and then: parity of engine and trainer, and the media ablation."""
+"""The checks of a run at intervals: parity of engine and trainer, and the media ablation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from vlmrl.config import ChecksConfig
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import parity, probe_prompts, tolerance
-from vlmrl.monitoring.media_ablation import reliance
+from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
+from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
@@ -32,7 +32,7 @@ class Checks:
     prompts: Sequence[Prompt]
     max_tokens: int
     tell: Callable[[str], None]
-    """Shows the user a message."""
+    """A function that shows the user a message."""
 
     def __call__(self, done: int, progress: float) -> dict[str, float]:
         """Run what is due after `done` steps, with the weights that the next step draws with; return metrics.
@@ -40,7 +40,7 @@ class Checks:
         Changes neither weights nor any generator, so a resumed run goes on the same.
 
         Raises:
-            UserError: the engine is not the trainer's twin, or the model does not look and
+            UserError: the engine differs from the trainer, or the model ignores its media and
                 `checks.media_ablation_stop` is set.
         """
         found: dict[str, float] = {}
@@ -62,14 +62,14 @@ class Checks:
         return wanted and every > 0 and (done == 1 or _due(done, every))
 
     def _parity(self, done: int) -> dict[str, float]:
-        prompts = (*probe_prompts(self.policy), *self.prompts[:PARITY_PROMPTS])
-        found = parity(self.engine, self.policy, prompts)
+        prompts = (*make_probe_prompts(self.policy), *self.prompts[:PARITY_PROMPTS])
+        found = measure_parity(self.engine, self.policy, prompts)
         allowed = self.config.parity_tolerance or tolerance(self.policy)
         found.require(allowed, f"parity after {done} steps")
         return found.metrics()
 
     def _ablate_media(self, done: int, progress: float) -> dict[str, float]:
-        found = reliance(
+        found = measure_reliance(
             self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
         )
         floor = self.config.media_ablation_min_drop

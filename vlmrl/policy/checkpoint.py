@@ -1,6 +1,6 @@
 """Atomic checkpoints: a folder that `from_pretrained` loads as it is, plus `trainer/` state.
 
-A checkpoint is written beside its final name and renamed when every byte is on disk, so that a folder
+A checkpoint is written next to its final name and renamed when every byte is on disk, so that a folder
 named `step-N` or `sft-N` was whole when it was written; checksums of all its files tell whether it
 still is. Random numbers need no state: every draw is a function of the run's seed and the step.
 """
@@ -35,7 +35,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
     `phase` is "sft" or "rl"; `step` counts finished steps of that phase; `loader` is the loader's
     cursor; `extra` holds what the phase itself wants back (e.g. the cold start's stopping point);
@@ -51,7 +51,7 @@ class Progress:
 
     @property
     def name(self) -> str:
-        """The checkpoint's folder name."""
+        """Return the checkpoint's folder name."""
         return f"{'step' if self.phase == 'rl' else 'sft'}-{self.step}"
 
 
@@ -236,7 +236,7 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
 
 
 def _all(folder: Path) -> list[Path]:
-    """The checkpoints of a run folder; hidden are those that are being written or deleted."""
+    """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
     return list((folder / "checkpoints").glob("[!.]*-*"))
 
 
@@ -246,7 +246,7 @@ def _order(path: Path) -> tuple[bool, int]:
 
 
 def _prune(folder: Path, keep: int, best: int | None) -> None:
-    """Delete all but the last `keep` and the best; what a killed process left half deleted, too."""
+    """Delete all but the last `keep` and the best, and what a killed process left half deleted."""
     for path in sorted(_all(folder), key=_order)[:-keep]:
         if best is None or path.name != f"step-{best}":
             path.rename(path.with_name(f".{path.name}.old"))

@@ -27,7 +27,7 @@ Work = Callable[[], Scored]
 
 
 Place = tuple[torch.nn.Module, str]
-"""Where a weight is: inside and outside of `whole` it is not the same tensor."""
+"""A weight's module and name: inside and outside `whole` it is not the same tensor."""
 
 
 class _Root(torch.nn.Module):
@@ -43,7 +43,7 @@ class _Root(torch.nn.Module):
 
 @dataclass(frozen=True)
 class _Tower:
-    """What runs only if there are media: module, layers, and what else of it trains."""
+    """A part that runs only if there are media: module, layers, and its other trained weights."""
 
     module: torch.nn.Module
     layers: tuple[torch.nn.Module, ...]
@@ -88,24 +88,24 @@ class Sharded:
     # --------------------------------------------------------------------------------- the forward
 
     def run(self, work: Work) -> Scored:
-        """What the forward `work` returns; its gradient is summed over the ranks in the backward."""
+        """Run the forward `work`; its gradient is summed over the ranks in the backward."""
         if self._is_whole:
             return work()
-        self._reshard()  # nobody may be left with weights of before an update
+        self._reshard()  # no rank may keep weights from before an update
         out = self._root(lambda: self._complete(work))
         if not torch.is_grad_enabled():
             self._reshard()
         return out
 
     def _complete(self, work: Work) -> Scored:
-        """The forward, with a part that adds 0 and gives every weight a gradient."""
+        """Run the forward and add 0 in a way that gives every weight a gradient."""
         self._ran, self._nothing = set(), torch.zeros((), device=self._device)
         logprobs, entropies = work()
         nothing = self._nothing + _nothing_of(getattr(m, leaf) for m, leaf in self._projectors)
         return logprobs + nothing, entropies
 
     def _watch(self, language: Iterable[torch.nn.Module]) -> None:
-        """Have towers that are left out gathered before the next one, or the language model, runs."""
+        """Gather towers that are left out before the next one, or the language model, runs."""
         for number, tower in enumerate(self._towers):
             tower.module.register_forward_pre_hook(lambda *_, n=number: self._enter(n))
         for module in language:
@@ -135,7 +135,7 @@ class Sharded:
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, the model is an ordinary one with all its weights, on every rank."""
+        """Make the model an ordinary one with all its weights on every rank inside this block."""
         if self._is_whole:
             yield
             return
@@ -155,27 +155,27 @@ class Sharded:
             self._reshard(*self._units)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights under the model's own names, on the CPU; tied ones are one tensor."""
+        """Return CPU copies of all weights under the model's own names; tied ones are one tensor."""
         with self.whole():
-            return copied(whole_state(self.model))
+            return copy_to_cpu(whole_state(self.model))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> set[str]:
-        """Take over whole weights, in place; the names that the model does not have."""
+        """Load whole weights in place; return the names that the model does not have."""
         known = dict(self.model.named_parameters(remove_duplicate=False))
         with torch.no_grad():
             for name, value in state.items():
                 if name in known:
                     parameter = known[name]
-                    parameter.copy_(sliced(value, parameter))
+                    parameter.copy_(shard(value, parameter))
         return set(state) - set(known)
 
     def slices(self) -> list[torch.Tensor]:
-        """Copies of this rank's slices of all weights."""
+        """Return copies of this rank's slices of all weights."""
         return [_local(p).clone() for p in self.model.parameters()]
 
     @contextlib.contextmanager
     def exchanged(self, slices: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Inside, the weights are these `slices`."""
+        """Exchange the weights for these `slices` inside this block."""
         self._exchange(slices)
         try:
             yield
@@ -215,7 +215,7 @@ class Sharded:
 
 
 def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What `state_dict` gives, of a model inside `whole`, where that would slice it again."""
+    """Return what `state_dict` would, for a model inside `whole`, where that would slice it again."""
     found: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     for path, module in model.named_modules():
         for leaf, buffer in module.named_buffers(recurse=False):
@@ -224,14 +224,14 @@ def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the CPU; names of one tensor share one copy."""
+def copy_to_cpu(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy tensors to the CPU; names of one tensor share one copy."""
     copies = {id(t): t.detach().to("cpu", copy=True) for t in state.values()}
     return {name: copies[id(t)] for name, t in state.items()}
 
 
-def sliced(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Of a whole tensor that all ranks have this rank's slice, as `like` is cut; else itself."""
+def shard(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Shard a whole tensor that all ranks have as `like` is; return it as it is if `like` is whole."""
     if not isinstance(like, DTensor):
         return value
     value = value.to(like.device)
@@ -253,7 +253,7 @@ def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:
 def _loose(
     model: torch.nn.Module, family: Family, layers: Iterable[Sequence[torch.nn.Module]]
 ) -> dict[str, list[Place]]:
-    """By tower, the places of what trains and is in no layer."""
+    """Return for each tower the places of the trained weights that are in no layer."""
     inside = {id(p) for some in layers for layer in some for p in layer.parameters()}
     found: dict[str, list[Place]] = {}
     for path, module in model.named_modules():
@@ -265,12 +265,12 @@ def _loose(
 
 
 def _nothing_of(parameters: Iterator[torch.Tensor]) -> torch.Tensor | float:
-    """0, as a function of all of them."""
+    """Return 0 as a function of all parameters."""
     return sum((p.float().sum() * 0.0 for p in parameters if p.requires_grad), 0.0)
 
 
 def _without_computing(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Call a layer, its hooks and all, that only passes `x` on; its weights get gradients of 0."""
+    """Call a layer with its hooks but only pass `x` on; its weights get gradients of 0."""
     layer.forward = lambda x: x + _nothing_of(layer.parameters())
     try:
         # Not `layer(x)`: a checkpointed layer would compute, when it runs again in the backward.

@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
-from vlmrl.policy.fsdp import sliced
+from vlmrl.policy.fsdp import shard
 from vlmrl.system import distributed
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def save(folder: Path, policy: Policy) -> None:
 
 
 def restore(folder: Path, policy: Policy) -> None:
-    """Take back what `save` wrote; all ranks call it.
+    """Load what `save` wrote; all ranks call it.
 
     Raises:
-        ValueError: it is the state for another model.
+        ValueError: the state belongs to another model.
     """
     if not (folder / WHOLE).is_file():
         load_slices(folder / SLICES, policy.optimizer, policy.named)
@@ -43,14 +43,14 @@ def restore(folder: Path, policy: Policy) -> None:
     state = torch.load(folder / WHOLE, map_location="cpu", weights_only=True)
     if policy.sharded:
         groups = policy.optimizer.param_groups
-        state = sliced_state(state, [p for group in groups for p in group["params"]])
+        state = shard_state(state, [p for group in groups for p in group["params"]])
     policy.optimizer.load_state_dict(state)
 
 
 def save_slices(
     folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
 ) -> None:
-    """Write the state, every rank its slices, as safetensors that any number of ranks can read."""
+    """Write each rank's slices of the state as safetensors that any number of ranks can read."""
     state = {
         f"{name}.{key}": value
         for name, parameter in named.items()
@@ -64,7 +64,7 @@ def save_slices(
 def load_slices(
     folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
 ) -> None:
-    """Take back what `save_slices` wrote; the model may be sharded otherwise, or not at all.
+    """Load what `save_slices` wrote; the model may be sharded differently, or not at all.
 
     Raises:
         ValueError: a weight of the state is not among `named`.
@@ -74,7 +74,7 @@ def load_slices(
     for key, entry in found.items():
         name = key.rpartition(".")[0]
         if name not in named:
-            raise ValueError(f"it has a state for {name}")
+            raise ValueError(f"expected states of this model's weights, got one for {name}")
         size, like = cast(Any, entry).size, named[name].detach()
         is_slice = tuple(size) == tuple(like.shape)
         state[key] = torch.zeros_like(like) if is_slice else torch.zeros(size, device=like.device)
@@ -85,13 +85,13 @@ def load_slices(
         optimizer.state[named[name]][kind] = value
 
 
-def sliced_state(
+def shard_state(
     state: Mapping[str, Any], parameters: Sequence[torch.nn.Parameter]
 ) -> dict[str, Any]:
-    """An optimizer's `state_dict` of whole tensors, cut as the parameters (in its order) are."""
+    """Shard an optimizer's `state_dict` of whole tensors as its parameters, in its order, are."""
     own = {
         number: {
-            key: sliced(value, parameters[number])
+            key: shard(value, parameters[number])
             if value.shape == parameters[number].shape
             else value
             for key, value in of_one.items()

@@ -14,7 +14,7 @@ from vlmrl.forward import low_memory, shared_attention
 from vlmrl.forward.logprobs import Sharing, completion_logprobs, disagreement
 from vlmrl.models.base import Family
 from vlmrl.policy import trainable
-from vlmrl.policy.fsdp import Sharded, copied, whole_state
+from vlmrl.policy.fsdp import Sharded, copy_to_cpu, whole_state
 from vlmrl.schema import MicroBatch
 from vlmrl.system import distributed
 
@@ -136,12 +136,12 @@ class PolicyModel:
         """
         if self.sharded is not None:
             with self.whole(), torch.no_grad():
-                return copied(self._merge_adapter(whole_state(self.base)))
+                return copy_to_cpu(self._merge_adapter(whole_state(self.base)))
         return self._merge_adapter(self.base.state_dict())
 
     def _merge_adapter(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.adapter is not None:
-            return trainable.merged(self.base, state)
+            return trainable.merge_adapters(self.base, state)
         return {name: p.detach() for name, p in state.items()}
 
     def save(self, folder: str) -> None:

@@ -1,6 +1,6 @@
-"""What bitsandbytes gives: optimizers whose state is smaller or leaves the GPU, weights of 4 bits.
+"""Features of bitsandbytes: optimizers whose state is smaller or leaves the GPU, 4-bit weights.
 
-An extra: without it only these choices are missing.
+It is an optional extra; without it only these choices are unavailable.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BLOCK = 64
 
 
 def library(key: str) -> Any:
-    """The module `bitsandbytes`, which the config's `key` needs.
+    """Return the module `bitsandbytes`, which the config's `key` needs.
 
     Raises:
-        UserError: it is not installed.
+        UserError: bitsandbytes is not installed.
     """
     try:
         import bitsandbytes
@@ -39,12 +39,12 @@ def library(key: str) -> Any:
 
 
 def optimizer(name: str) -> type[torch.optim.Optimizer]:
-    """The optimizer class of a name in OPTIMIZERS; it takes the arguments of `torch.optim.AdamW`."""
+    """Return the optimizer class of a name in OPTIMIZERS; it takes the arguments of `torch.optim.AdamW`."""
     return getattr(library(f"optimizer.name: {name}").optim, OPTIMIZERS[name])
 
 
 def nf4(layer: torch.nn.Linear, dtype: torch.dtype) -> torch.nn.Module:
-    """A frozen layer in place of `layer`: NormalFloat4 weights, as QLoRA has them (arXiv:2305.14314).
+    """Return a frozen layer in place of `layer` with NormalFloat4 weights, as in QLoRA (arXiv:2305.14314).
 
     Scales have 8 bits; `in_features` is a multiple of BLOCK. It computes in `dtype`, and its weights
     are rounded when it is moved to a device.
@@ -54,13 +54,13 @@ def nf4(layer: torch.nn.Linear, dtype: torch.dtype) -> torch.nn.Module:
     small = nn.Linear4bit(*shape, compute_dtype=dtype, quant_type="nf4")
     small.weight = nn.Params4bit(layer.weight.data.to(dtype), False, quant_type="nf4")
     small.bias = layer.bias
-    # Else the first generation on some CPUs repacks the weights in place, with coarser scales.
+    # Otherwise the first generation on some CPUs repacks the weights in place, with coarser scales.
     small.support_avx512bf16_for_cpu = False
     return small
 
 
-def dense(weights: torch.nn.Parameter) -> torch.Tensor:
-    """The numbers that 4-bit weights stand for, in the type that was rounded."""
+def dequantize(weights: torch.nn.Parameter) -> torch.Tensor:
+    """Return the values of 4-bit weights in the dtype from which they were rounded."""
     bits: Any = weights
     functional = library("model.quantization: nf4").functional
     return functional.dequantize_4bit(bits.data, bits.quant_state)

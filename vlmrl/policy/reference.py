@@ -16,9 +16,9 @@ from vlmrl.system import distributed
 
 
 class Reference:
-    """The current weights of `base`, or those in `file` if it exists.
+    """A frozen copy of the current weights of `base`, or of those in `file` if it exists.
 
-    Of a sharded model these are this rank's slices. They change places with the policy's while the
+    For a sharded model these are this rank's slices. They change places with the policy's while the
     reference runs: there is one model, and its reference is sharded in the same way.
     """
 
@@ -28,7 +28,7 @@ class Reference:
         if sharded is not None:
             state = safetensors.torch.load_file(file) if exists else sharded.state()
             if not exists and distributed.is_main():
-                _write(file, lambda part: safetensors.torch.save_file(_once(state), part))
+                _write(file, lambda part: safetensors.torch.save_file(_drop_tied(state), part))
             self._slices = sharded.slices()
             if exists:
                 with sharded.exchanged(self._slices):
@@ -42,7 +42,7 @@ class Reference:
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:
-        """Give the reference model inside."""
+        """Yield the reference model."""
         if self._sharded is None:
             yield self._model
             return
@@ -57,7 +57,7 @@ def _write(file: Path, write: Callable[[str], None]) -> None:
     part.replace(file)
 
 
-def _once(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _drop_tied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Keep only the first name of tied weights."""
     first = {id(value): name for name, value in reversed(list(state.items()))}
     return {name: value for name, value in state.items() if first[id(value)] == name}

@@ -1,4 +1,4 @@
-"""Which weights train: frozen towers, LoRA adapters and their way back into the weights."""
+"""The weights that train: frozen towers, LoRA adapters, and merging them into the weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from vlmrl.policy import quantization
 def quantize(model: Any, family: Family, config: ModelConfig) -> None:
     """Make the language tower's linear layers 4-bit ones, in place; LoRA trains on top of them.
 
-    Layers with rows that `bits.BLOCK` does not divide stay; models of a useful size have none.
+    Layers with rows that `quantization.BLOCK` does not divide are left as they are; models of a
+    useful size have none.
 
     Raises:
         UserError: bitsandbytes is not installed.
@@ -33,9 +34,9 @@ def quantize(model: Any, family: Family, config: ModelConfig) -> None:
 
 
 def freeze(model: Any, family: Family, config: ModelConfig) -> None:
-    """Freeze the config's towers, in place; with bfloat16 lower the weights that are frozen.
+    """Freeze the config's towers, in place; with bfloat16, cast the frozen weights to it.
 
-    What the architecture itself keeps fixed (tables of positions) stays so.
+    Weights that the architecture keeps fixed (tables of positions) stay fixed.
 
     Raises:
         UserError: nothing is left to train.
@@ -52,7 +53,7 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
 
 
 def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
-    """The peft model around `model`, with adapters on the linear layers of the config's towers.
+    """Return the peft model around `model`, with adapters on the linear layers of the config's towers.
 
     Raises:
         UserError: these towers have no layer that takes an adapter.
@@ -82,8 +83,8 @@ def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
     )
 
 
-def merged(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The state dict an adapter-less model of the same function would have; `state` is the model's."""
+def merge_adapters(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the state dict of an equal model without adapters; `state` is this model's."""
     from peft.tuners.lora import LoraLayer
 
     deltas = {
@@ -98,7 +99,7 @@ def merged(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
         if ".lora_" in name or name.startswith(scales):
             continue
         if name in packed:
-            value = quantization.dense(packed[name])
+            value = quantization.dequantize(packed[name])
         layer, _, leaf = name.partition(".base_layer.")
         if leaf == "weight" and layer in deltas:
             value = (value.float() + deltas[layer].float()).to(value.dtype)
@@ -107,16 +108,16 @@ def merged(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
-    """Whether the linear layer of this name is in the tower and among its `lora_targets`."""
+    """Return whether the linear layer of this name is in the tower and one of its `lora_targets`."""
     targets = family.lora_targets.get(tower, ())
     return layer.rpartition(".")[2] in targets and tower_of(f"{layer}.weight", family) == tower
 
 
 def tower_of(name: str, family: Family) -> str:
-    """The tower of a parameter, by its full name in the HF model or in one with adapters.
+    """Return the tower of a parameter from its full name in the HF model or in one with adapters.
 
     Raises:
-        UserError: it belongs to none.
+        UserError: the parameter belongs to no tower.
     """
     plain = name.replace(".base_layer", "")
     for tower, prefixes in family.towers.items():
