@@ -31,7 +31,6 @@ HEAVY = {"torch", "transformers", "trl", "peft", "vllm"}
 MAX_FILE_LINES = 350
 LONGER = {
     "vlmrl.schema": 500,  # the one list of values, half of it docstrings, reads better whole
-    "vlmrl.audit.attack_bench": 400,
 }
 """Files that are to be split, and how long they may be until then. None is added."""
 MAX_FUNCTION_LINES = 60

@@ -10,9 +10,10 @@ from rich.console import Console
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit import attack_bench
-from vlmrl.audit.attack_bench import Report, verify, verify_shipped
+from vlmrl.audit.attack_bench import verify, verify_shipped
 from vlmrl.audit.attacks import ATTACKS
 from vlmrl.audit.reference_answers import examples, lay_out, state_honestly
+from vlmrl.audit.report import Report
 from vlmrl.commands.audit_table import tables
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError

@@ -1,37 +1,37 @@
-"""The attack bench: is a verifier ever paid for a completion that does not deserve it?
+"""The attack bench: it tests whether a verifier pays for completions that do not deserve it.
 
-Honest right and wrong answers are derived from a truth (`honest`), attacks are thrown at the
-verifier (`attacks`), and whatever earns more than it may is a finding. Every call runs in the
+Right and wrong answers are derived from a truth (`reference_answers`), attacks are made from them
+(`attacks`), and an attack that earns more than it may is a finding. Every call runs in the
 deadline pool, so a verifier that hangs or crashes is a finding too.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit.attacks import ATTACKS, Attack
 from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
+from vlmrl.audit.report import Finding, Report, Scored, excerpt, make_row, summarise
+from vlmrl.audit.score_one import count_tokens, judge_among_honest
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
-from vlmrl.schema import Completion, Frame, Sample, Verdict
-from vlmrl.scoring.combine import guarded, guarded_many
-from vlmrl.scoring.reward_components import SLOW_DEADLINE, Component, Spec, build, resolve
+from vlmrl.schema import Frame, Sample, Verdict
+from vlmrl.scoring.combine import guarded
+from vlmrl.scoring.reward_components import SLOW_DEADLINE, Component, resolve
 from vlmrl.scoring.score_rows import ScoredRow
 from vlmrl.scoring.trl_function import TrlVerifier
-from vlmrl.scoring.verifier import BatchVerifier, FunctionVerifier, GroupVerifier
+from vlmrl.scoring.verifier import FunctionVerifier
 from vlmrl.system.deadline_pool import DeadlinePool, result
 from vlmrl.truths.base import TruthKind
-from vlmrl.truths.json_form import to_json
 
-__all__ = ["Finding", "Report", "verify"]
+__all__ = ["verify"]
 
 TOLERANCE = 0.05
 """Share of the range that an attack may earn above an honest wrong answer: partial credit."""
@@ -41,59 +41,13 @@ WAIT_DEADLINE = 120.0
 TOTAL_S = 600.0
 """Seconds that the audit of one verifier may take, after which it reports what it has."""
 MAX_CASES = 10
-EXCERPT = 100
 SPEED_SECONDS = 0.2
 WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """One scored completion, as the table shows it."""
-
-    sample: str
-    what: str
-    score: float | None
-    note: str
-    text: str
-    """The beginning of the completion."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong: an attack on a sample and what it was paid beside the honest answers."""
-
-    attack: str
-    sample: str
-    problem: str
-    score: float | None
-    wrong: float | None
-    right: float | None
-    text: str
-    """The beginning of the completion."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the bench saw; no `findings` means that no attack was paid.
-
-    `tried` counts completions by attack; `spread` describes the scores of the rows shown.
-    """
-
-    verifier: str
-    rows: tuple[Scored, ...]
-    findings: tuple[Finding, ...]
-    tried: dict[str, int]
-    spread: dict[str, float]
-    calls_per_second: float
-
-    def as_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return {"passed": not self.findings, **to_json(asdict(self))}
-
-
-@dataclass(frozen=True, slots=True)
 class _Case:
-    """An honest pair with what the verifier pays for it."""
+    """An honest pair and its verdicts."""
 
     honest: Honest
     right: Verdict
@@ -114,9 +68,9 @@ def verify(reward: RewardConfig, rows: Sequence[ScoredRow] = ()) -> Report:
 
 
 def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
-    """A report on every shipped verifier in the order of their names.
+    """Yield a report on every shipped verifier, ordered by name.
 
-    `options` by name, for those that cannot do without (a judge needs an endpoint).
+    `options` gives, by name, the options of those that need some (a judge needs an endpoint).
     """
     with DeadlinePool(WORKERS) as pool:
         for name in plugins.names("verifier"):
@@ -128,18 +82,18 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
     component = resolve(reward)
     questions = [(row.sample, row.completion.frame) for row in rows] or examples()
     bench = _Bench(component, pool, questions)
-    cases = bench.cases(own_rows=bool(rows))[:MAX_CASES]
+    cases = bench.choose_cases(own_rows=bool(rows))[:MAX_CASES]
     if not cases:
         raise UserError(
             f"verifier {reward.verifier!r} pays no right answer to the built-in examples; give "
             f"rows of your own (--data rows.jsonl)"
         )
-    findings = list(bench.honest_findings(cases))
+    findings = list(bench.check_honest(cases))
     for attack in ATTACKS:
         for case in cases[:1] if attack.once else cases:
             if bench.is_late():
                 break
-            findings += bench.attacked(attack, case)
+            findings += bench.run_attack(attack, case)
     if bench.is_late():
         problem = f"stopped after {TOTAL_S:g} s: not all attacks were tried"
         findings.append(Finding("time", "all", problem, None, None, None, ""))
@@ -149,13 +103,13 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
         rows=tuple(shown),
         findings=tuple(findings),
         tried=dict(bench.tried),
-        spread=_spread([row.score for row in shown if row.score is not None]),
-        calls_per_second=_speed(component, cases),
+        spread=summarise([row.score for row in shown if row.score is not None]),
+        calls_per_second=_measure_speed(component, cases),
     )
 
 
 class _Bench:
-    """Asks one verifier about completions, each call in the pool."""
+    """A verifier under attack; each call to it runs in the pool."""
 
     def __init__(
         self, component: Component, pool: DeadlinePool, questions: Iterable[tuple[Sample, Frame]]
@@ -179,7 +133,7 @@ class _Bench:
     def ask(
         self, case: Honest, texts: Sequence[str], reward: float = 0.0, tokens: int | None = None
     ) -> list[Verdict]:
-        """Verdicts on completions of one sample.
+        """Return the verdicts on completions of one sample.
 
         `reward` is what item verifiers gave them, `tokens` their length if not that of the text.
         """
@@ -197,19 +151,26 @@ class _Bench:
         ][:3]
         futures = [
             self.pool.submit(
-                _judge, self.component.spec, case, text, mates, reward, tokens, deadline=deadline
+                judge_among_honest,
+                self.component.spec,
+                case,
+                text,
+                mates,
+                reward,
+                tokens,
+                deadline=deadline,
             )
             for text in texts
         ]
         return [guarded(self.verifier, result, future) for future in futures]
 
-    def cases(self, own_rows: bool) -> list[_Case]:
-        """For every sample the way of answering that the verifier pays best.
+    def choose_cases(self, own_rows: bool) -> list[_Case]:
+        """Return, for every sample, the way of answering that the verifier pays best.
 
-        A plain function says nothing of what it needs: examples that it fails on or never pays are
-        not its kind, unless they are the user's own rows.
+        A plain function does not declare which truths it needs: examples that it fails on or never
+        pays are left out, unless they are the user's own rows.
         """
-        best = [max(map(self._case, v), key=self._fitness) for v in self.variants if v]
+        best = [max(map(self._ask_pair, v), key=self._fitness) for v in self.variants if v]
         best = [case for case in best if case.right.applies]
         floor = self.verifier.low + self.tolerance
         paid = [case for case in best if case.right.score is not None and case.right.score > floor]
@@ -220,15 +181,15 @@ class _Bench:
         right, wrong = _score(case.right, -math.inf), _score(case.wrong, -math.inf)
         return right, right > wrong + self.tolerance
 
-    def _case(self, case: Honest) -> _Case:
+    def _ask_pair(self, case: Honest) -> _Case:
         name = case.sample.template
         (right,) = self.ask(case, [lay_out(name, case.right)], reward=1.0)
         (wrong,) = self.ask(case, [lay_out(name, case.wrong)])
         (untidy,) = self.ask(case, [f"{lay_out(name, case.right)} so"], reward=1.0)
         return _Case(case, right, wrong, untidy)
 
-    def honest_findings(self, cases: Iterable[_Case]) -> Iterator[Finding]:
-        """What goes wrong on honest answers: failures, unlike scores for the same completion."""
+    def check_honest(self, cases: Iterable[_Case]) -> Iterator[Finding]:
+        """Yield what goes wrong on honest answers: failures, two scores for one completion."""
         for case in cases:
             right = lay_out(case.honest.sample.template, case.honest.right)
             for what, verdict in (("right", case.right), ("wrong", case.wrong)):
@@ -239,8 +200,8 @@ class _Bench:
             if again.score != case.right.score:
                 yield _finding("the same twice", case, "not deterministic", again, right)
 
-    def attacked(self, attack: Attack, case: _Case) -> Iterator[Finding]:
-        """What an attack earns that it should not, on one sample."""
+    def run_attack(self, attack: Attack, case: _Case) -> Iterator[Finding]:
+        """Yield what an attack on one sample earns and should not."""
         texts = attack.make(case.honest)
         if texts and attack.unless:
             (shows,) = self.ask(case.honest, [attack.unless(case.honest)])
@@ -248,20 +209,20 @@ class _Bench:
                 return
         self.tried[attack.name] += len(texts)
         for text, verdict in zip(texts, self.ask(case.honest, texts), strict=True):
-            beside = self._as_long_as(case, text) if self.verifier.scope == "group" else case
-            problem = self._problem(attack, beside, text, verdict)
+            rival = self._match_length(case, text) if self.verifier.scope == "group" else case
+            problem = self._find_problem(attack, rival, text, verdict)
             if problem:
                 yield _finding(attack.name, case, problem, verdict, text)
 
-    def _as_long_as(self, case: _Case, text: str) -> _Case:
-        """The honest pair, as long as an attack: many group verifiers look at lengths alone."""
-        name, tokens = case.honest.sample.template, _num_tokens(text)
+    def _match_length(self, case: _Case, text: str) -> _Case:
+        """Return the honest pair at the length of an attack: many group verifiers see only lengths."""
+        name, tokens = case.honest.sample.template, count_tokens(text)
         right_text, wrong_text = (lay_out(name, a) for a in (case.honest.right, case.honest.wrong))
         (right,) = self.ask(case.honest, [right_text], 1.0, tokens)
         (wrong,) = self.ask(case.honest, [wrong_text], 0.0, tokens)
         return replace(case, right=right, wrong=wrong)
 
-    def _problem(self, attack: Attack, case: _Case, text: str, verdict: Verdict) -> str:
+    def _find_problem(self, attack: Attack, case: _Case, text: str, verdict: Verdict) -> str:
         if verdict.fault is not None:
             return f"fails: {verdict.fault}"
         if verdict.score is None:
@@ -282,54 +243,13 @@ class _Bench:
         return ""
 
     def score(self, rows: Sequence[ScoredRow]) -> list[Scored]:
-        """The rows' own completions, scored one by one."""
+        """Score the rows' own completions, one by one."""
         shown = []
         for row in rows:
             case = Honest(row.sample, row.completion.frame, TruthKind(), "row", "", "")
             (verdict,) = self.ask(case, [row.completion.text], row.reward or 0.0)
-            shown.append(_scored(row.sample.id, "row", verdict, row.completion.text))
+            shown.append(make_row(row.sample.id, "row", verdict, row.completion.text))
         return shown
-
-
-def _judge(
-    spec: Spec,
-    case: Honest,
-    text: str,
-    mates: Sequence[Honest],
-    reward: float,
-    tokens: int | None = None,
-) -> Verdict:
-    """Runs in a worker: the verdict on one completion, among honest ones where it takes several."""
-    verifier = build(spec)
-    completion = _completion(case, text, tokens)
-    if isinstance(verifier, GroupVerifier):
-        group = [*_pair(case), *_pair(case), completion]
-        return guarded_many(
-            verifier, 5, verifier.judge, group, case.sample, [1.0, 0.0, 1.0, 0.0, reward]
-        )[-1]
-    if isinstance(verifier, BatchVerifier):
-        groups = [[*_pair(case), completion], *([*_pair(m), _pair(m)[0]] for m in mates)]
-        samples = [case.sample, *(mate.sample for mate in mates)]
-        return guarded_many(verifier, 3 * len(groups), verifier.judge, groups, samples)[2]
-    return verifier(completion, case.sample)
-
-
-def _pair(case: Honest) -> tuple[Completion, Completion]:
-    name = case.sample.template
-    return (
-        _completion(case, lay_out(name, case.right)),
-        _completion(case, lay_out(name, case.wrong)),
-    )
-
-
-def _completion(case: Honest, text: str, tokens: int | None = None) -> Completion:
-    ids = tuple(range(_num_tokens(text) if tokens is None else tokens))
-    return templates.completion(text, case.sample.template, case.frame, token_ids=ids)
-
-
-def _num_tokens(text: str) -> int:
-    """About four characters a token: there is no tokenizer here."""
-    return len(text) // 4 + 1
 
 
 def _score(verdict: Verdict, otherwise: float = 0.0) -> float:
@@ -339,39 +259,19 @@ def _score(verdict: Verdict, otherwise: float = 0.0) -> float:
 def _finding(attack: str, case: _Case, problem: str, verdict: Verdict, text: str) -> Finding:
     return Finding(
         attack, case.honest.sample.id, problem, verdict.score, case.wrong.score, case.right.score,
-        _excerpt(text),
+        excerpt(text),
     )  # fmt: skip
 
 
 def _honest_rows(cases: Iterable[_Case]) -> Iterator[Scored]:
     for case in cases:
         name, which = case.honest.sample.template, case.honest
-        yield _scored(which.sample.id, "right", case.right, lay_out(name, which.right))
-        yield _scored(which.sample.id, "wrong", case.wrong, lay_out(name, which.wrong))
+        yield make_row(which.sample.id, "right", case.right, lay_out(name, which.right))
+        yield make_row(which.sample.id, "wrong", case.wrong, lay_out(name, which.wrong))
 
 
-def _scored(sample: str, what: str, verdict: Verdict, text: str) -> Scored:
-    return Scored(sample, what, verdict.score, verdict.fault or verdict.note, _excerpt(text))
-
-
-def _excerpt(text: str) -> str:
-    return ascii(text[:EXCERPT])[1:-1] + ("..." if len(text) > EXCERPT else "")
-
-
-def _spread(scores: Sequence[float]) -> dict[str, float]:
-    if not scores:
-        return {}
-    return {
-        "min": min(scores),
-        "mean": statistics.fmean(scores),
-        "max": max(scores),
-        "deviation": statistics.pstdev(scores),
-        "distinct": float(len(set(scores))),
-    }
-
-
-def _speed(component: Component, cases: Sequence[_Case]) -> float:
-    """Completions a second, in line on this core; they have proved harmless in the pool before."""
+def _measure_speed(component: Component, cases: Sequence[_Case]) -> float:
+    """Measure completions per second in this process; the pool has shown them to be harmless."""
     jobs: list[tuple[Any, ...]] = [
         (component.spec, case.honest, lay_out(case.honest.sample.template, answer), [], 0.0)
         for case in cases
@@ -381,6 +281,6 @@ def _speed(component: Component, cases: Sequence[_Case]) -> float:
     calls, start = 0, time.perf_counter()
     while jobs and time.perf_counter() - start < SPEED_SECONDS:
         for job in jobs:
-            guarded(component.verifier, _judge, *job)
+            guarded(component.verifier, judge_among_honest, *job)
         calls += len(jobs)
     return calls / (time.perf_counter() - start)

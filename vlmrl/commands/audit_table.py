@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from vlmrl.audit.attack_bench import Finding, Report
+from vlmrl.audit.report import Finding, Report
 
 __all__ = ["tables"]
 
