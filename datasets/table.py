@@ -164,7 +164,7 @@ class Table(Card):
     def _parts(self, row: Mapping[str, Any], media: list[Media]) -> tuple[str | Media, ...]:
         question = self._get(row, "question", "")
         if not isinstance(question, str):
-            raise UserError(f"{self._column('question')}: a text is wanted, found {question!r:.60}")
+            raise UserError(f"{self._column('question')}: expected a text, got {question!r:.60}")
         text = self.prompt.replace("{question}", question).strip()
         if not text.replace(_MARK, "").strip():
             raise UserError(f"{self._column('question')}: the question is empty")
@@ -278,7 +278,7 @@ def _number(value: Any, key: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: a number is wanted, found {value!r:.60}") from error
+        raise UserError(f"{key}: expected a number, got {value!r:.60}") from error
 
 
 def _is_blank(part: Any) -> bool:

@@ -105,7 +105,7 @@ class BoxIou(AnswerVerifier):
         if not found:
             return Verdict(0.0, note=note)
         if len(found) > 1 and self.several == "refuse":
-            return Verdict(0.0, answer=tuple(found), note=f"{len(found)} boxes, one is wanted")
+            return Verdict(0.0, answer=tuple(found), note=f"expected one box, got {len(found)}")
         box = found[0]
         if self.check_label and _contradicts(box.label, right.label):
             return Verdict(0.0, answer=(box,), note=f"label {box.label!r:.40} is wrong")

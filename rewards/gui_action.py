@@ -60,7 +60,7 @@ class GuiAction(AnswerVerifier):
         """Compare the one action in the answer."""
         right = (truth.fields or {}).get("action")
         if not isinstance(right, str):
-            raise ValueError(f'fields["action"] is a text, found {right!r}')
+            raise ValueError(f'expected a text in fields["action"], got {right!r}')
         stated, note = parsing.fields(answer)
         if stated is None or not isinstance(stated.get("action"), str):
             return Verdict(0.0, note=note or "no action in the object")

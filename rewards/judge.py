@@ -147,7 +147,7 @@ class Judge(Verifier):
         if self.url and not (self.url.startswith(("http://", "https://")) and self.model):
             raise ValueError("url starts with http:// or https:// and goes with a model's name")
         if not self.scale[0] < self.scale[1]:
-            raise ValueError(f"scale goes from the worst to the best score, found {self.scale}")
+            raise ValueError(f"expected a scale from the worst to the best score, got {self.scale}")
         names = {c.name for c in self.rubric}
         if len(names) < len(self.rubric) or "reason" in names:
             raise ValueError("each criterion has a name of its own, other than 'reason'")

@@ -63,7 +63,7 @@ def test_a_space_in_pixels_without_a_size_is_an_error(frame):
 
 def test_a_space_is_never_guessed_from_the_values():
     assert geometry.box((0, 0, 1, 1), Frame(100, 100)).xyxy == (0, 0, 0.01, 0.01)
-    with pytest.raises(ValueError, match="no space is named"):
+    with pytest.raises(ValueError, match="expected a space pixel"):
         geometry.extent(Frame(1, 1, space="guess"))
 
 

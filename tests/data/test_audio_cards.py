@@ -111,7 +111,7 @@ def test_audioset_json_as_ast_writes_it(tmp_path: Path, classes: str) -> None:
         opened("audioset", "test", **options)
     file.write_text(json.dumps({"data": items}))
     Path(classes).write_text("index,mid\n")
-    with pytest.raises(UserError, match=r"indices\.csv:1: 3 cells are wanted"):
+    with pytest.raises(UserError, match=r"indices\.csv:1: expected 3 cells"):
         opened("audioset", "test", **options).sample(0)
 
 

@@ -146,7 +146,7 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
         ({"images": "a.png"}, "key 'images'"),
         ({"images": [], "videos": "a.mp4"}, "key 'videos': a list of paths"),
         ({"options": ["a", "b"], "answer": "C"}, "key 'answer': 'C' is none of the options"),
-        ({"options": ["a", 2], "answer": "A"}, "key 'options': a list of texts"),
+        ({"options": ["a", 2], "answer": "A"}, "key 'options': expected a list of texts"),
         (
             {"question": "Which? Answer with one of: cat, cow.", "answer": "dog"},
             "none of the options",

@@ -129,9 +129,9 @@ def test_empty_options_and_another_problem_type_make_no_choice(tmp_path):
         ({"options": [*WORDS], "answer": "A. book"}, "may be each of the options A and C"),
         ({"options": ["B", "A"], "answer": "A"}, "options that are other options' letters: B, A"),
         ({"options": ["+1", "1.", "2"], "answer": "1"}, "may be each of the options A and B"),
-        ({"options": ["only"]}, "key 'options': 2 to 10 options are wanted"),
-        ({"choices": "cat or dog"}, "key 'choices': 2 to 10 options are wanted"),
-        ({"options": {"A": "cat"}}, "key 'options': a list of texts is wanted"),
+        ({"options": ["only"]}, "key 'options': expected 2 to 10 options"),
+        ({"choices": "cat or dog"}, "key 'choices': expected 2 to 10 options"),
+        ({"options": {"A": "cat"}}, "key 'options': expected a list of texts"),
         ({"options": ["cat", " "]}, "key 'options': an option is empty"),
     ],
 )
@@ -229,12 +229,12 @@ def test_grounded_questions_of_videochat_r1(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (VIDEO_R1 | {"data_type": "audio"}, "key 'data_type': image or video is wanted"),
-        (VIDEO_R1 | {"solution": "A"}, "key 'solution': <answer>...</answer> is wanted"),
+        (VIDEO_R1 | {"data_type": "audio"}, "key 'data_type': expected image or video"),
+        (VIDEO_R1 | {"solution": "A"}, "key 'solution': expected <answer>...</answer>"),
         (VIDEO_R1 | {"solution": "<answer>E</answer>"}, "'E' is none of the options"),
         (R1_AQA | {"answer": 4}, "key 'answer': 4 is no place in the 4 options"),
         (R1_AQA | {"answer": True}, "key 'answer': True is no place"),
-        (R1_AQA | {"multi_choice": "a, b"}, "key 'multi_choice': a list is wanted"),
+        (R1_AQA | {"multi_choice": "a, b"}, "key 'multi_choice': expected a list"),
         (VIDEOCHAT | {"glue": [[6, 1]]}, "truth.spans"),
         (VIDEOCHAT | {"answer": "(D)"}, r"'\(D\)' is none of the options"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from vlmrl import plugins
+from vlmrl.answers import templates
 from vlmrl.config import SourceConfig
 from vlmrl.data.cards import hub
 from vlmrl.data.source import Source, open_source, open_target
@@ -112,11 +113,41 @@ def test_columns_become_typed_truth(
         assert sample.truth == truth
 
 
+@pytest.mark.parametrize("as_text", [False, True])
+def test_keypoints_and_rotated_boxes_are_columns_that_their_verifiers_score(
+    folder: Path, as_text: bool
+) -> None:
+    cells: dict[str, Any] = {
+        "person": [{"keypoints": [[20, 10, 2], [60, 40, 1], *[[0, 0, 0]] * 15], "area": 1250}],
+        "ship": [{"rotated_box": [50, 25, 40, 20, 30], "label": "ship"}],
+    }
+    row = {"q": "What?", "i": "a.png"} | {
+        key: json.dumps(value) if as_text else value for key, value in cells.items()
+    }
+    for verifier, kind, column in (
+        ("oks", "keypoints", "person"), ("rotated_iou", "rotated_boxes", "ship"),
+    ):  # fmt: skip
+        columns = {"question": "q", "image": "i", kind: column}
+        sample = table(folder, row, columns, box_space="pixel")
+        assert sample.demo is not None
+        answer = f"<think>a</think><answer>{json.dumps(cells[column])}</answer>"
+        frame = Frame(100, 50)
+        completion = templates.completion(answer, sample.template, frame)
+        judged = plugins.build("verifier", verifier, {})(completion, sample)
+        assert judged.score == pytest.approx(1.0), judged
+        with pytest.raises(UserError, match="box_space must say"):
+            plugins.build("card", "table", {"path": "x.jsonl", "columns": columns})
+    person = table(folder, row, {"question": "q", "image": "i", "keypoints": "person"},
+                   box_space="pixel").truth.value("keypoints")[0]  # fmt: skip
+    assert person.spots[:3] == ((0.2, 0.2, 2), (0.6, 0.8, 1), (0.0, 0.0, 0))
+    assert person.area == 0.25
+
+
 @pytest.mark.parametrize(
     ("cells", "columns", "message"),
     [
         ({}, {"question": "question"}, "columns.question: no column 'question'"),
-        ({"a": "x"}, {"number": "a"}, "column 'a': number: a number is wanted, found 'x'"),
+        ({"a": "x"}, {"number": "a"}, "column 'a': number: expected a number, got 'x'"),
         ({"a": float("inf")}, {"number": "a"}, "column 'a': truth.number"),
         ({"a": "[1,"}, {"options": "a"}, "column 'a': not valid JSON"),
         ({"a": None}, {"answer": "a"}, "none of the mapped columns says what is true"),

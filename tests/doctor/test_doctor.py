@@ -12,15 +12,18 @@ from PIL import Image
 from helpers import small
 from helpers.audios import muxed, tone
 from vlmrl import cli, doctor, plugins
+from vlmrl.answers import templates
+from vlmrl.audit.reference_answers import lay_out
 from vlmrl.config import load
 from vlmrl.doctor import bench, model
+from vlmrl.doctor.data import right_answers
 from vlmrl.doctor.versions import versions
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.monitoring import memory_forecast
-from vlmrl.schema import Completion
+from vlmrl.schema import Box, Completion, Frame, Media, Sample, Truth
 
 TINY = ["run.threads=1", "evaluation.limit=8", "checks.media_ablation_prompts=4"]
 
@@ -90,6 +93,21 @@ def test_clips_are_not_compared_with_the_processor(family, tmp_path):
     )
     ((verdict, text),) = found["processor"]
     assert verdict == "ok" and "1 with videos not compared" in text
+
+
+@pytest.mark.parametrize("space", ["pixel", "resized", "norm1000", "norm1"])
+def test_the_truth_of_a_small_box_is_stated_without_rounding(space):
+    frame = Frame(641, 479, space=space, resized_width=644, resized_height=476)
+    truth = Truth(boxes=(Box(0.30123, 0.40321, 0.30123 + 5.4 / 641, 0.40321 + 6.5 / 479),))
+    sample = Sample("a", "cells", (Media("image", path="a.png"), "Where?"), truth)
+    verifier = plugins.build("verifier", "box_iou", {})
+    scores = {}
+    for answer, stated_in in right_answers(sample, frame).items():
+        text = lay_out(sample.template, answer)
+        completion = templates.completion(text, sample.template, stated_in)
+        scores[stated_in] = max(verifier(completion, sample).score, scores.get(stated_in, 0.0))
+    assert scores.pop(frame) < 0.97
+    assert max(scores.values()) > 0.999
 
 
 # -------------------------------------------------------------------------------------- troubles

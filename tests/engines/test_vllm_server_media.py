@@ -157,7 +157,7 @@ NO_VIDEOS = {
 
 @pytest.mark.parametrize("data", NO_VIDEOS.values(), ids=NO_VIDEOS)
 def test_what_is_no_packed_clip_is_refused(data):
-    with pytest.raises(ValueError, match=r"video is wanted|frames \[T, H, W, 3\]|reshape"):
+    with pytest.raises(ValueError, match=r"expected a video|frames \[T, H, W, 3\]|reshape"):
         unpacked(data)
 
 

@@ -115,7 +115,7 @@ def test_text_is_found_in_every_form_of_message() -> None:
     parts = [{"type": "image"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert message_text([{"role": "user", "content": parts}]) == "a b"
     assert message_text(chat("x")) == "x" == message_text("x")
-    with pytest.raises(UserError, match="chat messages are wanted"):
+    with pytest.raises(UserError, match="text or chat messages, got"):
         message_text(3)
 
 
@@ -244,7 +244,7 @@ def test_easy_r1_gets_a_batch_with_every_component() -> None:
 
 
 def test_a_ground_truth_of_another_form_is_refused() -> None:
-    with pytest.raises(UserError, match="an object with truth and media"):
+    with pytest.raises(UserError, match="expected a ground_truth object with truth and media"):
         compute_score("box_iou")("x", RIGHT, json.dumps(TRUTH))
 
 

@@ -141,8 +141,8 @@ def test_a_hostile_completion_gives_a_bounded_score_and_a_line(mine: str, comple
     ("row", "message"),
     [
         ("{", "not valid JSON"),
-        ("[1]", "a row is a JSON object"),
-        ({"truth": TRUTH}, "completion: a string is wanted, found None"),
+        ("[1]", "expected a JSON object"),
+        ({"truth": TRUTH}, "completion: expected a string, got None"),
         ({"completion": "x"}, "expected a truth with some of"),
         ({"completion": "x", "truth": {}}, "expected a truth with some of"),
         ({"completion": "x", "truth": {"box": []}}, "truth has no key 'box'; did you mean 'boxes'"),
@@ -156,7 +156,7 @@ def test_a_hostile_completion_gives_a_bounded_score_and_a_line(mine: str, comple
             {"completion": "x", "truth": {"none": False}},
             "expected true, got False; leave the key out",
         ),
-        ({"completion": "x", "truth": TRUTH}, "need the media's width and height"),
+        ({"completion": "x", "truth": TRUTH}, "expected the media's width and height"),
         (
             {"completion": "x", "truth": {"boxes": [[1, 2, 3]]}, "media": MEDIA},
             "expected 4 numbers for a box",
@@ -165,7 +165,10 @@ def test_a_hostile_completion_gives_a_bounded_score_and_a_line(mine: str, comple
             {"completion": "x", "truth": {"boxes": [[300, 0, 400, 9]]}, "media": MEDIA},
             "expected a box with area inside the media",
         ),
-        ({"completion": "x", "truth": TRUTH, "media": {"width": 0}}, r"media\.width: a positive"),
+        (
+            {"completion": "x", "truth": TRUTH, "media": {"width": 0}},
+            r"media\.width: expected a positive",
+        ),
         ({"completion": "x", "truth": TRUTH, "media": {"heigth": 1}}, "did you mean 'height'"),
         ({"completion": "x", "truth": {"number": 1}, "space": "px"}, "space 'px'; there are"),
         ({"completion": "x", "truth": {"number": 1}, "template": "thnk_answer"}, "did you mean"),

@@ -29,7 +29,7 @@ class Dapo(Grpo):
     def __post_init__(self) -> None:
         Grpo.__post_init__(self)
         if not 0 <= self.overlong_share <= 1:
-            raise ValueError(f"overlong_share must be in [0, 1], found {self.overlong_share}")
+            raise ValueError(f"expected overlong_share in [0, 1], got {self.overlong_share}")
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
         """The rewards with the punishment of long completions added."""

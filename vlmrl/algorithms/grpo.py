@@ -33,7 +33,7 @@ class Grpo(Recipe):
         Recipe.__post_init__(self)
         check_clip_range(self.clip_low, self.clip_high)
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(f"dual_clip must exceed 1 + clip_high, found {self.dual_clip}")
+            raise ValueError(f"expected dual_clip greater than 1 + clip_high, got {self.dual_clip}")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """The clipped ratio times the advantage per token, [B, T]; or see `correction`."""

@@ -56,13 +56,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.kl < 0:
-            raise ValueError(f"kl must be at least 0, found {self.kl}")
+            raise ValueError(f"expected kl of at least 0, got {self.kl}")
         if self.dynamic_sampling_batches < 0:
             raise ValueError(
-                f"dynamic_sampling_batches must be at least 0, found {self.dynamic_sampling_batches}"
+                f"expected dynamic_sampling_batches of at least 0, got {self.dynamic_sampling_batches}"
             )
         if self.importance_cap <= 0:
-            raise ValueError(f"importance_cap must be positive, found {self.importance_cap}")
+            raise ValueError(f"expected a positive importance_cap, got {self.importance_cap}")
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
         """Return the rewards unchanged, [P, G]."""
@@ -135,9 +135,9 @@ def check_clip_range(clip_low: float, clip_high: float) -> None:
         ValueError: names the bound, what was found and what is allowed.
     """
     if not 0 < clip_low <= 1:
-        raise ValueError(f"clip_low must be in (0, 1], found {clip_low}")
+        raise ValueError(f"expected clip_low in (0, 1], got {clip_low}")
     if clip_high <= 0:
-        raise ValueError(f"clip_high must be positive, found {clip_high}")
+        raise ValueError(f"expected a positive clip_high, got {clip_high}")
 
 
 def clip_metrics(

@@ -60,11 +60,9 @@ def extent(frame: Frame, space: Space | None = None) -> tuple[float, float]:
     elif space == "resized":
         size = (frame.resized_width, frame.resized_height)
     else:
-        raise ValueError(f"no space is named {space!r}; there are: pixel, resized, norm1000, norm1")
+        raise ValueError(f"expected a space pixel, resized, norm1000 or norm1, got {space!r}")
     if not size[0] or not size[1]:
-        raise ValueError(
-            f"coordinates in space {space!r} need the media's width and height; found {size}"
-        )
+        raise ValueError(f"expected the media's width and height for space {space!r}, got {size}")
     return float(size[0]), float(size[1])
 
 
@@ -112,7 +110,9 @@ def box(
         ValueError: not four finite numbers, or the frame lacks the size that its space needs.
     """
     if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"a box is four finite numbers [x1, y1, x2, y2]; found {numbers!r:.80}")
+        raise ValueError(
+            f"expected a box of four finite numbers [x1, y1, x2, y2], got {numbers!r:.80}"
+        )
     x1, y1, x2, y2 = numbers
     return clean_box(*to_unit(x1, y1, x2, y2, frame), label, score)
 
@@ -137,7 +137,7 @@ def point(x: float, y: float, frame: Frame, label: str | None = None) -> Point |
         ValueError: a number is not finite, or the frame lacks the size that its space needs.
     """
     if not (math.isfinite(x) and math.isfinite(y)):
-        raise ValueError(f"a point is two finite numbers; found {(x, y)!r}")
+        raise ValueError(f"expected a point of two finite numbers, got {(x, y)!r}")
     width, height = extent(frame)
     if not (0 <= x <= width and 0 <= y <= height):
         return None
@@ -153,7 +153,7 @@ def span(start: float, end: float, frame: Frame, label: str | None = None) -> Sp
         ValueError: a number is not finite.
     """
     if not (math.isfinite(start) and math.isfinite(end)):
-        raise ValueError(f"a span is two finite numbers of seconds; found {(start, end)!r}")
+        raise ValueError(f"expected a span of two finite numbers of seconds, got {(start, end)!r}")
     if start > end or end < 0 or (frame.duration is not None and start > frame.duration):
         return None
     end = end if frame.duration is None else min(end, frame.duration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Video, described
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Completion, Encoded, Prompt
+from vlmrl.schema import Completion, Encoded, Frame, Prompt, Sample
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import FunctionVerifier
@@ -28,6 +29,8 @@ TRUTHS = 8
 ENOUGH, NEARLY = 0.9, 0.99
 """Shares of a verifier's range. A right answer that states a confidence of 0.9 may get just that."""
 PIXELS = 1e-5
+FINE = 1_000_000
+"""Cells across and down the grid on which a truth is stated without loss."""
 
 
 def sources(opened: Sequence[Source]) -> Iterator[Finding]:
@@ -173,8 +176,8 @@ def _truths(
     faults: dict[str, str] = {}
     for prompt in prompts:
         kinds = [
-            _completion(bench, prompt, case.right)
-            for case in state_honestly(prompt.sample, prompt.frame)
+            _completion(bench, prompt.sample, answer, frame)
+            for answer, frame in right_answers(prompt.sample, prompt.frame).items()
         ]
         (group,) = scorer.judge([kinds], [prompt.sample], whole=False)
         for reward in scorer.rewards[source]:
@@ -194,10 +197,20 @@ def _truths(
             yield _judged(name, reward, best[reward.label], len(prompts))
 
 
-def _completion(bench: Bench, prompt: Prompt, answer: str) -> Completion:
-    text = lay_out(prompt.sample.template, answer)
+def right_answers(sample: Sample, frame: Frame) -> dict[str, Frame]:
+    """Return the answers that state a sample's truth, each with the frame of its coordinates.
+
+    A model writes whole pixels, which for a small box may be far from its truth, and no fault of
+    the verifier. So the truth is stated on a finer grid too.
+    """
+    fine = replace(frame, space="resized", resized_width=FINE, resized_height=FINE)
+    return {case.right: f for f in (fine, frame) for case in state_honestly(sample, f)}
+
+
+def _completion(bench: Bench, sample: Sample, answer: str, frame: Frame) -> Completion:
+    text = lay_out(sample.template, answer)
     ids = tuple(bench.policy.tokenizer(text)["input_ids"])
-    return templates.completion(text, prompt.sample.template, prompt.frame, token_ids=ids)
+    return templates.completion(text, sample.template, frame, token_ids=ids)
 
 
 def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> Finding:

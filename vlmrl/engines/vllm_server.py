@@ -93,7 +93,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
                 f"num_servers is {self.num_servers}, but devices has {len(self.devices)}"
             )
         if self.num_servers < 1:
-            raise ValueError(f"num_servers must be at least 1 (found {self.num_servers})")
+            raise ValueError(f"expected num_servers of at least 1, got {self.num_servers}")
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")

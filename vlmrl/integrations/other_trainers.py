@@ -130,7 +130,7 @@ def message_text(message: Any) -> str:
         return " ".join(part["text"] for part in content or () if part.get("type") == "text")
     if isinstance(message, Sequence) and message:
         return message_text(message[-1])
-    raise UserError(f"a text or chat messages are wanted, found {message!r:.80}")
+    raise UserError(f"expected a text or chat messages, got {message!r:.80}")
 
 
 def media_columns(columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[Any]:

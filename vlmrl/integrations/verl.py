@@ -80,7 +80,7 @@ def _judge(scorer: ForeignScorer, texts: Sequence[str], truths: Sequence[Any]) -
     rows = [stated(truth) for truth in truths]
     for row in rows:
         if not isinstance(row, Mapping) or "truth" not in row:
-            raise UserError(f"ground_truth is an object with truth and media, found {row!r:.80}")
+            raise UserError(f"expected a ground_truth object with truth and media, got {row!r:.80}")
     media = [row.get("media") for row in rows]
     return scorer.judge(texts, [row["truth"] for row in rows], media, [""] * len(texts))
 

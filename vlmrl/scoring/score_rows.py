@@ -87,13 +87,13 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
         UserError: a missing or unknown key, or a value of the wrong kind.
     """
     if not isinstance(row, Mapping):
-        raise UserError(f"a row is a JSON object, found {row!r:.80}")
+        raise UserError(f"expected a JSON object, got {row!r:.80}")
     for key in row:
         if key not in KEYS:
             raise UserError(f"unknown key {key!r}{nearest(key, list(KEYS))}")
     text = row.get("completion")
     if not isinstance(text, str):
-        raise UserError(f"completion: a string is wanted, found {text!r:.80}")
+        raise UserError(f"completion: expected a string, got {text!r:.80}")
     frame = _frame(row.get("media") or {}, row.get("space", "pixel"))
     template = row.get("template") or ("answer_only" if "<answer>" in text else "none")
     prompt = str(row.get("prompt", ""))
@@ -112,13 +112,13 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
 
 def _frame(media: Any, space: Any) -> Frame:
     if not isinstance(media, Mapping):
-        raise UserError(f"media: an object is wanted, found {media!r:.80}")
+        raise UserError(f"media: expected an object, got {media!r:.80}")
     for key, value in media.items():
         if key not in MEDIA_KEYS:
             raise UserError(f"media has no key {key!r}{nearest(str(key), list(MEDIA_KEYS))}")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value < math.inf:
-            raise UserError(f"media.{key}: a positive number is wanted, found {value!r:.80}")
+            raise UserError(f"media.{key}: expected a positive number, got {value!r:.80}")
     if space not in get_args(Space):
         raise UserError(f"space {space!r}; there are: {', '.join(get_args(Space))}")
     return Frame(space=space, **media)

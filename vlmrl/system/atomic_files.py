@@ -99,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(tree).__name__}")
+        raise UserError(f"{path}: expected a JSON object, got {type(tree).__name__}")
     return tree
 
 
@@ -120,7 +120,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise UserError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise UserError(f"{path}: line {number}: expected an object, found {line[:40]!r}")
+            raise UserError(f"{path}: line {number}: expected an object, got {line[:40]!r}")
         found.append(row)
     return found
 

@@ -40,7 +40,7 @@ def class_names(path: Path) -> dict[str, str]:
     found = {}
     for number, row in read_table(path, "," if comma else "\t"):
         if len(row) != wanted:
-            raise UserError(f"{path}:{number}: {wanted} cells are wanted, found {row!r:.60}")
+            raise UserError(f"{path}:{number}: expected {wanted} cells, got {row!r:.60}")
         if row[-2] != "mid":  # the heading
             found[row[-2]] = " / ".join(part.strip() for part in row[-1].split(","))
     return found

@@ -28,7 +28,7 @@ def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
             continue
         x1, y1, x2, y2 = box
         if x1 >= x2 or y1 >= y2:
-            raise UserError(f"box {list(box)}: x1 < x2 and y1 < y2 are wanted")
+            raise UserError(f"expected a box with x1 < x2 and y1 < y2, got {list(box)}")
         if min(x1, y1) < -slack or x2 > width + slack or y2 > height + slack:
             raise UserError(f"box {list(box)} lies outside 0..{width:g} x 0..{height:g}")
 

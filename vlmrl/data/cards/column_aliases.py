@@ -44,12 +44,10 @@ def under_our_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
 def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {"image": "images", "video": "videos"}
     if row["data_type"] not in kinds:
-        raise UserError(
-            f"key 'data_type': image or video is wanted, found {row['data_type']!r:.60}"
-        )
+        raise UserError(f"key 'data_type': expected image or video, got {row['data_type']!r:.60}")
     solution = row["solution"]
     if not isinstance(solution, str) or not (found := _ANSWER.fullmatch(solution)):
-        raise UserError(f"key 'solution': <answer>...</answer> is wanted, found {solution!r:.60}")
+        raise UserError(f"key 'solution': expected <answer>...</answer>, got {solution!r:.60}")
     rest = {k: v for k, v in row.items() if k not in VIDEO_R1}
     ours = {"id": row["problem_id"], "question": row["problem"], "answer": found["answer"]}
     return {**rest, **ours, kinds[row["data_type"]]: [row["path"]]}
@@ -58,7 +56,7 @@ def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
 def _r1_aqa(row: Mapping[str, Any]) -> dict[str, Any]:
     options, right = row["multi_choice"], row["answer"]
     if not isinstance(options, list):
-        raise UserError(f"key 'multi_choice': a list is wanted, found {options!r:.60}")
+        raise UserError(f"key 'multi_choice': expected a list, got {options!r:.60}")
     if isinstance(right, bool) or not isinstance(right, int) or not 0 <= right < len(options):
         raise UserError(f"key 'answer': {right!r:.60} is no place in the {len(options)} options")
     rest = {k: v for k, v in row.items() if k not in R1_AQA}

@@ -31,7 +31,7 @@ def lettered(question: Any, options: Any, right: Any) -> tuple[str, Truth, Demo]
         UserError: no list of 2 to 10 options, or `right` is none of them.
     """
     if not isinstance(options, list) or not 2 <= len(options) <= len(LETTERS):
-        raise UserError(f"2 to {len(LETTERS)} options are wanted, found {options!r:.60}")
+        raise UserError(f"expected 2 to {len(LETTERS)} options, got {options!r:.60}")
     options = [str(option).strip() for option in options]
     index = options.index(right.strip()) if str(right).strip() in options else right
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(options):
@@ -72,9 +72,9 @@ def options_of(value: Any) -> tuple[str, ...]:
     """
     stated = list(inline(value)) if isinstance(value, str) else value
     if not isinstance(stated, list) or not all(isinstance(option, str) for option in stated):
-        raise UserError(f"a list of texts is wanted, found {value!r:.60}")
+        raise UserError(f"expected a list of texts, got {value!r:.60}")
     if not 2 <= len(stated) <= len(LETTERS):
-        raise UserError(f"2 to {len(LETTERS)} options are wanted, found {value!r:.60}")
+        raise UserError(f"expected 2 to {len(LETTERS)} options, got {value!r:.60}")
     plain = [option.strip() for option in stated]
     marked = [_MARKED.fullmatch(option) for option in plain]
     letters = "".join(m["letter"] for m in marked if m is not None)

@@ -33,7 +33,7 @@ def json_objects(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path}: a JSON list of objects is wanted")
+        raise UserError(f"{path}: expected a JSON list of objects")
     return rows
 
 
@@ -121,5 +121,5 @@ class JsonlRows(Sequence[Mapping[str, Any]]):
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not valid JSON: {error}") from error
         if not isinstance(row, dict):
-            raise UserError(f"{where}: a row is a JSON object, found {type(row).__name__}")
+            raise UserError(f"{where}: expected a JSON object, got {type(row).__name__}")
         return {**row, WHERE: where}

@@ -44,10 +44,10 @@ def unpacked(data: bytes) -> VllmVideo:
         told = json.loads(head)
         shape, metadata = told["shape"], told["metadata"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("a video is wanted as vlmrl packs it, found something else") from error
+        raise ValueError("expected a video as vlmrl packs it, got other data") from error
     frames = np.frombuffer(bytearray(pixels), np.uint8).reshape(shape)  # writable
     if frames.ndim != 4 or frames.shape[-1] != 3:
-        raise ValueError(f"frames [T, H, W, 3] are wanted, found {list(frames.shape)}")
+        raise ValueError(f"expected frames [T, H, W, 3], got {list(frames.shape)}")
     return frames, metadata
 
 
