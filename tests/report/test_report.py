@@ -26,7 +26,7 @@ from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_car
 from vlmrl.report.media import Album
 from vlmrl.report.series import MAX_POINTS, Panel, Series, colours, sections, smoothed
 from vlmrl.runs import run_folder
-from vlmrl.runs.rollout_rows import _stored
+from vlmrl.runs.rollout_rows import _store_medium
 from vlmrl.system import atomic_files
 
 HOSTILE = (
@@ -387,8 +387,8 @@ def test_stacked_phases_end_at_their_sum() -> None:
 
 def test_a_recording_has_a_player_and_spans_below_its_waveform(run: Path) -> None:
     recording = Audio(np.sin(np.arange(16000) / 9).astype(np.float32), 16000)
-    name = _stored(run_folder.media_folder(run), recording)
-    assert name is not None and name == _stored(run_folder.media_folder(run), recording)
+    name = _store_medium(run_folder.media_folder(run), recording)
+    assert name is not None and name == _store_medium(run_folder.media_folder(run), recording)
     media = {"kind": "audio", "name": "a.wav", "start": None, "end": None, "thumbnail": name}
     answer = [{"span": [0.25, 0.5]}, {"span": [0.5, 9.0]}]
     heard = {**completion(0.5), "verdicts": {"temporal_iou": verdict(0.5, answer=answer)}}

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a live panel on a terminal, plain lines everywhere else.
+"""The console view of a run: a live panel on a terminal, plain lines everywhere else.
 
 Text of models and data is printed as it is: never as rich markup.
 """
@@ -29,7 +29,7 @@ __all__ = ["PHASES"]
 Metrics = Mapping[str, float]
 
 PLAIN_LINES = 20
-"""About so many lines a phase writes where there is no terminal."""
+"""Approximate number of lines that a phase writes without a terminal."""
 # The phases of a step, each with its colour.
 PHASES = {
     "data": "blue",
@@ -43,7 +43,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def view(title: str, total_steps: int, step: int) -> LiveView | PlainView:
-    """The view that fits standard output; `step` steps are already done."""
+    """Return the view that fits standard output; `step` steps are already done."""
     console = Console(file=sys.stdout)
     # Not console.is_terminal: FORCE_COLOR sets it, and a log must not get a live panel.
     if sys.stdout.isatty() and not console.is_dumb_terminal:
@@ -59,10 +59,10 @@ class PlainView:
         self._total = total_steps
 
     def start(self) -> None:
-        """Nothing to open."""
+        """Do nothing: there is nothing to open."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def message(self, text: str) -> None:
         """Print one line."""
@@ -70,19 +70,19 @@ class PlainView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def sft(self, step: int, total: int, metrics: Metrics) -> None:
-        """A line for every so many steps of the cold start."""
+        """Print a line every few steps of the cold start."""
         if _is_due(step, total):
             self.message(f"cold start {step:>{len(str(total))}}/{total}  {sft_line(metrics)}")
 
     def step(self, step: int, metrics: Metrics) -> None:
-        """A line for every so many steps."""
+        """Print a line every few steps."""
         if _is_due(step, self._total):
             self.message(
                 f"step {step:>{len(str(self._total))}}/{self._total}  {step_line(metrics)}"
             )
 
     def evaluation(self, step: int, result: Mapping[str, Any]) -> None:
-        """A line with the main numbers and their intervals."""
+        """Print a line with the main numbers and their intervals."""
         self.message(f"evaluation at step {step}  {evaluation_line(result)}")
 
 
@@ -147,11 +147,11 @@ class LiveView:
         return Group(self._progress, self._panel)
 
 
-# ---------------------------------------------------------------------------------- what is said
+# ---------------------------------------------------------------------------------- the texts
 
 
 def sources(metrics: Metrics) -> dict[str, dict[str, float]]:
-    """The `source/<name>/<component>` metrics as a table: source -> component -> value."""
+    """Return the `source/<name>/<component>` metrics as a table: source -> component -> value."""
     table: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         if found := re.fullmatch(r"source/(.+)/([^/]+)", key):
@@ -160,17 +160,17 @@ def sources(metrics: Metrics) -> dict[str, dict[str, float]]:
 
 
 def times(metrics: Metrics) -> dict[str, float]:
-    """Seconds per phase of the step, in the order of the phases."""
+    """Return the seconds per phase of the step, in the order of the phases."""
     found = {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES}
     return {phase: seconds for phase, seconds in found.items() if seconds > 0}
 
 
 def step_line(metrics: Metrics) -> str:
-    """One step in one line."""
+    """Return a step as one line."""
     parts = [f"reward {_number(metrics.get('reward/mean'))}"]
     table = sources(metrics)
     for name, row in table.items():
-        # What is said of the only source's whole is said once.
+        # The totals of an only source would repeat those of the step.
         keys = [k for k in row if len(table) > 1 or k not in ("reward", "uniform_share")]
         parts.append(" ".join([f"{name}:", *(f"{key} {_number(row[key])}" for key in keys)]))
     parts += [f"{label} {text}" for label, text in _facts(metrics)]
@@ -182,12 +182,12 @@ def step_line(metrics: Metrics) -> str:
 
 
 def sft_line(metrics: Metrics) -> str:
-    """One step of the cold start in one line."""
+    """Return a step of the cold start as one line."""
     return "  ".join(f"{key} {_number(value)}" for key, value in metrics.items())
 
 
 def evaluation_line(result: Mapping[str, Any]) -> str:
-    """The metrics of an evaluation over all sources, each with its 95 % interval."""
+    """Return the metrics of an evaluation over all sources, each with its 95 % interval."""
     intervals = result.get("intervals", {})
     parts = []
     for key, value in result["metrics"].items():
@@ -199,7 +199,7 @@ def evaluation_line(result: Mapping[str, Any]) -> str:
 
 
 def step_panel(metrics: Metrics, rewards: list[float]) -> Group:
-    """The newest step as a table, with the curve of the reward so far."""
+    """Return the newest step as a table, with the curve of the reward so far."""
     reward = Text.assemble(
         ("reward  ", "dim"),
         (_number(metrics.get("reward/mean")), "bold"),
@@ -211,7 +211,7 @@ def step_panel(metrics: Metrics, rewards: list[float]) -> Group:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Values as a row of at most `width` blocks, each the mean of its stretch; range min to max."""
+    """Return values as at most `width` blocks, each the mean of its part, scaled from min to max."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -246,7 +246,7 @@ def _time_bar(spent: dict[str, float], width: int = 32) -> Text:
 
 
 def _facts(metrics: Metrics) -> list[tuple[str, str]]:
-    """The few other numbers that say at a glance whether a run is well."""
+    """Return the few other numbers that show at a glance whether a run is healthy."""
     found = []
     for label, key, style in (
         ("uniform groups", "rollout/uniform_share", "{:.0%}"),

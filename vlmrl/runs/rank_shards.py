@@ -1,7 +1,7 @@
-"""Each rank's share of a batch: who generates and trains on what, and how the shares come together.
+"""Each rank's share of a batch: which prompts it generates for, and how the shares are joined.
 
-Every rank knows the whole batch, so that all of them decide alike; but a prompt's media lie in the
-memory of one rank only, its `home`, which generates for it, scores it and trains on it.
+Every rank knows the whole batch, so that all decide alike, but a prompt's media are in the memory
+of one rank only, its `home`, which generates for it, scores it and trains on it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["generate", "is_here"]
 
 
 def is_here(prompt: Prompt) -> bool:
-    """Whether this rank is the prompt's home."""
+    """Return whether this rank is the prompt's home."""
     return prompt.home == distributed.rank()
 
 
 def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-    """Completions of the whole batch; each rank's engine writes those of its own prompts.
+    """Generate completions of the whole batch; each rank's engine writes those of its own prompts.
 
-    With several ranks a draw depends on their number: each has a seed of its own.
+    Each rank has a seed of its own, so a draw depends on the number of ranks.
     """
     if distributed.world() == 1:
         return engine.generate(batch, sampling)
@@ -41,8 +41,8 @@ def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts
     return replace(part, batch=batch, completions=tuple(written[p] for p in range(len(batch))))
 
 
-def whole_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
-    """Rows of all prompts, each as its home wrote it: with its images."""
+def gather_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of all prompts, each as its home wrote it, with its media."""
     if distributed.world() == 1:
         return list(rows)
     pairs = enumerate(zip(rollouts.batch.prompts, rows, strict=True))

@@ -1,4 +1,4 @@
-"""Values of the main path as JSON rows: what rollouts/step-N.jsonl and evals/step-N.jsonl hold.
+"""Rollouts as JSON rows: the content of rollouts/step-N.jsonl and evals/step-N.jsonl.
 
 A row is one prompt with all its completions. Coordinates are in the unit square of the original
 media, times in seconds. A number that is not finite becomes null: JSON has no NaN.
@@ -35,7 +35,7 @@ def rows(
     rewards: Rewards,
     advantages: Advantages | None = None,
 ) -> list[Row]:
-    """One row a prompt; its images are stored in `media_folder`, each once by its content.
+    """Return one row per prompt; store its media in `media_folder`, each once by its content.
 
     Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null.
     """
@@ -96,27 +96,27 @@ def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
             "name": medium.name,
             "start": medium.start,
             "end": medium.end,
-            "thumbnail": _stored(folder, found),
-            **(_video(folder, found, times) if isinstance(found, Video) else {}),
+            "thumbnail": _store_medium(folder, found),
+            **(_store_video(folder, found, times) if isinstance(found, Video) else {}),
         }
         for medium, found in zip(media, shown, strict=True)
     ]
 
 
-def _video(folder: Path, video: Video, times: Sequence[float]) -> Row:
-    heard = {} if video.audio is None else {"sound": _sound(folder, video.audio)}
-    return {**video_thumbnails.stored(folder, video, times), **heard}
+def _store_video(folder: Path, video: Video, times: Sequence[float]) -> Row:
+    heard = {} if video.audio is None else {"sound": _store_audio(folder, video.audio)}
+    return {**video_thumbnails.store(folder, video, times), **heard}
 
 
-def _stored(folder: Path, found: Any) -> str | None:
-    """The file in `folder` that shows a decoded medium; None for what is not stored."""
+def _store_medium(folder: Path, found: Any) -> str | None:
+    """Store an image or audio and return its file name in `folder`; None for other media."""
     if isinstance(found, Audio):
-        return _sound(folder, found)
-    return _thumbnail(folder, found) if isinstance(found, Image.Image) else None
+        return _store_audio(folder, found)
+    return _store_thumbnail(folder, found) if isinstance(found, Image.Image) else None
 
 
-def _sound(folder: Path, audio: Audio) -> str:
-    """Store a recording once, as 16-bit WAV (clipped at full scale); returns its file name."""
+def _store_audio(folder: Path, audio: Audio) -> str:
+    """Store audio once, as 16-bit WAV (clipped at full scale); return its file name."""
     name = f"{hashlib.sha256(audio.samples.tobytes()).hexdigest()[:24]}.wav"
     if not (folder / name).exists():
         import soundfile  # with the extra `audio`, which whoever decoded this has
@@ -127,8 +127,8 @@ def _sound(folder: Path, audio: Audio) -> str:
     return name
 
 
-def _thumbnail(folder: Path, image: Image.Image) -> str:
-    """Store an image once, scaled down; returns its file name in `folder`."""
+def _store_thumbnail(folder: Path, image: Image.Image) -> str:
+    """Store an image once, scaled down; return its file name in `folder`."""
     content = repr((image.mode, image.size)).encode() + image.tobytes()
     small = image.width * image.height <= 256 * 256
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.{'png' if small else 'jpg'}"

@@ -1,4 +1,4 @@
-"""The run folder: what lies where, and how it is written.
+"""The run folder: its files, and how they are written.
 
     config.json             the resolved config, plus `versions` and `git`
     metrics.jsonl           one line a GRPO step: {"step": n, "reward/mean": ..., ...}
@@ -25,7 +25,7 @@ from typing import Any
 import vlmrl
 from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
-from vlmrl.runs.rank_shards import whole_rows
+from vlmrl.runs.rank_shards import gather_rows
 from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
@@ -58,32 +58,32 @@ PACKAGES = (
 
 
 def metrics_path(folder: Path) -> Path:
-    """The curves of the GRPO steps."""
+    """Return the file with the curves of the GRPO steps."""
     return folder / "metrics.jsonl"
 
 
 def sft_path(folder: Path) -> Path:
-    """The curves of the cold start."""
+    """Return the file with the curves of the cold start."""
     return folder / "sft.jsonl"
 
 
 def rollouts_path(folder: Path, step: int) -> Path:
-    """The rollouts of one step."""
+    """Return the file with the rollouts of one step."""
     return folder / "rollouts" / f"step-{step}.jsonl"
 
 
 def evaluation_path(folder: Path, step: int) -> Path:
-    """The evaluation after `step` steps; its samples lie beside it in `.jsonl`."""
+    """Return the file of the evaluation after `step` steps; its samples are next to it in `.jsonl`."""
     return folder / "evals" / f"step-{step}.json"
 
 
 def media_folder(folder: Path) -> Path:
-    """Where the images lie that rows name."""
+    """Return the folder of the media files that rows name."""
     return folder / "rollouts" / "media"
 
 
 def steps_in(folder: Path, suffix: str) -> dict[int, Path]:
-    """The files `step-N<suffix>` of a folder by N, ascending."""
+    """Return the files `step-N<suffix>` of a folder by N, ascending."""
     paths = [p for p in folder.glob(f"step-*{suffix}") if p.stem[5:].isdigit()]
     return {int(p.stem[5:]): p for p in sorted(paths, key=lambda p: int(p.stem[5:]))}
 
@@ -112,7 +112,7 @@ def write_config(folder: Path, config: Config) -> Path:
 def write_rollouts(folder: Path, report: StepReport) -> Path:
     """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
     found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages)
-    lines = ({"step": report.step, **row} for row in whole_rows(report.rollouts, found))
+    lines = ({"step": report.step, **row} for row in gather_rows(report.rollouts, found))
     path = rollouts_path(folder, report.step)
     return write_lines(path, lines) if distributed.is_main() else path
 
@@ -146,7 +146,7 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """What the last run in this folder wrote at its end, if it came to one."""
+    """Return the summary of the last run in this folder, None if no run has finished."""
     path = folder / "summary.json"
     return read_json(path) if path.is_file() else None
 
@@ -165,7 +165,7 @@ def rewind(folder: Path, step: int) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of vlmrl and of the installed packages that can change a result."""
+    """Return the versions of Python, vlmrl and the installed packages that can change a result."""
     found = {"python": platform.python_version(), "vlmrl": vlmrl.__version__}
     for package in PACKAGES:
         try:
@@ -176,7 +176,7 @@ def versions() -> dict[str, str]:
 
 
 def revision() -> dict[str, Any] | None:
-    """Git revision of vlmrl's own source and whether it has changes; None outside a checkout."""
+    """Return the git revision of vlmrl's source and whether it has changes; None outside a checkout."""
     # An environment inside somebody's checkout is no checkout of vlmrl: ask whether git tracks us.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None

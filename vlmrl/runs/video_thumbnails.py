@@ -1,4 +1,4 @@
-"""A video as a person can judge it later: a strip of its frames, and a small moving image."""
+"""Views of a video for a person: a strip of its frames and a small animated image."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ STRIP_FRAMES, STRIP_SIDE = 8, 160
 """Most frames of a strip, and the longest side of each, pixels."""
 MOVING_FRAMES, MOVING_SIDE = 32, 240
 TOY_SIDE = 64
-"""Drawn videos below this are enlarged, and their moving image is exact: edges are all there is."""
+"""Synthetic videos below this are enlarged and animated without loss: they consist of edges."""
 
 
-def stored(folder: Path, video: Video, track: Sequence[float] = ()) -> dict[str, Any]:
-    """Store a video's strip and moving image in `folder`, each once by its content.
+def store(folder: Path, video: Video, track: Sequence[float] = ()) -> dict[str, Any]:
+    """Store a video's strip and animated image in `folder`, each once by its content.
 
     The strip shows frames evenly over the video, or those nearest to the times of a `track`
-    (seconds), so that each of its boxes can be seen on its own frame. The row tells the file names as
+    (seconds), so that each of its boxes can be seen on its own frame. The returned row has the file names as
     `thumbnail` and `motion`, the seconds of the strip's frames as `times`, and the video's `duration`.
     """
-    taken = _evenly(len(video.frames), STRIP_FRAMES)
+    taken = _spread(len(video.frames), STRIP_FRAMES)
     if track:
-        wanted = [track[n] for n in _evenly(len(track), STRIP_FRAMES)]
+        wanted = [track[n] for n in _spread(len(track), STRIP_FRAMES)]
         gaps = np.abs(np.array(video.times)[:, None] - np.array(wanted))
         taken = sorted(set(gaps.argmin(0).tolist()))
     digest = hashlib.sha256(repr((video.frames.shape, video.times, taken)).encode())
@@ -39,8 +39,8 @@ def stored(folder: Path, video: Video, track: Sequence[float] = ()) -> dict[str,
     name = digest.hexdigest()[:24]
     strip, motion = f"{name}.jpg", f"{name}.webp"
     if not (folder / motion).exists():
-        write_bytes(folder / strip, _strip([_small(video.frames[n], STRIP_SIDE) for n in taken]))
-        write_bytes(folder / motion, _moving(video))
+        write_bytes(folder / strip, _strip([_shrink(video.frames[n], STRIP_SIDE) for n in taken]))
+        write_bytes(folder / motion, _animate(video))
     return {
         "thumbnail": strip,
         "motion": motion,
@@ -49,11 +49,11 @@ def stored(folder: Path, video: Video, track: Sequence[float] = ()) -> dict[str,
     }
 
 
-def _evenly(count: int, most: int) -> list[int]:
+def _spread(count: int, most: int) -> list[int]:
     return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
 
 
-def _small(frame: np.ndarray, side: int) -> Image.Image:
+def _shrink(frame: np.ndarray, side: int) -> Image.Image:
     image = Image.fromarray(frame)
     if max(image.size) < TOY_SIDE:
         scale = TOY_SIDE // max(image.size)
@@ -63,7 +63,7 @@ def _small(frame: np.ndarray, side: int) -> Image.Image:
 
 
 def _strip(images: list[Image.Image]) -> bytes:
-    """The images side by side, all of the same size."""
+    """Return a JPEG of the images, all of the same size, in a row."""
     width, height = images[0].size
     strip = Image.new("RGB", (width * len(images), height))
     for place, image in enumerate(images):
@@ -73,10 +73,10 @@ def _strip(images: list[Image.Image]) -> bytes:
     return out.getvalue()
 
 
-def _moving(video: Video) -> bytes:
-    """An animated WebP in the video's own time, a few frames of it."""
-    taken = _evenly(len(video.frames), MOVING_FRAMES)
-    images = [_small(video.frames[n], MOVING_SIDE) for n in taken]
+def _animate(video: Video) -> bytes:
+    """Return an animated WebP of a few frames with the video's own timing."""
+    taken = _spread(len(video.frames), MOVING_FRAMES)
+    images = [_shrink(video.frames[n], MOVING_SIDE) for n in taken]
     starts = [video.times[n] for n in taken] + [video.duration]
     lasting = [max(20, round(1000 * (b - a))) for a, b in itertools.pairwise(starts)]
     moving = {"save_all": True, "append_images": images[1:], "duration": lasting, "loop": 0}
