@@ -128,6 +128,26 @@ def test_rooms_are_small_enough_to_know() -> None:
             assert len(list(folder.glob("*.py"))) <= 12, folder
 
 
+SHARED = {
+    "truth": {"base", "checks", "json_form", "prompting"},
+    "family": {"base", "loading"},
+    "engine": {"base", "completions", "kv_cache", "serve"},
+    "algorithm": {"base", "recipes"},
+    "tracker": {"base"},
+}
+"""Files of plugin rooms that are no plugin; any other file whose class is misnamed would be lost."""
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_every_file_of_a_plugin_room_has_the_class_of_its_name(kind: str) -> None:
+    room = plugins.KINDS[kind]
+    files = {name.removeprefix(f"{room}.") for name in FILES if within(name, room)} - {room}
+    files = {name for name in files if "." not in name and not name.startswith("_")}
+    for name in sorted(files - SHARED.get(kind, set())):
+        plugins.check(kind, name)
+    assert SHARED.get(kind, set()).isdisjoint(plugins.names(kind))
+
+
 def test_nothing_imports_a_plugin_by_name_but_assemble() -> None:
     shipped = {f"{room}.{n}" for kind, room in plugins.KINDS.items() for n in plugins.names(kind)}
     core = [name for name in FILES if not within(name, *plugins.KINDS.values(), "vlmrl.assemble")]

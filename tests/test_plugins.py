@@ -82,6 +82,8 @@ def test_names_are_those_of_files_that_hold_their_class(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(plugins.KINDS, "verifier", "room_of_tests")
     assert plugins.names("verifier") == ["box_iou"]
+    expected = "room_of_tests/hf.py: expected a class named Hf, got HfEngine"
+    assert expected in refusal("verifier", "hf")
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,9 @@ def test_values_of_a_config_become_those_of_the_plugin(ruler: str) -> None:
         ({"length": 3, "derived": 1}, "has no option 'derived'"),
         ({"length": 3, "unit": "cm"}, "has no option 'unit'"),
         ({"length": "long"}, "option 'length': Input should be a valid number"),
-        ({"length": True}, "option 'length': Input should be a finite number (found True)"),
-        ({"length": math.nan}, "option 'length': Input should be a finite number (found nan)"),
-        ({"length": math.inf}, "option 'length': Input should be a finite number (found inf)"),
+        ({"length": True}, "option 'length': Input should be a finite number (got True)"),
+        ({"length": math.nan}, "option 'length': Input should be a finite number (got nan)"),
+        ({"length": math.inf}, "option 'length': Input should be a finite number (got inf)"),
         ({"length": None}, "option 'length': Input should be a valid number"),
         ({"length": 3, "share": 1.5}, "option 'share': Input should be less than or equal to 1"),
         ({"length": 3, "mode": "iner"}, "option 'mode': Input should be 'inner' or 'outer'"),

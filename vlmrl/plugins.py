@@ -52,17 +52,15 @@ class Option:
 
 
 def names(kind: str) -> list[str]:
-    """The names of all shipped plugins of a kind, sorted. Imports none of them."""
-    room = importlib.import_module(KINDS[kind])
-    files = [file for folder in room.__path__ for file in Path(folder).glob("[!_]*.py")]
-    return sorted({file.stem for file in files if _is_plugin(file)})
+    """Return the names of all shipped plugins of a kind, sorted. Imports none of them."""
+    return sorted({file.stem for file in _files(kind) if class_name(file.stem) in _classes(file)})
 
 
 def check(kind: str, name: str) -> None:
     """Refuse an unknown name; a plugin of the repository is not imported for this.
 
     Raises:
-        UserError: no such plugin; the message suggests the nearest name.
+        UserError: no such plugin, or its file lacks its class; the message suggests the nearest name.
     """
     if ":" in name:
         load(kind, name)
@@ -71,11 +69,17 @@ def check(kind: str, name: str) -> None:
     elif name not in (known := names(kind)):
         if new := renamed.PARTS.get(kind, {}).get(name):
             raise UserError(f"{kind} {name!r} is called {new!r} now")
+        for file in _files(kind):
+            if file.stem == name:
+                raise UserError(
+                    f"{kind} {name!r}: {file.parent.name}/{file.name}: expected a class named "
+                    f"{class_name(name)}, got {', '.join(_classes(file)) or 'no class'}"
+                )
         raise UserError(f"no {kind} is named {name!r}{nearest(name, known)}")
 
 
 def load(kind: str, name: str) -> Any:
-    """The class or function that `name` stands for.
+    """Return the class or function that `name` stands for.
 
     Raises:
         UserError: no such plugin, file or attribute; the message suggests the nearest name.
@@ -93,7 +97,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """An instance of plugin `name` with validated options; of a plain function, the function.
+    """Return an instance of plugin `name` with validated options; of a plain function, the function.
 
     Raises:
         UserError: an unknown or missing option, a wrong type, or a value the plugin itself refuses;
@@ -123,7 +127,7 @@ def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any
 
 
 def options_of(plugin: type) -> dict[str, Option]:
-    """The options of a plugin class by name.
+    """Return the options of a plugin class by name.
 
     Raises:
         UserError: the class is no dataclass, or an annotation cannot be resolved.
@@ -144,22 +148,26 @@ def options_of(plugin: type) -> dict[str, Option]:
 
 
 def class_name(name: str) -> str:
-    """`box_iou` -> `BoxIou`, `qwen2_5_vl` -> `Qwen25Vl`."""
+    """Return a name in CamelCase: `box_iou` -> `BoxIou`, `qwen2_5_vl` -> `Qwen25Vl`."""
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?` or the list of what exists, to end an error message."""
+    """Return the end of an error message: `; did you mean 'x'?`, or the list of what exists."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; there are: {', '.join(known)}" if known else ""
 
 
-def _is_plugin(file: Path) -> bool:
+def _files(kind: str) -> list[Path]:
+    room = importlib.import_module(KINDS[kind])
+    return [file for folder in room.__path__ for file in Path(folder).glob("[!_]*.py")]
+
+
+def _classes(file: Path) -> list[str]:
     # By reading the source, so that listing the names imports nothing.
-    opening = rf"^class {class_name(file.stem)}\b"
-    return re.search(opening, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    return re.findall(r"^class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def _default(field: dataclasses.Field[Any]) -> tuple[Any, bool]:
@@ -180,7 +188,7 @@ def _check_value(where: str, key: str, type_: Any, value: Any) -> Any:
     except pydantic.ValidationError as error:
         problem = error.errors()[0]["msg"]
     if problem:
-        raise UserError(f"{where}, option {key!r}: {problem} (found {value!r})")
+        raise UserError(f"{where}, option {key!r}: {problem} (got {value!r})")
     return checked
 
 

@@ -22,6 +22,7 @@ from helpers.losses import (
 from vlmrl import plugins
 from vlmrl.algorithms.base import LossOutput
 from vlmrl.algorithms.recipes import Recipe
+from vlmrl.runs import metric_glossary
 
 KIND = "algorithm"
 
@@ -39,6 +40,20 @@ def test_it_is_a_recipe_that_builds_without_options(part, loaded):
     require("Source:" in (module.__doc__ or "") + (loaded.__doc__ or ""), part, source)
     out = recipe_of(part).loss(random_inputs(ref=None))
     require(isinstance(out, LossOutput) and out.loss.ndim == 0, part, "loss returns a LossOutput")
+
+
+def test_it_describes_its_metrics(part, loaded):
+    rewards = rewards_of([[1, 0], [0.5, 0]])
+    recipe = recipe_of(part, kl=0.1)
+    returned = {**recipe.advantages(rewards, rollouts_of(rewards)).metrics}
+    returned |= recipe.loss(random_inputs()).metrics
+    for name in returned:
+        line = loaded.metrics.get(name) or metric_glossary.describe(name)
+        require(line, part, f"say in the class variable `metrics` what {name!r} is")
+    for name, line in loaded.metrics.items():
+        shared = name in metric_glossary.STEP
+        require(not shared, part, f"{name!r} has a line in metric_glossary.py: leave it out")
+        require(line.endswith("."), part, f"the line on {name!r} is a sentence, got {line!r}")
 
 
 def test_shares_of_micro_batches_add_up_to_the_loss_of_the_batch(part):

@@ -32,7 +32,7 @@ class Dapo(Grpo):
             raise ValueError(f"expected overlong_share in [0, 1], got {self.overlong_share}")
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
-        """The rewards with the punishment of long completions added."""
+        """Return the rewards [P, G] with the punishment of long completions added."""
         if self.overlong_share == 0:
             return rewards
         lengths = torch.tensor(
@@ -44,7 +44,7 @@ class Dapo(Grpo):
 
 
 def overlong_penalty(lengths: torch.Tensor, max_tokens: int, cache: float) -> torch.Tensor:
-    """0 up to `max_tokens - cache` tokens, then linear to -1 at `max_tokens`, -1 beyond; float32.
+    """Return 0 up to `max_tokens - cache` tokens, then linear to -1 at `max_tokens`, -1 beyond; float32.
 
     Source: Yu et al. 2025, arXiv 2503.14476, eq. 13.
     """

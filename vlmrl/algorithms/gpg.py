@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -26,11 +26,15 @@ from vlmrl.schema import Advantages, Rewards, Rollouts
 class Gpg(Recipe):
     """Group policy gradient. Example: Gpg(scale="std")."""
 
+    metrics: ClassVar[Mapping[str, str]] = {
+        "rollout/alpha": "Counted groups over groups with a gradient, the factor of GPG's advantages.",
+    }
+
     scale: Literal["std", "none"] = "none"
     aggregation: Aggregation = "token"
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
-        """Advantages times alpha: the groups in the denominators over those with a gradient."""
+        """Return advantages times alpha [P, G]: the groups in the denominators over those with a gradient."""
         plain = Recipe.advantages(self, rewards, rollouts)
         counted = plain.kept.any(-1)
         informative = counted & self.keep(rewards)
@@ -39,7 +43,7 @@ class Gpg(Recipe):
         return dataclasses.replace(plain, values=alpha * plain.values, metrics=metrics)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """-A * log-prob per token, [B, T]; `correction` says what it is multiplied with."""
+        """Return -A * log-prob per token, [B, T], weighted as `correction` says."""
         if self.correction == "one_sided":
             return one_sided_loss(inputs, self.importance_cap)
         mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)

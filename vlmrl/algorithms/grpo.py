@@ -36,7 +36,7 @@ class Grpo(Recipe):
             raise ValueError(f"expected dual_clip greater than 1 + clip_high, got {self.dual_clip}")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """The clipped ratio times the advantage per token, [B, T]; or see `correction`."""
+        """Return minus the clipped ratio times the advantage per token, [B, T]; or see `correction`."""
         if self.correction == "one_sided":
             return one_sided_loss(inputs, self.importance_cap)
         ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -28,7 +28,12 @@ BASELINES = {"mean": advantages.from_mean, "leave_one_out": advantages.from_othe
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`."""
+    """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`.
+
+    Class variable: `metrics`, a line on each metric that only this recipe has, by its name.
+    """
+
+    metrics: ClassVar[Mapping[str, str]] = {}
 
     baseline: Literal["mean", "leave_one_out"] = "mean"
     """Subtract from a reward the mean of its whole group, or of the other completions of the group."""
@@ -143,7 +148,7 @@ def check_clip_range(clip_low: float, clip_high: float) -> None:
 def clip_metrics(
     ratio: torch.Tensor, inputs: LossInputs, clip_low: float, clip_high: float
 ) -> dict[str, torch.Tensor]:
-    """Per token [B, T]: the ratio, and whether the loss is clipped below or above."""
+    """Return per token [B, T] the ratio, and whether the loss is clipped below or above."""
     below = (ratio < 1 - clip_low) & (inputs.advantages < 0)
     above = (ratio > 1 + clip_high) & (inputs.advantages > 0)
     return {
@@ -156,7 +161,7 @@ def clip_metrics(
 def one_sided_loss(
     inputs: LossInputs, cap: float
 ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """The loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
+    """Return the loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
     log_weight = log_ratio(inputs.new, inputs.sampling, inputs.mask)
     losses = one_sided(inputs.new, log_weight, inputs.advantages, cap)
     return losses, weight_metrics(log_weight, inputs, cap)
@@ -165,7 +170,7 @@ def one_sided_loss(
 def weight_metrics(
     log_weight: torch.Tensor, inputs: LossInputs, cap: float
 ) -> dict[str, torch.Tensor]:
-    """Per token [B, T]: new / sampling probability, and whether it exceeds the cap."""
+    """Return per token [B, T] new / sampling probability, and whether it exceeds the cap."""
     ratio = log_weight.detach().exp().expand_as(inputs.new)
     return {"loss/ratio": ratio, "loss/clip_high": (ratio > cap).float()}
 

@@ -1,12 +1,15 @@
-"""What every number in metrics.jsonl, sft.jsonl and an evaluation means: one line for each name.
+"""The meaning of every number in metrics.jsonl, sft.jsonl and an evaluation: one line for each name.
 
-`<...>` in a name stands for a part without a slash: a source, a verifier, a phase. The page
-"Metrics" of the documentation is this table, and a test holds it against the names in the code.
+A recipe describes the metrics that only it has in its own file (`Recipe.metrics`). `<...>` in a
+name stands for a part without a slash: a source, a verifier, a phase. The page "Metrics" of the
+documentation is this table, and a test holds it against the names in the code.
 """
 
 from __future__ import annotations
 
 import re
+
+from vlmrl import plugins
 
 STEP = {
     "step": "GRPO steps done when the line was written.",
@@ -22,7 +25,6 @@ STEP = {
     "rollout/masked": "Share of completions without a valid reward: a verifier failed on them.",
     "rollout/uniform_share": "Share of groups whose rewards are all equal: they have no gradient.",
     "rollout/entropy": "Mean entropy of the policy at the loss tokens, in nats.",
-    "rollout/alpha": "Counted groups over groups with a gradient, the factor of GPG's advantages.",
     "rollout/batches": "Batches that dynamic sampling drew for this step.",
     "rollout/groups_short": "Groups still missing when dynamic sampling reached its limit.",
     "rollout/refused_share": "Share of the drawn groups that dynamic sampling refused.",
@@ -100,9 +102,15 @@ EVALUATION = {
 """Names in `metrics` and `intervals` of evals/step-N.json, besides `mode/...` as above."""
 
 
+def of_algorithms() -> dict[str, str]:
+    """Return the lines on the metrics that only single recipes have, from the recipes' own files."""
+    recipes = [plugins.load("algorithm", name) for name in plugins.names("algorithm")]
+    return {name: line for recipe in recipes for name, line in recipe.metrics.items()}
+
+
 def describe(name: str) -> str | None:
     """Return the line on a name of metrics.jsonl or sft.jsonl; None if there is none."""
-    lines = SFT | STEP
+    lines = SFT | STEP | of_algorithms()
     found = (lines[pattern] for pattern in lines if _matches(pattern, name))
     return lines.get(name) or next(found, None)
 
