@@ -32,7 +32,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Video:
-    """Frames that were taken from a video: `frames` uint8 [T, H, W, 3], upright RGB.
+    """Frames of a video: `frames` uint8 [T, H, W, 3], upright RGB.
 
     `times` are the seconds of each frame from the start of the (cut) video, increasing; `duration` is its
     length in seconds. `indices` are the frames' numbers in the source file, `total` is how many that has,
@@ -52,7 +52,7 @@ class Video:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) in pixels, as an image's."""
+        """Return (width, height) in pixels, as of an image."""
         return self.frames.shape[2], self.frames.shape[1]
 
     @property

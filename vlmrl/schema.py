@@ -1,4 +1,4 @@
-"""Every value on the main path, in the order in which the trainer makes them.
+"""The values on the main path, in the order in which the trainer makes them.
 
     Media -> Sample -> Prompt -> PromptBatch [P] -> Completion -> Rollouts [P, G] -> Verdict -> Rewards
     -> Advantages -> TrainBatch -> StepReport
@@ -72,7 +72,7 @@ class Box:
 
     @property
     def xyxy(self) -> tuple[float, float, float, float]:
-        """The four corners, unit square."""
+        """Return (x1, y1, x2, y2), unit square."""
         return (self.x1, self.y1, self.x2, self.y2)
 
 
@@ -117,11 +117,11 @@ class Polygon(tuple[tuple[float, float], ...]):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How numbers that a text uses for places and times map on the original media.
+    """The map from the coordinates and times of a text to the original media.
 
-    `width`, `height` are pixels of the original media; `resized_width`, `resized_height` what the
-    model saw; `space` says which of the four conventions the text uses. `duration` is in seconds.
-    `answers.geometry` converts.
+    `width`, `height` are pixels of the original media; `resized_width`, `resized_height` those of
+    the image that the model saw; `space` says which of the four conventions the text uses. `duration`
+    is in seconds. `answers.geometry` converts.
 
     Example: Frame(640, 480, space="norm1000")
     """
@@ -139,9 +139,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A reference to one image, video or recording; exactly one of path, data, frames is set.
+    """A reference to one image, video or audio; exactly one of path, data, url, frames is set.
 
-    `start` and `end` (seconds) select a part of a video or recording.
+    `start` and `end` (seconds) select a part of a video or audio.
 
     Example: Media("image", path="/data/cards/images/IMG_2386.jpg")
     """
@@ -151,25 +151,25 @@ class Media:
     data: bytes | None = None
     """Encoded file content (PNG, JPEG, MP4, WAV ...)."""
     url: str | None = None
-    """Only read when the config allows URLs."""
+    """Read only if the config allows URLs."""
     frames: tuple[str, ...] | None = None
     """Paths of the frames of a video, in order."""
     fps: float | None = None
-    """Frames a second of `frames`."""
+    """Frames per second of `frames`."""
     start: float | None = None
     end: float | None = None
 
     @property
     def name(self) -> str:
-        """What error messages and reports call this medium."""
+        """Return the name of this medium in error messages and reports."""
         return self.path or self.url or (self.frames[0] if self.frames else f"<{self.kind} bytes>")
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is true of a sample; only what is known is set. Verifiers say which kinds they need.
+    """The facts about a sample; only known ones are set. Verifiers say which kinds they need.
 
-    Each kind is one file in `vlmrl/truths/`. The fields are the kinds that many rooms know; the
+    Each kind is one file in `vlmrl/truths/`. The fields are the kinds that many rooms use; the
     value of any other kind is in `more`, and `value(kind)` reads both. Coordinates as everywhere:
     unit square, seconds. `none=True` declares "there is nothing to find": only then does an empty
     prediction score 1.
@@ -198,7 +198,7 @@ class Truth:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Truth:
-        """Make a truth of values by kind."""
+        """Make a truth from values by kind."""
         core = {kind: value for kind, value in values.items() if kind in _CORE_KINDS}
         return cls(**core, more={k: v for k, v in values.items() if k not in core})
 
@@ -219,8 +219,8 @@ _CORE_KINDS = tuple(name for name in Truth.__dataclass_fields__ if name != "more
 class Demo:
     """A demonstration for the cold start; `prompting.demonstrate` writes it in the model's space.
 
-    Exactly one of `text` (the answer to the letter) and `answer` is set. `answer` is a truth as far
-    as the model is to state it, and may be deliberately worse than the sample's.
+    Exactly one of `text` (the answer verbatim) and `answer` is set. `answer` is the part of a truth
+    that the model is to state, and may be deliberately worse than the sample's.
 
     Example: Demo(thought="top left", answer=Truth(boxes=(Box(.1, .1, .5, .5),)))
     """
@@ -249,28 +249,28 @@ class Sample:
     template: str = "think_answer"
     """Name of the answer template (`templates.TEMPLATES`)."""
     demo: Demo | None = None
-    """What a cold start imitates."""
+    """The answer that a cold start imitates."""
     weight: float = 1.0
     """Multiplies this sample's loss."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def media(self) -> tuple[Media, ...]:
-        """The media among the parts, in order."""
+        """Return the media among the parts, in order."""
         return tuple(p for p in self.parts if isinstance(p, Media))
 
     @property
     def text(self) -> str:
-        """The text among the parts, joined by single spaces."""
+        """Return the text among the parts, joined by single spaces."""
         return " ".join(p for p in self.parts if isinstance(p, str))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A prompt as one model family wants it, on the CPU.
+    """A prompt in the form that one model family takes, on the CPU.
 
-    `ids` has one id per position after media expansion (what the trainer feeds); `compact_ids` has ONE
-    placeholder per medium (what vLLM wants). `tensors` are the media tensors of this prompt alone, e.g.
+    `ids` has one id per position after media expansion (the trainer's input); `compact_ids` has ONE
+    placeholder per medium (vLLM's input). `tensors` are the media tensors of this prompt alone, e.g.
     `pixel_values` [patches, dim] and `image_grid_thw` [images, 3]. `position_ids` is [3, T] for M-RoPE
     families, [1, T] for others; a completion continues at `next_position`.
     """
@@ -284,7 +284,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A sample made ready for the model: text rendered, media decoded and encoded once."""
+    """A sample prepared for the model: text rendered, media decoded and encoded once."""
 
     sample: Sample
     text: str
@@ -299,13 +299,13 @@ class Prompt:
 
     @property
     def images(self) -> tuple[Any, ...]:
-        """The images (PIL images) among the media."""
+        """Return the images (PIL images) among the media."""
         return tuple(m for m in self.media if isinstance(m, PilImage))
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBatch:
-    """P prompts, each of which will get G completions. Example: PromptBatch(prompts=(p0, p1))."""
+    """P prompts; each will get G completions. Example: PromptBatch(prompts=(p0, p1))."""
 
     prompts: tuple[Prompt, ...]
     cursor: Mapping[str, Any] = field(default_factory=dict)
@@ -332,14 +332,14 @@ class Parsed:
     well_formed: bool
     """True if the whole text matches the template."""
     tag_share: float
-    """Share of the template's tags that stand exactly once, in [0, 1]."""
+    """Share of the template's tags that occur exactly once, in [0, 1]."""
     spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Character range of each tag's content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What one generation returned. Token ids are those that were sampled: nothing is re-tokenised.
+    """The result of one generation. Token ids are those that were sampled, never re-tokenised.
 
     `logprobs` are the sampling log-probabilities of `token_ids`, one each. The stop token, if any, is
     the last id; `text` leaves it out.
@@ -356,7 +356,7 @@ class Completion:
 
     @property
     def answer(self) -> str | None:
-        """The answer span, stripped; None when there is none."""
+        """Return the answer, stripped; None if there is none."""
         return self.parsed.answer
 
 
@@ -370,7 +370,7 @@ class Rollouts:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(P, G)."""
+        """Return (P, G)."""
         return len(self.completions), len(self.completions[0]) if self.completions else 0
 
 
@@ -379,10 +379,10 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One verifier on one completion.
+    """The judgement of one verifier on one completion.
 
-    `score` is in the verifier's range, or None when the verifier itself failed (`fault` says why) or
-    does not speak of this sample (`applies` is False). A fault is never a wrong answer.
+    `score` is in the verifier's range, or None if the verifier itself failed (`fault` says why) or
+    does not apply to this sample (`applies` is False). A fault is never a wrong answer.
 
     Example: Verdict(0.62, parts={"iou": 0.62}, answer=(Box(.1, .1, .3, .4),), note="")
     """
@@ -396,18 +396,18 @@ class Verdict:
 
     @classmethod
     def not_applicable(cls, note: str = "") -> Verdict:
-        """A verdict that leaves the weights to the verifiers that do speak of the sample."""
+        """Return a verdict that leaves the weights to the verifiers that do apply to the sample."""
         return cls(None, note=note, applies=False)
 
     @classmethod
     def failed(cls, reason: str) -> Verdict:
-        """A verdict that says the verifier, not the completion, went wrong."""
+        """Return a verdict that says that the verifier, not the completion, went wrong."""
         return cls(None, fault=reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """What the scorer made of the rollouts.
+    """The scores of the rollouts.
 
     `total` is [P, G] float32 with 0 where `valid` [P, G] bool is False (a fault, or a completion that is
     masked from the loss). `verdicts[p][g]` maps the verifier's name in the config to its verdict.
@@ -418,7 +418,7 @@ class Rewards:
     verdicts: tuple[tuple[Mapping[str, Verdict], ...], ...]
 
     def component(self, name: str) -> list[float]:
-        """All finite scores one verifier gave, for its curve."""
+        """Return all finite scores that one verifier gave, for its curve."""
         rows = (v[name] for group in self.verdicts for v in group if name in v)
         return [v.score for v in rows if v.applies and v.score is not None]
 
@@ -428,7 +428,7 @@ class Advantages:
     """Advantages [P, G] (0 where not kept) and which rollouts take part in the loss, kept [P, G] bool.
 
     `weights` [P, G] are sample weights (difficulty, data column) that multiply the loss.
-    `metrics` are what the algorithm wants on its curves, e.g. the share of uniform groups.
+    `metrics` are values that the algorithm logs, e.g. the share of uniform groups.
     """
 
     values: torch.Tensor
@@ -464,7 +464,7 @@ class MicroBatch:
 
     @property
     def lengths(self) -> torch.Tensor:
-        """[B]: tokens up to the last one that carries loss; what comes after cannot matter."""
+        """Return [B]: tokens up to the last one that carries loss; later tokens cannot matter."""
         steps = self.mask.new_ones(self.mask.shape).cumsum(1)
         return (steps * self.mask).amax(1)
 
@@ -473,8 +473,8 @@ class MicroBatch:
 class TrainBatch:
     """Micro-batches with denominators fixed before the first forward, over ALL ranks.
 
-    `num_tokens` counts loss tokens, `num_rollouts` counts kept completions: the same update comes out
-    however the batch is cut.
+    `num_tokens` counts loss tokens, `num_rollouts` counts kept completions: the update is the same
+    however the batch is split.
     """
 
     micro: tuple[MicroBatch, ...]

@@ -75,6 +75,7 @@ LIGHT = """
 --version
 list configs
 list verifiers
+list truths
 list cards
 list families
 list engines

@@ -42,7 +42,7 @@ def average_precision(
 
 
 def _candidates(iou: Array, chosen: list[int], wanted: list[int]) -> list[list[tuple[float, int]]]:
-    """The truths that each prediction may hit, best first; COCOeval gives ties to the last."""
+    """Return the truths that each prediction may hit, best first; COCOeval gives ties to the last."""
     near = iou[chosen][:, wanted].tolist()
     return [
         sorted(((v, n) for n, v in enumerate(row) if v >= THRESHOLDS[0]), reverse=True)
@@ -51,7 +51,7 @@ def _candidates(iou: Array, chosen: list[int], wanted: list[int]) -> list[list[t
 
 
 def _hits(candidates: list[list[tuple[float, int]]], threshold: float) -> tuple[bool, ...]:
-    """Which predictions take a free truth, each its best, in order."""
+    """Return which predictions take a free truth, each its best, in order."""
     taken: set[int] = set()
     hits = []
     for ranked in candidates:

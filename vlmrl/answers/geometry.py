@@ -69,7 +69,7 @@ def extent(frame: Frame, space: Space | None = None) -> tuple[float, float]:
 def to_unit(
     x1: float, y1: float, x2: float, y2: float, frame: Frame
 ) -> tuple[float, float, float, float]:
-    """Four numbers in `frame.space` as xyxy in the unit square, neither ordered nor clipped.
+    """Return four numbers in `frame.space` as xyxy in the unit square, neither ordered nor clipped.
 
     Raises:
         ValueError: the frame lacks the size that its space needs.
@@ -81,7 +81,7 @@ def to_unit(
 def from_unit(
     box: Box, frame: Frame, space: Space | None = None
 ) -> tuple[float, float, float, float]:
-    """A box as xyxy numbers in a space (the frame's own when None), not rounded.
+    """Return a box as xyxy numbers in a space (the frame's own when None), not rounded.
 
     Raises:
         ValueError: the frame lacks the size that the space needs.
@@ -91,7 +91,7 @@ def from_unit(
 
 
 def point_from_unit(point: Point, frame: Frame, space: Space | None = None) -> tuple[float, float]:
-    """A point as (x, y) numbers in a space (the frame's own when None), not rounded."""
+    """Return a point as (x, y) numbers in a space (the frame's own when None), not rounded."""
     width, height = extent(frame, space)
     return point.x * width, point.y * height
 
@@ -102,7 +102,7 @@ def point_from_unit(point: Point, frame: Frame, space: Space | None = None) -> t
 def box(
     numbers: Sequence[float], frame: Frame, label: str | None = None, score: float | None = None
 ) -> Box | None:
-    """The box that four xyxy numbers in `frame.space` stand for: ordered, clipped, unit square.
+    """Return the box of four xyxy numbers in `frame.space`: ordered, clipped, unit square.
 
     None if it has no area inside the media.
 
@@ -120,7 +120,7 @@ def box(
 def clean_box(
     x1: float, y1: float, x2: float, y2: float, label: str | None = None, score: float | None = None
 ) -> Box | None:
-    """Unit-square numbers as a box: corners ordered, then clipped; None if no area is left."""
+    """Return a box of unit-square numbers, ordered, then clipped; None if no area is left."""
     x1, x2 = (x1, x2) if x1 <= x2 else (x2, x1)
     y1, y2 = (y1, y2) if y1 <= y2 else (y2, y1)
     x1, y1 = max(x1, 0.0), max(y1, 0.0)
@@ -131,7 +131,7 @@ def clean_box(
 
 
 def point(x: float, y: float, frame: Frame, label: str | None = None) -> Point | None:
-    """The point that two numbers in `frame.space` stand for; None if it lies outside the media.
+    """Return the point of two numbers in `frame.space`; None if it is outside the media.
 
     Raises:
         ValueError: a number is not finite, or the frame lacks the size that its space needs.
@@ -145,7 +145,7 @@ def point(x: float, y: float, frame: Frame, label: str | None = None) -> Point |
 
 
 def span(start: float, end: float, frame: Frame, label: str | None = None) -> Span | None:
-    """A stretch of time in seconds, clipped to the media's duration if that is known.
+    """Return a span of time in seconds, clipped to the media's duration if that is known.
 
     None if it runs backwards or nothing of it lies inside the media.
 
@@ -161,12 +161,12 @@ def span(start: float, end: float, frame: Frame, label: str | None = None) -> Sp
 
 
 def centre(a: Box) -> Point:
-    """The centre of a box, unit square."""
+    """Return the centre of a box, unit square."""
     return Point((a.x1 + a.x2) / 2, (a.y1 + a.y2) / 2)
 
 
 def inside(p: Point, a: Box) -> bool:
-    """True if a point lies in a box, its edge included."""
+    """Return True if a point is in a box, its edge included."""
     return a.x1 <= p.x <= a.x2 and a.y1 <= p.y <= a.y2
 
 
@@ -174,12 +174,12 @@ def inside(p: Point, a: Box) -> bool:
 
 
 def area(a: Box) -> float:
-    """Area as a share of the media, in (0, 1]."""
+    """Return a box's area as a share of the media, in (0, 1]."""
     return (a.x2 - a.x1) * (a.y2 - a.y1)
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes, in [0, 1]."""
+    """Return the intersection over union of two boxes, in [0, 1]."""
     width = min(a.x2, b.x2) - max(a.x1, b.x1)
     height = min(a.y2, b.y2) - max(a.y1, b.y1)
     if width <= 0 or height <= 0:
@@ -189,7 +189,7 @@ def iou(a: Box, b: Box) -> float:
 
 
 def array(boxes: Iterable[Box]) -> Array:
-    """Boxes as a float64 array [K, 4], xyxy."""
+    """Return boxes as a float64 array [K, 4], xyxy."""
     return np.array([b.xyxy for b in boxes], dtype=np.float64).reshape(-1, 4)
 
 
@@ -233,7 +233,7 @@ def ciou_matrix(a: Array, b: Array, width: float = 1.0, height: float = 1.0) -> 
 
 
 def _areas(a: Array, b: Array) -> tuple[Array, Array, Array]:
-    """Intersection, union and hull of every pair, each [P, N]."""
+    """Return the intersection, union and hull of every pair, each [P, N]."""
     a, b = a[:, None, :], b[None, :, :]
     size = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
     overlap = size[..., 0] * size[..., 1]
@@ -244,7 +244,7 @@ def _areas(a: Array, b: Array) -> tuple[Array, Array, Array]:
 
 
 def match(quality: Array) -> list[tuple[int, int]]:
-    """One-to-one pairs (row, column) of a [P, N] matrix with the largest sum (Hungarian).
+    """Return one-to-one pairs (row, column) of a [P, N] matrix with the largest sum (Hungarian).
 
     Pairs of quality 0 or less are left out.
     """
@@ -258,12 +258,12 @@ def match(quality: Array) -> list[tuple[int, int]]:
 
 
 def span_iou(a: Span, b: Span) -> float:
-    """Intersection over union of two spans in time, in [0, 1]; equal spans give 1."""
+    """Return the intersection over union of two spans, in [0, 1]; equal spans give 1."""
     return interval_iou([a], [b])
 
 
 def merged(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """The set that spans cover, as disjoint (start, end) intervals in order, seconds."""
+    """Return the set that spans cover, as disjoint (start, end) intervals in order, seconds."""
     found: list[tuple[float, float]] = []
     for start, end in sorted((s.start, s.end) for s in spans):
         if found and start <= found[-1][1]:

@@ -48,7 +48,7 @@ class _Unreadable(Exception):
 
 
 def values(text: str) -> list[Any]:
-    """Every list, tuple (as a list) and dict that stands in a text, outermost only, in order.
+    """Return every list, tuple (as a list) and dict in a text, outermost only, in order.
 
     Whatever stands between them is skipped: prose, a code fence, an unclosed bracket. Numbers come
     as int or float and may be infinite (1e999); booleans and None come as they are.
@@ -84,7 +84,7 @@ def _is_shallow(text: str) -> bool:
 
 
 def _value_at(text: str, start: int, shallow: bool) -> tuple[Any, int]:
-    """The value that opens at `start` and where it ends."""
+    """Return the value that opens at `start`, and its end."""
     if shallow and text[start] != "(":
         try:
             return _JSON.raw_decode(text, start)
@@ -96,7 +96,7 @@ def _value_at(text: str, start: int, shallow: bool) -> tuple[Any, int]:
 
 
 def _sequence(text: str, at: int, opener: str, depth: int) -> tuple[Any, int]:
-    """The list or dict whose opening bracket stands just before `at`, and where it ends."""
+    """Return the list or dict whose opening bracket is just before `at`, and its end."""
     if depth > MAX_DEPTH:
         raise _Unreadable(at)
     closer, items, keys = _CLOSERS[opener], [], []
@@ -131,7 +131,7 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 
 def _token(text: str, at: int) -> tuple[Any, str, int]:
-    """The next token's value, its kind and where it ends."""
+    """Return the next token's value, its kind and its end."""
     match = _TOKEN.match(text, at)
     if match is None or match.lastgroup is None:
         raise _Unreadable(at)

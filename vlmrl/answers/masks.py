@@ -65,7 +65,7 @@ def encoded(mask: Mapping[str, Any] | Corners, size: tuple[int, int]) -> Any:
 
 
 def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
-    """The polygons an answer lists, unit square, corners moved into the media, and a note.
+    """Return the polygons an answer lists, unit square, corners moved into the media, and a note.
 
     Spellings: `{"polygon": [[x, y], ...]}` (also `segmentation`, `mask`, `points`; a flat list of
     numbers will do), lists of them, bare lists of at least three pairs, and every spelling of a
@@ -93,7 +93,7 @@ def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
 
 
 def _outlines(value: Any) -> Iterator[list[tuple[float, float]]]:
-    """The corners of every polygon in a value."""
+    """Yield the corners of every polygon in a value."""
     if isinstance(value, dict):
         value = next((value[key] for key in KEYS if key in value), None)
         if _all_numbers(value) and len(value) >= 6 and len(value) % 2 == 0:

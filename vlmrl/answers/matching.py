@@ -21,7 +21,7 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str | None:
-        """The label."""
+        """Return the label."""
 
 
 def agreement(found: Sequence[Labelled], right: Sequence[Labelled]) -> Array:
@@ -79,7 +79,7 @@ def pairs(
 
 
 def _taken(candidates: list[Pair]) -> list[Pair]:
-    """The candidates in order, each row and each column once."""
+    """Return the candidates in order, each row and each column once."""
     rows: set[int] = set()
     columns: set[int] = set()
     kept = []

@@ -72,7 +72,7 @@ def says_nothing(answer: str) -> bool:
 
 
 def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
-    """The boxes an answer lists, unit square, in its order, and a note.
+    """Return the boxes an answer lists, unit square, in its order, and a note.
 
     Spellings: JSON or Python list of dicts (`bbox_2d`, `bbox`, `box`, `Position`; `label`;
     `confidence` or `score`), one such dict, bare lists of four numbers, `(x1,y1),(x2,y2)`, Qwen's
@@ -95,7 +95,7 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
 
 
 def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
-    """The points an answer lists, unit square, and a note; a box means its centre.
+    """Return the points an answer lists, unit square, and a note; a box means its centre.
 
     Spellings: dicts with `point_2d`, `point`, `position`, `coordinate` or `x` and `y`; bare
     pairs `[x, y]` or `(x, y)`; `x=.., y=..`; every spelling of a box.
@@ -115,7 +115,7 @@ def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
 
 
 def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
-    """The stretches of time an answer lists, seconds, clipped to the duration, and a note.
+    """Return the spans of time an answer lists, seconds, clipped to the duration, and a note.
 
     Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
     `start` and `end`, and a `label` where they are events. A chain (`5 to 10 to 12`) is no span.
@@ -128,7 +128,7 @@ def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
 
 
 def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | None]], str]:
-    """The boxes of a track with their times in seconds (None where no time is given), and a note.
+    """Return a track's boxes with their times (seconds, None where none is given), and a note.
 
     Spellings: a list of `{"time": s, "bbox_2d": [...]}`, or bare boxes in order of time. A box
     without area keeps its place, as None.
@@ -157,7 +157,7 @@ def _collected(
     make: Callable[[Any], Item | None],
     name: str,
 ) -> tuple[list[Item], str]:
-    """What `make` makes of the items read from an answer; what it cannot make is counted."""
+    """Apply `make` to the items read from an answer and count those that it cannot make."""
     if len(answer) > literals.MAX_CHARS:
         return [], f"answer longer than {literals.MAX_CHARS} characters"
     found: list[Item] = []
@@ -228,7 +228,7 @@ def _from_value(
 
 
 def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
-    """What stands under the first of some keys that a dict has; None if it has none."""
+    """Return the value of the first of some keys that a dict has; None if it has none."""
     for key in keys:
         if key in value:
             return value[key]
@@ -236,7 +236,7 @@ def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
 
 
 def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:
-    """The dicts and bare boxes in nested lists, in order."""
+    """Yield the dicts and bare boxes in nested lists, in order."""
     for value in values:
         if isinstance(value, list) and not (len(value) == 4 and all(map(is_number, value))):
             yield from _dicts_and_boxes(value)
@@ -264,7 +264,7 @@ def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
 
 
 def _pairs(value: Any) -> Iterator[tuple[float, float, str | None]]:
-    """Every (start, end, label) in a value; only a dict has a label."""
+    """Yield every (start, end, label) in a value; only a dict has a label."""
     label = None
     if isinstance(value, dict) and "start" in value and "end" in value:
         label = value["label"] if isinstance(value.get("label"), str) else None
@@ -297,7 +297,7 @@ def _seconds(time: str) -> float:
 
 
 def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
-    """The one number an answer states, and a note.
+    """Return the one number an answer states, and a note.
 
     Digits with thousands separators, a sign, an exponent, a unit after it; words up to 999,999. An
     answer with several different numbers states none: listing them all must not pay. A percent sign
@@ -331,7 +331,7 @@ def _numbers_in_words(answer: str) -> Iterator[float]:
 
 
 def fields(answer: str) -> tuple[dict[str, Any] | None, str]:
-    """The one JSON object in an answer, and a note; several objects are none."""
+    """Return the one JSON object in an answer, and a note; several objects are none."""
     if len(answer) > literals.MAX_CHARS:
         return None, f"answer longer than {literals.MAX_CHARS} characters"
     found = [v for v in literals.values(answer) if isinstance(v, dict)]

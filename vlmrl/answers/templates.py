@@ -114,7 +114,7 @@ TEMPLATES: dict[str, Template] = {
 
 
 def template(name: str) -> Template:
-    """The template of that name.
+    """Return the template of that name.
 
     Raises:
         UserError: there is none; the message suggests the nearest name.
@@ -173,7 +173,7 @@ def completion(text: str, template_name: str, frame: Frame, **fields: Any) -> Co
 
 
 def _thought(text: str) -> tuple[int | None, tuple[int, int] | None]:
-    """Where the graded text begins (None: a thought is never closed), and the thought's range.
+    """Return where the graded text begins (None: a thought stays open) and the thought's range.
 
     A thought whose opening mark is missing begins at the start: some chat templates write the mark
     into the prompt.
@@ -188,7 +188,7 @@ def _thought(text: str) -> tuple[int | None, tuple[int, int] | None]:
 
 
 def _last_pair(text: str, tag: Tag, start: int, end: int) -> tuple[int, int] | None:
-    """The range of the content of the last opened and closed `tag` in text[start:end]."""
+    """Return the range of the content of the last opened and closed `tag` in text[start:end]."""
     last = text.rfind(tag.close, start, end)
     opened = text.rfind(tag.open, start, last) if last >= 0 else -1
     if opened < 0:
@@ -197,7 +197,7 @@ def _last_pair(text: str, tag: Tag, start: int, end: int) -> tuple[int, int] | N
 
 
 def _last_boxed(text: str, start: int) -> tuple[int, int] | None:
-    r"""The range of the content of the last `\boxed{}` whose braces balance."""
+    r"""Return the range of the content of the last `\boxed{}` whose braces balance."""
     stack: list[int | None] = []
     found = None
     for mark in _BOXED.finditer(text, max(start, len(text) - MAX_BOXED)):
@@ -209,7 +209,7 @@ def _last_boxed(text: str, start: int) -> tuple[int, int] | None:
 
 
 def _check(text: str, layout: Template) -> tuple[bool, float]:
-    """Whether the whole text matches the template, and the share of marks that stand just once.
+    """Return whether the text matches the template, and the share of marks that occur once.
 
     The marks of a tag that must have content count only if it has some.
     """

@@ -56,12 +56,12 @@ def normalised(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def label(name: str | None) -> str:
-    """The name of a class, normalised; "" for none."""
+    """Return the name of a class, normalised; "" for none."""
     return normalised(name) if name else ""
 
 
 def spoken(transcript: str) -> list[str]:
-    """The words of a transcript: NFKC, lower case, no punctuation but apostrophes inside words."""
+    """Return the words of a transcript: NFKC, lower case, no punctuation but apostrophes inside words."""
     return _SPOKEN.findall(unicode_form(transcript).casefold().replace("’", "'"))
 
 
@@ -95,7 +95,7 @@ def closeness(found: str | list[str], right: str | list[str]) -> float:
 
 
 def word_number(words: list[str]) -> tuple[int, int] | None:
-    """The number that the first words spell, and how many words it takes; None if they spell none.
+    """Return the number that the first words spell and its count of words; None for no number.
 
     Example: ["two", "hundred", "and", "five", "cells"] -> (205, 4)
     """

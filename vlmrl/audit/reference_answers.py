@@ -1,4 +1,4 @@
-"""What an honest model might answer: right and wrong answers derived from a truth, and examples.
+"""Right and wrong answers that an honest model might give, derived from a truth, and examples.
 
 The attack bench measures every attack against these two. A wrong answer is a plausible one: a box
 moved by half its width, a number off by half, a text half misread, another option. Each kind of

@@ -25,7 +25,11 @@ Listed = Literal[
 def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> None:
     """List what a config can name, with options, their types and their defaults.
 
+    A truth is a kind of ground truth, such as boxes: how a row states it. It is a key of a row's
+    `truth`, and a verifier names the kinds that it needs.
+
     - `vlmrl list verifiers`
+    - `vlmrl list truths`
     - `vlmrl list configs`
     """
     from vlmrl.commands import list_parts
