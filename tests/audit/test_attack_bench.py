@@ -17,7 +17,7 @@ from vlmrl.audit.report import Report
 from vlmrl.commands.audit_table import tables
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
-from vlmrl.scoring.combine import guarded
+from vlmrl.scoring.combine import guard
 from vlmrl.scoring.reward_components import build
 from vlmrl.scoring.score_rows import read_row
 
@@ -175,7 +175,7 @@ def test_honest_answers_are_right_and_wrong() -> None:
             verifier = build((graders[case.form], "{}"))
             texts = [lay_out(sample.template, answer) for answer in (case.right, case.wrong)]
             completions = [templates.completion(text, sample.template, frame) for text in texts]
-            right, wrong = (guarded(verifier, verifier, c, sample).score for c in completions)
+            right, wrong = (guard(verifier, verifier, c, sample).score for c in completions)
             assert right == pytest.approx(1.0) and wrong is not None and wrong < 0.4
 
 

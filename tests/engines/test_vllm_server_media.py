@@ -20,7 +20,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import job
-from vlmrl.engines.vllm_parts.frames import as_seen, packed, unpacked
+from vlmrl.engines.vllm_parts.frames import as_seen, pack, unpack
 from vlmrl.engines.vllm_parts.requests import sampling_fields
 from vlmrl.engines.vllm_parts.server import Refused
 from vlmrl.engines.vllm_server import VllmServer
@@ -133,7 +133,7 @@ def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
 def test_a_packed_clip_comes_out_to_the_bit():
     for one in (video(5, fps=29.97), video(4, times=(0.0, 0.1, 1 / 3, 3.0), size=(168, 56))):
         frames, metadata = as_seen(one)
-        got, told = unpacked(packed((frames, metadata)))
+        got, told = unpack(pack((frames, metadata)))
         assert got.dtype == np.uint8 and np.array_equal(got, frames)
         assert told == metadata and told["do_sample_frames"] is False
 
@@ -158,7 +158,7 @@ NO_VIDEOS = {
 @pytest.mark.parametrize("data", NO_VIDEOS.values(), ids=NO_VIDEOS)
 def test_what_is_no_packed_clip_is_refused(data):
     with pytest.raises(ValueError, match=r"expected a video|frames \[T, H, W, 3\]|reshape"):
-        unpacked(data)
+        unpack(data)
 
 
 def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):

@@ -23,7 +23,7 @@ from vlmrl.audit.score_one import count_tokens, judge_among_honest
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Verdict
-from vlmrl.scoring.combine import guarded
+from vlmrl.scoring.combine import guard
 from vlmrl.scoring.reward_components import SLOW_DEADLINE, Component, resolve
 from vlmrl.scoring.score_rows import ScoredRow
 from vlmrl.scoring.trl_function import TrlVerifier
@@ -162,7 +162,7 @@ class _Bench:
             )
             for text in texts
         ]
-        return [guarded(self.verifier, result, future) for future in futures]
+        return [guard(self.verifier, result, future) for future in futures]
 
     def choose_cases(self, own_rows: bool) -> list[_Case]:
         """Return, for every sample, the way of answering that the verifier pays best.
@@ -281,6 +281,6 @@ def _measure_speed(component: Component, cases: Sequence[_Case]) -> float:
     calls, start = 0, time.perf_counter()
     while jobs and time.perf_counter() - start < SPEED_SECONDS:
         for job in jobs:
-            guarded(component.verifier, judge_among_honest, *job)
+            guard(component.verifier, judge_among_honest, *job)
         calls += len(jobs)
     return calls / (time.perf_counter() - start)

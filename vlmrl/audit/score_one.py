@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vlmrl.answers import templates
 from vlmrl.audit.reference_answers import Honest, lay_out
 from vlmrl.schema import Completion, Verdict
-from vlmrl.scoring.combine import guarded_many
+from vlmrl.scoring.combine import guard_many
 from vlmrl.scoring.reward_components import Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 
@@ -30,13 +30,13 @@ def judge_among_honest(
     completion = _make_completion(case, text, tokens)
     if isinstance(verifier, GroupVerifier):
         group = [*_pair(case), *_pair(case), completion]
-        return guarded_many(
+        return guard_many(
             verifier, 5, verifier.judge, group, case.sample, [1.0, 0.0, 1.0, 0.0, reward]
         )[-1]
     if isinstance(verifier, BatchVerifier):
         groups = [[*_pair(case), completion], *([*_pair(m), _pair(m)[0]] for m in mates)]
         samples = [case.sample, *(mate.sample for mate in mates)]
-        return guarded_many(verifier, 3 * len(groups), verifier.judge, groups, samples)[2]
+        return guard_many(verifier, 3 * len(groups), verifier.judge, groups, samples)[2]
     return verifier(completion, case.sample)
 
 

@@ -19,7 +19,7 @@ class RoomyLayer(DynamicLayer):
     """Keys and values [rows, K, T, D] of a layer that are the first T places of larger tensors."""
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
-        """What `layer` holds, for these of its rows [.], and room for so many tokens more."""
+        """What `layer` holds, for these of its rows [.], and room for `room` more tokens."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
         self.keys, self.values = layer.keys, layer.values

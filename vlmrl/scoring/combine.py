@@ -1,4 +1,4 @@
-"""Whether a verdict holds, and what several verdicts on one completion add up to.
+"""Check verdicts, and combine several verdicts on one completion into one reward.
 
 This is the one boundary at which a verifier may fail: an exception, or a value that is no finite
 number in the declared range, becomes `Verdict.failed(reason)`, never a score.
@@ -18,7 +18,7 @@ from vlmrl.scoring.reward_components import Component
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed
 
-__all__ = ["guarded", "guarded_many"]
+__all__ = ["guard", "guard_many"]
 
 ROUNDING = 1e-6
 """A score this close outside its range is float rounding: it is clamped, not a fault."""
@@ -26,37 +26,37 @@ MAX_REASON = 300
 """Characters of a fault's reason that are kept."""
 
 
-def guarded(verifier: Verifier, judge: Callable[..., Any], *arguments: Any) -> Verdict:
-    """`judge(*arguments)` if it returns a verdict that holds, else a verdict that says what failed.
+def guard(verifier: Verifier, judge: Callable[..., Any], *arguments: Any) -> Verdict:
+    """Return `judge(*arguments)` if that is a verdict that holds, else a verdict that says what failed.
 
     A user's verifier may raise anything and may call `exit()`: its fault, not the run's end.
     """
     try:
-        return checked(verifier, judge(*arguments))
+        return check_verdict(verifier, judge(*arguments))
     except (Exception, SystemExit) as error:
         return Verdict.failed(reason(error))
 
 
-def guarded_many(
+def guard_many(
     verifier: GroupVerifier | BatchVerifier,
     count: int,
     judge: Callable[..., Any],
     *arguments: Any,
 ) -> list[Verdict]:
-    """The `count` verdicts of one call for a group or batch, flat; if the call fails, so do all."""
+    """Return the `count` verdicts of one call for a group or batch, flat; if the call fails, so do all."""
     try:
         found = judge(*arguments)
         if isinstance(verifier, BatchVerifier):
             found = [verdict for group in found for verdict in group]
         if len(found) != count:
-            raise CallFailed(f"{len(found)} verdicts for {count} completions")
+            raise CallFailed(f"expected {count} verdicts, one a completion, got {len(found)}")
     except (Exception, SystemExit) as error:
         return [Verdict.failed(reason(error))] * count
-    return [checked(verifier, verdict) for verdict in found]
+    return [check_verdict(verifier, verdict) for verdict in found]
 
 
-def checked(verifier: Verifier, verdict: Any) -> Verdict:
-    """The verdict if its score is a finite number in the verifier's range, else a failed one."""
+def check_verdict(verifier: Verifier, verdict: Any) -> Verdict:
+    """Return the verdict if its score is a finite number in the verifier's range, else a failed one."""
     if not isinstance(verdict, Verdict):
         return Verdict.failed(f"returned {type(verdict).__name__}, not a Verdict")
     if verdict.fault is not None or not verdict.applies:
@@ -72,13 +72,13 @@ def checked(verifier: Verifier, verdict: Any) -> Verdict:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """Return what an exception says, in one line."""
     text = str(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:MAX_REASON]
 
 
 def combine(mode: str, scores: Sequence[tuple[Component, float]]) -> float:
-    """One reward from the scores of the verifiers that speak of a completion.
+    """Return one reward from the scores of the verifiers that apply to a completion.
 
     sum: Σ w·s. mean: Σ w·s / Σ w. product: Π s; a weight of 0 leaves a component out. gate: as
     mean, but 0 unless every gate's score is positive; a gate of weight 0 only gates.

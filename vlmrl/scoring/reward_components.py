@@ -47,17 +47,17 @@ class Component:
 
 
 def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
-    """The component that `reward` means at `progress` (share of training done, in [0, 1]).
+    """Return the component that `reward` means at `progress` (share of training done, in [0, 1]).
 
     Raises:
         UserError: unknown verifier or option, a wrong type, or a schedule that makes no sense.
     """
     where = f"reward {reward.label!r}"
     options = {
-        key: scheduled(value, progress, f"{where}, option {key!r}")
+        key: resolve_schedule(value, progress, f"{where}, option {key!r}")
         for key, value in reward.options.items()
     }
-    weight = scheduled(reward.weight, progress, f"{where}, weight")
+    weight = resolve_schedule(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
     deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
@@ -71,8 +71,8 @@ def _default_deadline(name: str, verifier: Verifier) -> float | None:
     return USER_DEADLINE if ":" in name and not verifier.waits else None
 
 
-def scheduled(value: Any, progress: float, where: str = "schedule") -> Any:
-    """`value`, or its step at `progress` if it is `{"schedule": [[threshold, value], ...]}`.
+def resolve_schedule(value: Any, progress: float, where: str = "schedule") -> Any:
+    """Return `value`, or its step at `progress` if it is `{"schedule": [[threshold, value], ...]}`.
 
     The step of the last threshold <= progress counts: `[[0, 0.85], [0.1, 0.95]]` is 0.85 until a
     tenth of training is done and 0.95 from there on.
@@ -97,18 +97,18 @@ def scheduled(value: Any, progress: float, where: str = "schedule") -> Any:
 
 
 def thresholds(reward: RewardConfig) -> list[float]:
-    """Every progress at which something about this reward changes, 0 included."""
+    """Return every progress at which something about this reward changes, 0 included."""
     found = {0.0}
     for value in [reward.weight, *reward.options.values()]:
         if isinstance(value, Mapping) and set(value) == {"schedule"}:
-            scheduled(value, 0.0, f"reward {reward.label!r}")
+            resolve_schedule(value, 0.0, f"reward {reward.label!r}")
             found.update(float(step[0]) for step in value["schedule"])
     return sorted(found)
 
 
 @functools.lru_cache(maxsize=256)
 def build(spec: Spec) -> Verifier:
-    """The verifier a spec stands for; the same object for the same spec in one process.
+    """Return the verifier that a spec stands for; the same object for the same spec in one process.
 
     The name is a shipped verifier's, or `file.py:Name` or `module:Name` of a Verifier class, of a
     plain function (`FunctionVerifier`) or of a TRL reward function (`scoring.trl_function`).

@@ -29,7 +29,7 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Frame, Sample, Space, Verdict
 from vlmrl.scoring.calls import Calls
-from vlmrl.scoring.combine import guarded_many
+from vlmrl.scoring.combine import guard_many
 from vlmrl.scoring.reward_components import Component, build, resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import GroupVerifier
@@ -56,7 +56,7 @@ class ScoredRow:
 
 
 def read_rows(path: str | Path) -> list[ScoredRow]:
-    """All rows of a JSONL file; blank lines are passed over.
+    """Return all rows of a JSONL file; blank lines are skipped.
 
     Raises:
         UserError: no such file, or a bad row; the message names file, line and key.
@@ -81,7 +81,7 @@ def read_rows(path: str | Path) -> list[ScoredRow]:
 
 
 def read_row(row: Any, name: str = "row") -> ScoredRow:
-    """One row; `name` is the sample's id where the row states none.
+    """Return one row; `name` is the sample's id where the row states none.
 
     Raises:
         UserError: a missing or unknown key, or a value of the wrong kind.
@@ -125,7 +125,7 @@ def _frame(media: Any, space: Any) -> Frame:
 
 
 def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
-    """The verdict of one verifier on every row, in order.
+    """Return the verdict of one verifier on every row, in order.
 
     Raises:
         UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
@@ -159,11 +159,11 @@ def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> li
                 return verifier.judge(*arguments)
             return calls.result(component, calls.start(component, *arguments))
 
-        return [guarded_many(verifier, len(g[0]), judge, *g) for g in groups]
+        return [guard_many(verifier, len(g[0]), judge, *g) for g in groups]
 
 
 def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:
-    """The rows of each group, by position."""
+    """Return the rows of each group, by position."""
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         groups.setdefault(str(i) if alone else row.group, []).append(i)
@@ -171,7 +171,7 @@ def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:
 
 
 def result_line(row: ScoredRow, verdict: Verdict) -> dict[str, Any]:
-    """A verdict as the contract's plain values; places are in the row's space, times in seconds."""
+    """Return a verdict as the contract's plain values; places are in the row's space, times in seconds."""
     return {
         "score": to_json(verdict.score),
         "fault": verdict.fault,
@@ -182,7 +182,7 @@ def result_line(row: ScoredRow, verdict: Verdict) -> dict[str, Any]:
 
 
 def score_file(path: str | Path, reward: RewardConfig) -> list[dict[str, Any]]:
-    """The result lines of all rows of a file, in order.
+    """Return the result lines of all rows of a file, in order.
 
     Raises:
         UserError: as `read_rows` and `score`; nothing is scored unless every row can be read.

@@ -19,7 +19,7 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.calls import KILLED, Calls
-from vlmrl.scoring.combine import checked, combine, guarded, guarded_many
+from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many
 from vlmrl.scoring.reward_components import Component, Spec, resolve, thresholds
 from vlmrl.scoring.verifier import (
     BatchVerifier,
@@ -187,12 +187,12 @@ class Scorer:
                         elif elsewhere:
                             waiting.append((verdicts, c, call, self._calls.start(c, *call)))
                         else:
-                            verdicts[c.label] = guarded(c.verifier, c.verifier, *call)
+                            verdicts[c.label] = guard(c.verifier, c.verifier, *call)
         for verdicts, c, _, future in waiting:
-            verdicts[c.label] = guarded(c.verifier, self._calls.result, c, future)
+            verdicts[c.label] = guard(c.verifier, self._calls.result, c, future)
         for verdicts, c, call, future in waiting:
             if was_killed(future) and (again := self._calls.is_kill(c, *call)) is not None:
-                verdicts[c.label] = checked(c.verifier, again)
+                verdicts[c.label] = check_verdict(c.verifier, again)
 
     def _judge_group(self, row: _Row, whole: bool) -> None:
         components = row.of_scope("group")
@@ -232,8 +232,8 @@ class Scorer:
     def _judge_many(self, c: Component, count: int, *arguments: Any) -> list[Verdict]:
         assert isinstance(c.verifier, GroupVerifier | BatchVerifier)
         if c.deadline is None:
-            return guarded_many(c.verifier, count, c.verifier.judge, *arguments)
-        return guarded_many(
+            return guard_many(c.verifier, count, c.verifier.judge, *arguments)
+        return guard_many(
             c.verifier, count, self._calls.result, c, self._calls.start(c, *arguments)
         )
 

@@ -1,4 +1,4 @@
-"""How a video travels to a vLLM server: the frames that the trainer has, to the bit, with their times.
+"""Send a video to a vLLM server: the frames that the trainer has, to the bit, with their times.
 
 Nothing is compressed (vLLM's own way for frames is JPEG, which loses) and nothing is unpickled: one
 line of JSON, then the frames' bytes. The server reads them with a video loader of this name.
@@ -21,23 +21,23 @@ VllmVideo = tuple[np.ndarray, dict[str, Any]]
 
 
 def as_seen(video: Video) -> VllmVideo:
-    """The video for vLLM, as the trainer's model sees it: no frame left out or taken anew."""
+    """Return the video for vLLM as the trainer's model sees it: no frame left out or sampled again."""
     seen = video.paired()
     return seen.frames, {**seen.metadata, "do_sample_frames": False}
 
 
-def packed(video: VllmVideo) -> bytes:
-    """Frames and metadata as bytes; `unpacked` turns them back."""
+def pack(video: VllmVideo) -> bytes:
+    """Return frames and metadata as bytes; `unpack` turns them back."""
     frames, metadata = video
     head = json.dumps({"shape": frames.shape, "metadata": metadata})
     return head.encode() + b"\n" + frames.tobytes()
 
 
-def unpacked(data: bytes) -> VllmVideo:
-    """What was packed.
+def unpack(data: bytes) -> VllmVideo:
+    """Return the frames and metadata that were packed.
 
     Raises:
-        ValueError: these bytes are no packed video.
+        ValueError: these bytes are not a packed video.
     """
     head, _, pixels = data.partition(b"\n")
     try:
@@ -59,4 +59,4 @@ def register() -> None:
     class Packed(VideoLoader):
         @classmethod
         def load_bytes(cls, data: bytes, **_: Any) -> VllmVideo:
-            return unpacked(data)
+            return unpack(data)

@@ -1,4 +1,4 @@
-"""A gloo group beside torch's default one: the trainer (rank 0) and a server's workers."""
+"""A gloo group next to torch's default one: the trainer (rank 0) and a server's workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 
 def meeting_point(listener: socket.socket, world_size: int, timeout: float) -> TCPStore:
-    """Where the trainer waits, on the listener's address only (torch's own takes all)."""
+    """Return the store where the trainer waits, on the listener's address only (torch's own takes all)."""
     address, port = listener.getsockname()[:2]
     return TCPStore(
         address,
@@ -25,7 +25,7 @@ def meeting_point(listener: socket.socket, world_size: int, timeout: float) -> T
 
 
 def join(address: str, port: int, rank: int, world_size: int, timeout: float) -> Any:
-    """A worker's way into the group."""
+    """Join the group as a worker, and return it."""
     store = TCPStore(
         address, port, world_size, timeout=timedelta(seconds=timeout), wait_for_workers=False
     )
@@ -36,7 +36,7 @@ def join(address: str, port: int, rank: int, world_size: int, timeout: float) ->
 
 
 def group(store: TCPStore, rank: int, world_size: int, timeout: float, address: str) -> Any:
-    """The group; returns when all have come. `address` is of the interface to use."""
+    """Return the group when all have joined. `address` is of the interface to use."""
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname=address)]
     options._timeout = timedelta(seconds=timeout)

@@ -13,7 +13,7 @@ from typing import Any
 
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
-from vlmrl.engines.vllm_parts.frames import as_seen, packed
+from vlmrl.engines.vllm_parts.frames import as_seen, pack
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
 from vlmrl.errors import UserError
@@ -126,7 +126,7 @@ def _part(medium: Decoded) -> dict[str, str]:
         soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
         kind, mime = "audio_url", "audio/wav"
     elif isinstance(medium, Video):
-        buffer.write(packed(as_seen(medium)))
+        buffer.write(pack(as_seen(medium)))
         kind, mime = "video_url", "video/x-vlmrl"
     else:
         medium.save(buffer, "BMP")

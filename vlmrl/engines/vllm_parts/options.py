@@ -52,9 +52,9 @@ class VllmOptions:
     enforce_eager: bool = False
     """Run without CUDA graphs."""
     lora: Literal["merged", "adapter"] = "merged"
-    """How a LoRA policy is sent: merged into full weights, or as an adapter."""
+    """Form in which a LoRA policy is sent: merged into full weights, or as an adapter."""
     max_restarts: int = 2
-    """How many times in a row a broken engine is started again before the run stops."""
+    """Restarts in a row of a broken engine before the run stops; at least 0."""
     generate_timeout_s: float = 1800.0
     """Seconds for one call of generate."""
 
@@ -176,18 +176,18 @@ def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
 
 
 def weight_bytes(policy: ServedPolicy) -> int:
-    """Size of the policy's weights."""
+    """Return the size of the policy's weights in bytes."""
     return bytes_of(policy.weights())
 
 
 def bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
-    """Size of all of them."""
+    """Return the size of all weights in bytes."""
     return sum(w.numel() * w.element_size() for w in weights.values())
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What vLLM does to this process while it starts is undone: seeds set, threads fixed."""
+    """Undo what vLLM does to this process while it starts: it sets seeds and fixes threads."""
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     state, numpy_state, python_state = (
         torch.get_rng_state(),

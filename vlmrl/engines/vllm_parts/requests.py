@@ -1,4 +1,4 @@
-"""What both vLLM engines ask for one prompt, and what an answer must be to be believed."""
+"""The request of both vLLM engines for one prompt, and the checks on its answer."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class EngineFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an engine returned for one prompt."""
+    """An engine's completions of one prompt."""
 
     prompt_ids: tuple[int, ...]
     """The prompt after media expansion, as the engine saw it."""
     group: tuple[Sampled, ...]
 
     def repeated(self, n: int) -> Answer:
-        """The answer to a greedy request, which vLLM writes once, as `n` equal completions."""
+        """Return the answer to a greedy request, which vLLM writes once, as `n` equal completions."""
         return Answer(self.prompt_ids, self.group * n)
 
 
 def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> dict[str, Any]:
-    """Fields of vLLM's SamplingParams for prompt number `prompt` of a batch.
+    """Return the fields of vLLM's SamplingParams for prompt number `prompt` of a batch.
 
     The temperature is not among them: the logits are scaled by it (`_model.set_temperature`), so
     that vLLM's raw log-probs are those at the temperature, before bans and cuts.
@@ -89,7 +89,7 @@ def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
 
 
 def media_data(prompt: Prompt) -> dict[str, list[Any]]:
-    """VLLM's `multi_modal_data`: decoded media by kind; of videos the frames that were taken."""
+    """Return vLLM's `multi_modal_data`: decoded media by kind; of videos the frames that were taken."""
     data: dict[str, list[Any]] = {}
     if prompt.images:
         data["image"] = list(prompt.images)

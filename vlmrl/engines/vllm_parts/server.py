@@ -199,7 +199,7 @@ class Server:
         self.sync("/resume")
 
     def sync(self, path: str, body: Any = None) -> None:
-        """One part of a weight update."""
+        """Run one part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
 
     def require_model(self, policy: ServedPolicy, length: int, backend: str) -> None:
@@ -290,13 +290,13 @@ def _parsed(text: str) -> Any:
 
 
 def _free_port() -> int:
-    """A TCP port of this machine's loopback that nobody listens on now."""
+    """Return a TCP port of this machine's loopback that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments of `vllm.LLM` as arguments of the server."""
+    """Return keyword arguments of `vllm.LLM` as command-line arguments of the server."""
     out: list[str] = []
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")

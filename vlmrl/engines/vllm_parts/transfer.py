@@ -1,4 +1,4 @@
-"""How weights get from the trainer to a server: by a file in shared memory, by gloo, nccl or ipc.
+"""Send weights from the trainer to a server: through a file in shared memory, gloo, nccl or ipc.
 
 Each is a vLLM weight transfer back-end; its other half is in `worker.py` (file, gloo) or in vLLM
 (nccl and ipc, for trainers with CUDA).
@@ -25,7 +25,7 @@ Name = Literal["file", "gloo", "nccl", "ipc"]
 
 
 class Transfer(Protocol):
-    """One way for weights; holds the last ones, so that a server started anew gets the same."""
+    """A way to send weights; holds the last ones, so that a restarted server gets the same."""
 
     backend: str
     """Its name in vLLM's weight transfer config."""
@@ -44,7 +44,7 @@ class Transfer(Protocol):
 
 
 def transfer(name: Name, folder: Path, address: str, timeout: float) -> Transfer:
-    """The transfer of this name; `folder` is for file, `address`, where servers find us, for others.
+    """Return the transfer of this name; `folder` is for file, `address`, where servers find us, for others.
 
     Raises:
         UserError: nccl or ipc without CUDA.
@@ -78,7 +78,7 @@ class FileTransfer:
         old.unlink(missing_ok=True)
 
     def open(self, server: Server) -> None:
-        """Nothing but vLLM's formality."""
+        """Make the call that vLLM expects; a file needs no preparation."""
         server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, server: Server) -> None:
@@ -146,7 +146,7 @@ class GlooTransfer:
 
 @contextmanager
 def _faults_of(server: Server, way: str) -> Iterator[None]:
-    """What torch or vLLM says of a server that is gone or silent becomes an EngineFault."""
+    """Turn the error of torch or vLLM about a server that is gone or silent into an EngineFault."""
     try:
         yield
     except RuntimeError as error:
@@ -163,7 +163,7 @@ class CudaTransfer:
         self._senders: dict[Server, Any] = {}
 
     def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy them where they are; the trainer's own change while a server is started anew."""
+        """Copy them on their device; the trainer's own change while a server restarts."""
         self._weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def open(self, server: Server) -> None:
@@ -200,7 +200,7 @@ def _source(cuda: CudaTransfer) -> Any:
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Held(WeightSource):
-        """What the transfer holds at the time."""
+        """The weights that the transfer holds when it is asked."""
 
         def metadata(self) -> list[Any]:
             return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in cuda._weights.items()]
@@ -212,7 +212,7 @@ def _source(cuda: CudaTransfer) -> Any:
 
 
 def vllm_client(server: Server) -> Any:
-    """The client of vLLM, which can write handles of ipc, with our token and time-outs."""
+    """Return vLLM's client, which can write handles of ipc, with our token and time-outs."""
     from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 
     class Client(HTTPVLLMWeightSyncClient):
@@ -238,5 +238,5 @@ def _world_size(server: Server, timeout: float) -> int:
 
 
 def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous copies on the CPU; tied weights become two, which safetensors wants."""
+    """Return contiguous copies on the CPU; tied weights become two, which safetensors wants."""
     return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in weights.items()}

@@ -1,4 +1,4 @@
-"""What is done to a model inside vLLM: load weights strictly, scale logits by the temperature.
+"""Changes to a model inside vLLM: load weights strictly, scale logits by the temperature.
 
 Runs in the trainer's process (engine `vllm`) or in the server's workers (engine `vllm_server`).
 """

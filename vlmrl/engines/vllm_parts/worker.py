@@ -1,4 +1,4 @@
-"""What runs inside a vLLM server's workers: receiving weights, a few calls from the trainer.
+"""Code that runs inside a vLLM server's workers: receiving weights, a few calls from the trainer.
 
 vLLM imports this module in every worker before it makes the weight transfer engine, so the
 back-end registers itself here.
@@ -38,7 +38,7 @@ class Worker:
         vllm_model.abandon_update(self.model_runner.get_model(), self.vllm_config.model_config)
 
     def describe(self) -> dict[str, Any]:
-        """What the trainer compares with its own model before it trusts this server."""
+        """Return what the trainer compares with its own model before it trusts this server."""
         model = self.vllm_config.model_config
         text = model.hf_config.get_text_config()
         config = getattr(model.hf_config, "thinker_config", model.hf_config)  # of Qwen2.5-Omni
