@@ -1,4 +1,4 @@
-"""ActivityNet Captions: sentences with the spans of time that they describe, in videos of two minutes.
+"""ActivityNet Captions: sentences with the spans of time they describe, in two-minute videos.
 
 Source: Krishna et al. 2017, "Dense-Captioning Events in Videos", arXiv:1705.00754. `train.json`,
 `val_1.json`, `val_2.json`: {"v_QOlSCBRmfWY": {"duration": 82.73, "timestamps": [[0.83, 19.86], ...],
@@ -36,7 +36,7 @@ class ActivitynetCaptions(Card):
     """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a sentence."""
+        """Return one row for each sentence."""
         if split not in FILES:
             raise UserError(
                 f"activitynet_captions has no split {split!r}; there are: {', '.join(FILES)}"
@@ -52,18 +52,21 @@ class ActivitynetCaptions(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One sentence as a sample."""
+        """Turn one sentence into a sample."""
         video, number = row["clip"], row["number"]
         if not isinstance(video, dict) or not isinstance(video.get("sentences"), list):
-            raise UserError(f"an object with sentences is wanted, found {video!r:.60}")
+            raise UserError(f"expected an object with sentences, got {video!r:.60}")
         spans, sentences = video.get("timestamps"), video["sentences"]
         duration = video.get("duration")
         if not isinstance(duration, int | float) or not duration > 0:
-            raise UserError(f"duration is seconds, found {duration!r}")
+            raise UserError(f"duration: expected seconds above 0, got {duration!r}")
         if not isinstance(spans, list) or len(spans) != len(sentences):
-            raise UserError(f"{len(sentences)} sentences need as many timestamps")
+            raise UserError(
+                f"timestamps: expected a list of {len(sentences)}, one for each sentence, "
+                f"got {spans!r:.60}"
+            )
         if not isinstance(sentences[number], str) or not sentences[number].strip():
-            raise UserError(f"a sentence is a text, found {sentences[number]!r:.60}")
+            raise UserError(f"sentence: expected a non-empty text, got {sentences[number]!r:.60}")
         truth = spans_truth([spans[number]], float(duration))
         question = f"When does this happen: {sentences[number].strip().rstrip('.')}?"
         return Sample(
@@ -76,19 +79,19 @@ class ActivitynetCaptions(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the videos."""
+        """Return the folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video."""
+        """Return the video."""
         return str(row["video"])
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
 
 def _count(video: Any) -> int:
-    """Sentences of a video; a broken one is one row, to be reported."""
+    """Return the number of sentences of a video; a broken video is one row, to be reported."""
     sentences = video.get("sentences") if isinstance(video, dict) else None
     return len(sentences) if isinstance(sentences, list) else 1

@@ -1,4 +1,4 @@
-"""AudioSet: what is heard in ten seconds of a video's sound; names of one or several sounds.
+"""AudioSet: the names of the sounds heard in ten seconds of a video's audio.
 
 Source: Gemmeke et al. 2017, "Audio Set: An ontology and human-labeled dataset for audio events",
 ICASSP. Two layouts of the same rows: its own `*_segments.csv` (`--PJHxphWEs, 30.000, 40.000,
@@ -47,7 +47,7 @@ class Audioset(Card):
     """Seed of the wrong names."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a recording."""
+        """Return one row for each recording."""
         if split not in self.path:
             there = ", ".join(self.path)
             raise UserError(f"card 'audioset': path has no split {split!r}; there are: {there}")
@@ -59,17 +59,17 @@ class Audioset(Card):
             ]
         items = read_json(file).get("data")
         if not isinstance(items, list):
-            raise UserError(f'{file}: {{"data": [...]}} is wanted, found data {items!r:.60}')
+            raise UserError(f'{file}: expected {{"data": [...]}}, got data {items!r:.60}')
         return [{"item": item, WHERE: f"{file}: data[{n}]"} for n, item in enumerate(items)]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One recording as a sample."""
-        name, mids = self._stated(row)
+        """Turn one recording into a sample."""
+        name, mids = self._file_and_labels(row)
         right = audioset_labels.named(
             [mid.strip() for mid in mids.split(",") if mid.strip()], self._names
         )
         if not right:
-            raise UserError("no labels")
+            raise UserError("expected at least one label, got none")
         rng = random.Random(f"{self.seed} {name}")
         offered = audioset_labels.offer(right, self._names, self.offered, rng)
         asked = f"Which of these sounds are heard: {offered}?" if offered else "What is heard?"
@@ -84,31 +84,31 @@ class Audioset(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the folder of the names of the classes."""
+        """Return `root`, or the folder of the names of the classes."""
         return self.root or str(Path(self.classes).parent)
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the first split."""
+        """Return questions and answers of the first split."""
         return demonstrations.corpus(self, self.rows(next(iter(self.path))))
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
         return audioset_labels.class_names(Path(self.classes))
 
-    def _stated(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """The recording's file and its labels, as one text."""
+    def _file_and_labels(self, row: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the name of the audio file, and its labels as one text."""
         if "item" in row:
             item = row["item"]
             if not isinstance(item, dict):
-                raise UserError(f"an object is wanted, found {item!r:.60}")
+                raise UserError(f"expected an object, got {item!r:.60}")
             for key in ("wav", "labels"):
                 if not isinstance(item.get(key), str) or not item[key]:
-                    raise UserError(f"key {key!r}: a text is wanted, found {item.get(key)!r:.60}")
+                    raise UserError(f"key {key!r}: expected a text, got {item.get(key)!r:.60}")
             return item["wav"], item["labels"]
         cells = row["cells"]
         if len(cells) != 4 or not cells[0]:
             raise UserError(
-                f"YTID, start_seconds, end_seconds, positive_labels are wanted, found {cells!r:.80}"
+                f"expected YTID, start_seconds, end_seconds, positive_labels, got {cells!r:.80}"
             )
         name = self.file
         for key, value in zip(("{ytid}", "{start}", "{end}"), cells, strict=False):

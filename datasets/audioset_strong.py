@@ -1,4 +1,4 @@
-"""AudioSet-Strong: every sound in ten seconds of a video's sound, from when to when.
+"""AudioSet-Strong: every sound in ten seconds of a video's audio, with its start and end.
 
 Source: Hershey et al. 2021, "The Benefit of Temporally-Strong Labels in Audio Event Classification",
 arXiv:2105.07031. `audioset_train_strong.tsv` and `audioset_eval_strong.tsv`: a heading, then
@@ -49,13 +49,13 @@ class AudiosetStrong(Card):
     """Seed of the wrong names."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row an excerpt, with the lines of its events."""
+        """Return one row for each excerpt, with the lines of its events."""
         if split not in FILES:
             raise UserError(f"audioset_strong has no split {split!r}; there are: train, test")
         file = Path(self.path) / FILES[split]
         heading, *lines = audioset_labels.read_table(file, "\t") or [(0, [])]
         if heading[1] != COLUMNS:
-            raise UserError(f"{file}: the heading is {COLUMNS}, found {heading[1]!r:.80}")
+            raise UserError(f"{file}: expected the heading {COLUMNS}, got {heading[1]!r:.80}")
         found: dict[str, dict[str, Any]] = {}
         for number, cells in lines:
             row = found.setdefault(
@@ -65,7 +65,7 @@ class AudiosetStrong(Card):
         return list(found.values())
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One excerpt as a sample, its events in order of time."""
+        """Turn one excerpt into a sample, its events in order of time."""
         stated = sorted((_event(number, cells) for number, cells in row["events"]))
         right = audioset_labels.named([mid for _, _, mid in stated], self._names)
         events = [{"span": [start, end], "label": self._names[mid]} for start, end, mid in stated]
@@ -89,15 +89,15 @@ class AudiosetStrong(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the folder of the `.tsv` files."""
+        """Return `root`, or the folder of the `.tsv` files."""
         return self.root or self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video that the excerpt is from."""
+        """Return the video that the excerpt is from."""
         return str(row["segment"]).rpartition("_")[0]
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
     @functools.cached_property
@@ -106,10 +106,10 @@ class AudiosetStrong(Card):
 
 
 def _event(number: int, cells: Sequence[str]) -> tuple[float, float, str]:
-    """(start, end, machine id) of a line of the file."""
+    """Return (start, end, machine id) of a line of the file, in seconds."""
     if len(cells) != len(COLUMNS):
-        raise UserError(f"line {number}: {len(COLUMNS)} cells are wanted, found {cells!r:.80}")
+        raise UserError(f"line {number}: expected {len(COLUMNS)} cells, got {cells!r:.80}")
     try:
         return float(cells[1]), float(cells[2]), cells[3].strip()
     except ValueError as error:
-        raise UserError(f"line {number}: start and end are seconds: {error}") from error
+        raise UserError(f"line {number}: expected start and end in seconds: {error}") from error

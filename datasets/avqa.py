@@ -1,9 +1,9 @@
-"""AVQA: questions with four options about videos and their sound, as its authors publish them.
+"""AVQA: questions with four options about videos and their audio, as its authors publish them.
 
 Source: Yang et al. 2022, "AVQA: A Dataset for Audio-Visual Question Answering on Videos", ACM MM. JSON
 lists `train_qa.json` and `val_qa.json` of objects with `id`, `video_name`, `question_text`,
-`multi_choice`, `answer` (index from 0), `question_type`; the videos or recordings lie elsewhere, one
-file `<video_name><suffix>` each. R1-AQA trained on the sound alone.
+`multi_choice`, `answer` (index from 0), `question_type`; the videos or audio files are
+elsewhere, one file `<video_name><suffix>` each. R1-AQA trained on the audio alone.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Avqa(Card):
     """Ending of the media files' names, with the dot."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The objects of a split's file."""
+        """Return the objects of a split's file."""
         if split not in FILES:
             raise UserError(f"card 'avqa' has no split {split!r}; there are: {', '.join(FILES)}")
         return json_objects(Path(self.path) / FILES[split])
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One question with its options and its medium."""
+        """Turn one question with its options and its medium into a sample."""
         name = row.get("video_name")
         if not isinstance(name, str) or not name:
-            raise UserError(f"key 'video_name': a name is wanted, found {name!r:.60}")
+            raise UserError(f"key 'video_name': expected a name, got {name!r:.60}")
         text, truth, demo = lettered(
             row.get("question_text"), row.get("multi_choice"), row.get("answer")
         )
@@ -67,13 +67,13 @@ class Avqa(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the folder of the JSON files."""
+        """Return `root`, or the folder of the JSON files."""
         return self.root or self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video."""
+        """Return the video."""
         return str(row.get("video_name"))
 
     def corpus(self) -> list[str]:
-        """Questions and letters."""
+        """Return questions and letters."""
         return demonstrations.corpus(self, self.rows("train"))

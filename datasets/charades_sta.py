@@ -1,4 +1,4 @@
-"""Charades-STA: a sentence, and when it happens in an indoor video of half a minute.
+"""Charades-STA: a sentence, and when it happens in a half-minute indoor video.
 
 Source: Gao et al. 2017, "TALL: Temporal Activity Localization via Language Query", arXiv:1705.02101.
 Lines of `charades_sta_train.txt` and `charades_sta_test.txt`: `AO8RW 0.0 6.9##a person is putting a
@@ -34,7 +34,7 @@ class CharadesSta(Card):
     """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a line."""
+        """Return one row for each line."""
         if split not in self.splits:
             raise UserError(f"charades_sta has no split {split!r}; there are: train, test")
         file = Path(self.path) / f"charades_sta_{split}.txt"
@@ -49,15 +49,15 @@ class CharadesSta(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One line as a sample."""
+        """Turn one line into a sample."""
         head, mark, sentence = row["line"].partition("##")
         fields = head.split()
         if not mark or len(fields) != 3 or not sentence.strip():
-            raise UserError(f"a line is `VIDEO START END##sentence`; found {row['line']!r:.80}")
+            raise UserError(f"expected `VIDEO START END##sentence`, got {row['line']!r:.80}")
         try:
             span = [float(fields[1]), float(fields[2])]
         except ValueError as error:
-            raise UserError(f"start and end are seconds: {error}") from error
+            raise UserError(f"expected start and end in seconds: {error}") from error
         truth = spans_truth([span], None)
         question = f"When does this happen: {sentence.strip().rstrip('.')}?"
         return Sample(
@@ -70,13 +70,13 @@ class CharadesSta(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the videos."""
+        """Return the folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video."""
+        """Return the video."""
         return str(row["line"].split(" ", 1)[0])
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))

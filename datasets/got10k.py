@@ -40,10 +40,13 @@ class Got10k(Card):
 
     def __post_init__(self) -> None:
         if round(self.every * FPS) < 1 or self.most < 1:
-            raise ValueError(f"every is at least {1 / FPS} s and most at least 1")
+            raise ValueError(
+                f"expected every of at least {1 / FPS} s and most of at least 1, "
+                f"got {self.every} and {self.most}"
+            )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a video, by the list of the split."""
+        """Return one row for each video in the list of the split."""
         if split not in self.splits:
             raise UserError(f"got10k has no split {split!r}; there are: train, val")
         file = Path(self.path) / split / "list.txt"
@@ -57,16 +60,16 @@ class Got10k(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One video as a sample."""
+        """Turn one video into a sample."""
         name = row["id"]
         if Path(name).name != name:
-            raise UserError(f"{name!r} is no name of a video")
+            raise UserError(f"expected the name of a video, got {name!r}")
         folder = Path(self.path) / row["split"] / name
         boxes = _boxes(folder / "groundtruth.txt")
         absent = [line.strip() == "1" for line in _lines(folder / "absence.label")]
         kind, (width, height) = _meta(folder / "meta_info.ini")
         if len(absent) != len(boxes):
-            raise UserError(f"{folder}: {len(boxes)} boxes and {len(absent)} labels of absence")
+            raise UserError(f"{folder}: expected {len(boxes)} labels of absence, got {len(absent)}")
         step = round(self.every * FPS)
         most = step * (self.most - 1) + 1
         last = (min(len(boxes), most) - 1) // step * step + 1
@@ -77,7 +80,7 @@ class Got10k(Card):
         ]
         seen = [(time, box) for time, box in track if box is not None]
         if not seen:
-            raise UserError(f"{folder}: the object is never in sight")
+            raise UserError(f"{folder}: expected the object in sight at least once, got no box")
         first = [round(100 * v) for v in seen[0][1].xyxy]
         question = (
             f"Follow the {kind} that at {seen[0][0]:g} s is inside x {first[0]} to {first[2]} %, "
@@ -95,15 +98,15 @@ class Got10k(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the data."""
+        """Return the folder of the data."""
         return self.path
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video."""
+        """Return the video."""
         return str(row["id"])
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
 
@@ -122,13 +125,13 @@ def _boxes(file: Path) -> list[list[float]]:
         except ValueError as error:
             raise UserError(f"{file}:{number}: {error}") from error
         if len(numbers) != 4:
-            raise UserError(f"{file}:{number}: x,y,width,height are wanted, found {line!r:.60}")
+            raise UserError(f"{file}:{number}: expected x,y,width,height, got {line!r:.60}")
         found.append(numbers)
     return found
 
 
 def _unit(box: Sequence[float], width: int, height: int) -> Box | None:
-    """The box inside the image, unit square; None if none of it is."""
+    """Return the part of a box inside the image, in the unit square; None if there is none."""
     x, y, w, h = box
     x1, x2 = (min(1.0, max(0.0, v / width)) for v in (x, x + w))
     y1, y2 = (min(1.0, max(0.0, v / height)) for v in (y, y + h))
@@ -136,7 +139,7 @@ def _unit(box: Sequence[float], width: int, height: int) -> Box | None:
 
 
 def _meta(file: Path) -> tuple[str, tuple[int, int]]:
-    """What the object is, and the images' (width, height)."""
+    """Return the name of the object, and the images' (width, height) in pixels."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string("\n".join(_lines(file)))
@@ -144,5 +147,7 @@ def _meta(file: Path) -> tuple[str, tuple[int, int]]:
         kind = meta["object_class"]
         width, height = (int(v) for v in meta["resolution"].strip("() ").split(","))
     except (configparser.Error, KeyError, ValueError) as error:
-        raise UserError(f"{file}: [METAINFO] object_class, resolution: {error}") from error
+        raise UserError(
+            f"{file}: expected object_class and resolution in [METAINFO]: {error}"
+        ) from error
     return kind, (width, height)

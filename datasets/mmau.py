@@ -36,13 +36,13 @@ class Mmau(Card):
     """Folder of the recordings; None: the folder of `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The file's objects."""
+        """Return the file's objects."""
         if split not in self.splits:
             raise UserError(f"card 'mmau' has no split {split!r}; it is for evaluation: test")
         return json_objects(Path(self.path))
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One question with its options and its recording."""
+        """Turn one question with its options and its audio into a sample."""
         text, truth, demo = lettered(row.get("question"), row.get("choices"), row.get("answer"))
         kept = ("dataset", "task", "category", "sub-category", "difficulty")
         return Sample(
@@ -58,13 +58,13 @@ class Mmau(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the file's folder."""
+        """Return `root`, or the file's folder."""
         return self.root or str(Path(self.path).parent)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The recording."""
+        """Return the audio."""
         return str(row.get("audio_id"))
 
     def corpus(self) -> list[str]:
-        """Questions and letters."""
+        """Return questions and letters."""
         return demonstrations.corpus(self, self.rows("test"))

@@ -4,7 +4,7 @@ Source: Xiao et al. 2024, "Can I Trust Your Answer? Visually Grounded Video Ques
 arXiv:2309.01327. `<split>.csv` (video_id, question, answer, qid, type, a0 ... a4; NExT-QA's older
 files say `video`, and the answer's number), `gsub_<split>.json` ({video: {"duration": 34, "location":
 {qid: [[start, end], ...]}}}, in seconds; there is none for train) and `map_vid_vidorID.json` (video ->
-path of the video without its ending).
+path of the video without its suffix).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NextGqa(Card):
     """Folder of the videos, relative to `path`."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row a question."""
+        """Return one row for each question."""
         if split not in self.splits:
             raise UserError(f"next_gqa has no split {split!r}; there are: {', '.join(self.splits)}")
         folder = Path(self.path)
@@ -61,11 +61,11 @@ class NextGqa(Card):
         return found
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One question as a sample; with spans if there are any."""
+        """Turn one question into a sample, with spans if there are any."""
         options = [row.get(f"a{n}") for n in range(len(LETTERS))]
         question = row.get("question")
         if not question or not all(options):
-            raise UserError("columns question and a0 ... a4 are texts; one is empty")
+            raise UserError("columns question, a0 ... a4: expected texts, got an empty one")
         if not isinstance(row["name"], str) or not row["name"]:
             raise UserError(f"video {row['video']!r} is not in map_vid_vidorID.json")
         letter = LETTERS[_right(row.get("answer"), options)]
@@ -91,24 +91,24 @@ class NextGqa(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the videos."""
+        """Return the folder of the videos."""
         return str(Path(self.path) / self.videos)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The video."""
+        """Return the video."""
         return str(row["video"])
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the first split that is there."""
+        """Return questions and answers of the first split that exists."""
         there = [split for split in self.splits if (Path(self.path) / f"{split}.csv").exists()]
         return demonstrations.corpus(self, self.rows((there or ["train"])[0]))
 
 
 def _proof(proof: Any, question: str) -> tuple[list[Any], float]:
-    """The spans that gsub holds for a question, and the video's duration in seconds."""
+    """Return the spans that gsub holds for a question, and the video's duration, in seconds."""
     location = proof.get("location") if isinstance(proof, Mapping) else None
     if not isinstance(location, Mapping) or not is_number(proof.get("duration")):
-        raise UserError(f"gsub: duration and location are wanted, found {proof!r:.80}")
+        raise UserError(f"gsub: expected duration and location, got {proof!r:.80}")
     spans = location.get(question)
     if not isinstance(spans, list) or not spans:
         raise UserError(f"question {question!r} has no spans in gsub")
@@ -116,7 +116,7 @@ def _proof(proof: Any, question: str) -> tuple[list[Any], float]:
 
 
 def _right(answer: Any, options: Sequence[Any]) -> int:
-    """Which option is right, by its text or its number."""
+    """Return the index of the right option, which is given by its text or its number."""
     if answer in options:
         return options.index(answer)
     if isinstance(answer, str) and answer.isdigit() and int(answer) < len(options):

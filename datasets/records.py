@@ -1,19 +1,19 @@
-"""JSONL records with a task, a question, an answer and boxes in pixels, media beside the file.
+"""Read JSONL records with a task, a question, an answer and boxes in pixels, media next to the file.
 
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
 `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
 `width`, `height`, `span` ([start, end] in seconds), `options` (texts).
 
-What is true of a row is what its question asks for, told by its answer: a box list means boxes, a
-`span` a span, an integer beside `count` a number, one of the options that the row states a choice,
-else a text (and a number too, if it reads as one). Boxes that only back up another answer go to
+The truth of a row is what its question asks for, as its answer shows: a box list means boxes, a
+`span` a span, an integer next to `count` a number, one of the options that the row states a choice,
+anything else a text (and a number too, if it reads as one). Boxes that only back up another answer go to
 `meta["boxes"]`.
 
 A row states options under the key `options` or `choices` (a list, or "(A) cat (B) dog"; not where its
 `problem_type` is another than "multiple choice"), or in its question: "Answer with one of: cat, dog.",
 "Answer "yes" or "no".", or "(A) cat (B) dog Answer with the letter.". Options that the question does
-not list are put under it. Letters that nobody asks for make no choice.
+not list are put under it. Letters that the question does not ask for make no choice.
 
 Rows of Video-R1, R1-AQA and VideoChat-R1 (grounded questions) are read under their own keys
 (`vlmrl.data.cards.column_aliases`).
@@ -78,12 +78,12 @@ class Records(Card):
 
     def __post_init__(self) -> None:
         if self.grid < 0:
-            raise ValueError(f"grid is a number of cells or 0, found {self.grid}")
+            raise ValueError(f"grid: expected a number of cells or 0, got {self.grid}")
         if not 0 <= self.loose < 1:
-            raise ValueError(f"loose is a share of the image in [0, 1), found {self.loose}")
+            raise ValueError(f"loose: expected a share of the image in [0, 1), got {self.loose}")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a split that have one of the tasks; broken lines stay, to be reported."""
+        """Return the rows of a split that have one of the tasks; broken lines stay, to be reported."""
         rows = open_rows(Path(self.path), split)
         if not self.tasks:
             return rows
@@ -95,16 +95,16 @@ class Records(Card):
         return View(rows, [i for i, task in enumerate(tasks) if task is None or task in self.tasks])
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One row as a sample."""
+        """Turn one row into a sample."""
         row = under_our_keys(row)
         for key in ("question", "answer"):
             if not isinstance(row.get(key), str) or not row[key].strip():
-                raise UserError(f"key {key!r}: a text is wanted, found {row.get(key)!r:.60}")
-        options = _stated(row)
+                raise UserError(f"key {key!r}: expected a text, got {row.get(key)!r:.60}")
+        options = _read_options(row)
         truth = _truth(row, options)
         name = row.get("id")
         if not isinstance(name, str | int):
-            raise UserError(f"key 'id': a text or integer is wanted, found {name!r:.60}")
+            raise UserError(f"key 'id': expected a text or integer, got {name!r:.60}")
         rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
         if options:
@@ -124,16 +124,16 @@ class Records(Card):
         )
 
     def media_root(self) -> str:
-        """The folder of the data."""
+        """Return the folder of the data."""
         return str(self._folder)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The first medium: its questions stay together."""
+        """Return the first medium: its questions stay together."""
         media = _media(under_our_keys(row))
         return str(media[0][1]) if media else None
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
     @property
@@ -143,7 +143,7 @@ class Records(Card):
 
 
 def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
-    """The task of a row; None if the row cannot be read or has none."""
+    """Return the task of a row; None if the row cannot be read or has none."""
     try:
         return rows[index].get("task")
     except UserError:
@@ -151,13 +151,13 @@ def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
 
 
 def _media(row: Mapping[str, Any]) -> list[tuple[MediaKind, Any]]:
-    """The row's media by kind: images, then videos, then recordings."""
+    """Return the row's media by kind: images, then videos, then audio."""
     kinds: dict[str, MediaKind] = {"images": "image", "videos": "video", "audios": "audio"}
     found: list[tuple[MediaKind, Any]] = []
     for key, kind in kinds.items():
         paths = row.get(key) or []
         if not isinstance(paths, list):
-            raise UserError(f"key {key!r}: a list of paths is wanted, found {paths!r:.60}")
+            raise UserError(f"key {key!r}: expected a list of paths, got {paths!r:.60}")
         found += [(kind, path) for path in paths]
     return found
 
@@ -177,7 +177,9 @@ def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
         return replace(truth, spans=spans)
     if options := _options(row["question"]):
         if answer not in options:
-            raise UserError(f"key 'answer': {answer!r} is none of the options {', '.join(options)}")
+            raise UserError(
+                f"key 'answer': expected one of the options {', '.join(options)}, got {answer!r}"
+            )
         return Truth(choice=answer, options=options, text=(answer,))
     if row.get("count") is not None:
         return json_form.read({"number": row["count"]}, Frame())
@@ -186,8 +188,8 @@ def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
     return Truth(text=(answer,))
 
 
-def _stated(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options that the row states under a key of their own; empty: none, it is no choice."""
+def _read_options(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options that the row states under their own key; empty: none, it is no choice."""
     for key in ("options", "choices"):
         if row.get(key) and row.get("problem_type", "multiple choice") == "multiple choice":
             try:
@@ -210,14 +212,14 @@ def _is_json_list(answer: str) -> bool:
 def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
     boxes, labels = row.get("boxes"), row.get("labels")
     if not isinstance(boxes, list):
-        raise UserError(f"key 'boxes': a list of boxes is wanted, found {boxes!r:.60}")
+        raise UserError(f"key 'boxes': expected a list of boxes, got {boxes!r:.60}")
     if labels is None:
         labels = [None] * len(boxes)
     if not isinstance(labels, list) or len(labels) != len(boxes):
-        raise UserError(f"key 'labels': {len(boxes)} labels are wanted, found {labels!r:.60}")
+        raise UserError(f"key 'labels': expected {len(boxes)} labels, got {labels!r:.60}")
     size = (row.get("width"), row.get("height"))
     if not all(isinstance(side, int) and side > 0 for side in size):
-        raise UserError(f"keys 'width', 'height': pixels are wanted, found {size!r:.60}")
+        raise UserError(f"keys 'width', 'height': expected pixels, got {size!r:.60}")
     frame = Frame(row["width"], row["height"], space="pixel")
     check_inside(boxes, frame)
     stated = [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
@@ -232,14 +234,14 @@ def _options(question: str) -> tuple[str, ...]:
 
 
 def _native(question: str) -> str:
-    """The question without the space and layout of its answer, which the instruction says."""
+    """Return the question without the space and layout of its answer, which the instruction gives."""
     question = _LABELLED.sub(r"Label each with one of \g<names>", question)
     question = question.removesuffix(" Answer as [start, end] in seconds.")
     return re.sub(rf" as {_PIXELS}", "", question)
 
 
 def _meta(row: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
-    """The row's other plain values, the stated size, and boxes that are not the answer."""
+    """Return the row's other plain values, the stated size, and boxes that are not the answer."""
     used = ("id", "question", "answer", "width", "height")
     plain: dict[str, Any] = {
         k: v for k, v in row.items() if k not in used and isinstance(v, str | int | float)

@@ -1,9 +1,9 @@
-"""Drawn shapes: the data of the embedded default, made on the spot, with exact truth.
+"""Drawn shapes: the data of the embedded default, drawn on the fly, with exact truth.
 
 A scene is an image of `size` x `size` pixels on a grid of 12 x 12 cells (7 px at the default 84):
-shapes whose boxes have sides of 3 to 6 cells, on a gradient that tells where one is (red falls with
-x, blue with y). Which split a scene may occur in is decided by a hash of the scene itself, so that
-no scene is in two splits, whatever the seed.
+shapes whose boxes have sides of 3 to 6 cells, on a gradient that shows the position (red falls with
+x, blue with y). A hash of the scene itself decides in which split it may occur, so that no scene is
+in two splits, whatever the seed.
 """
 
 from __future__ import annotations
@@ -81,14 +81,16 @@ class Shapes(Card):
 
     def __post_init__(self) -> None:
         if self.size < 48 or self.size % GRID:
-            raise ValueError(f"size must be a multiple of {GRID} from 48 on, found {self.size}")
+            raise ValueError(f"size: expected a multiple of {GRID} from 48 on, got {self.size}")
         if self.count is not None and self.count < 1:
-            raise ValueError(f"count must be at least 1, found {self.count}")
+            raise ValueError(f"count: expected at least 1, got {self.count}")
         if self.thought == "sentences" and self.task == "reading":
-            raise ValueError("thought: sentences speaks of shapes; task reading has none")
+            raise ValueError(
+                "thought: expected place for task reading, which has no shapes, got sentences"
+            )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One small dictionary per scene; nothing is drawn yet."""
+        """Return one small dictionary for each scene; nothing is drawn yet."""
         if split not in COUNTS:
             raise UserError(f"card 'shapes' has no split {split!r}; there are: {', '.join(COUNTS)}")
         return [
@@ -104,7 +106,7 @@ class Shapes(Card):
         asking = random.Random(f"question {key}")
         question, truth, demo = _ASK[self.task](shapes, asking, self.loose)
         if self.thought == "sentences":
-            demo = replace(demo, thought=" ".join(map(_described, shapes)))
+            demo = replace(demo, thought=" ".join(map(_describe, shapes)))
         return Sample(
             id=row["id"],
             source=source,
@@ -115,7 +117,7 @@ class Shapes(Card):
         )
 
     def corpus(self) -> list[str]:
-        """Questions of the task, with demonstrations as the model is to write them."""
+        """Return questions of the task, with demonstrations as the model is to write them."""
         return demonstrations.corpus(self, self.rows("demos"), Frame(self.size, self.size))
 
 
@@ -123,7 +125,7 @@ class Shapes(Card):
 
 
 def _scene(task: Task, split: str, rng: random.Random) -> tuple[Shape, ...]:
-    """The first random scene of the split; letters belong to one split wherever they stand."""
+    """Draw the first random scene of the split; letters belong to one split wherever they are."""
     low, high = _SHARES[split]
     while True:
         shapes = _random_scene(task, rng)
@@ -157,7 +159,7 @@ def _box(shape: Shape) -> Box:
     return Box(shape.x1 / GRID, shape.y1 / GRID, shape.x2 / GRID, shape.y2 / GRID, name)
 
 
-def _described(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     place = cell_name(_box(shape))
     return (
         f"I see a {shape.colour} {shape.kind} with a white outline. "
@@ -222,7 +224,7 @@ _ASK = {
 
 
 def _image(shapes: tuple[Shape, ...], size: int, shade: int) -> bytes:
-    """The scene as a BMP file (uncompressed: the quickest to write and to read)."""
+    """Draw the scene as a BMP file (uncompressed: the quickest to write and to read)."""
     image = Image.fromarray(_background(size, shade))
     draw = ImageDraw.Draw(image)
     cell = size // GRID
@@ -255,7 +257,7 @@ def _font(height: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=64)
 def _background(size: int, shade: int) -> np.ndarray:
-    """[size, size, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
+    """Return [size, size, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
     fall = np.linspace(220, 10, size).round().astype(np.uint8)
     image = np.full((size, size, 3), shade, np.uint8)
     image[:, :, 0] = fall[None, :]

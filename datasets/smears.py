@@ -1,6 +1,6 @@
-"""Drawn blood smears: one white cell among red ones, made on the spot, with exact truth.
+"""Drawn blood smears: one white cell among red ones, drawn on the fly, with exact truth.
 
-What a small model looks at before it sees a few real photos of the same kind: pale ground, red
+A small model trains on them before it sees a few real photos of the same kind: pale ground, red
 cells with a light centre, small platelets, and one white cell with dark lobes in a paler body.
 """
 
@@ -42,7 +42,7 @@ class Smears(Card):
     """Seed of the smears."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One small dictionary per smear; nothing is drawn yet."""
+        """Return one small dictionary for each smear; nothing is drawn yet."""
         if split not in COUNTS:
             raise UserError(f"card 'smears' has no split {split!r}; there are: {', '.join(COUNTS)}")
         return [{"id": f"smears-{split}-{i}"} for i in range(COUNTS[split])]
@@ -50,23 +50,23 @@ class Smears(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Draw the smear of a row."""
         rng = random.Random(f"{self.seed} {row['id']}")
-        picture, box = _smear(rng)
+        image, box = _smear(rng)
         truth = Truth(boxes=(box,))
         return Sample(
             id=row["id"],
             source=source,
-            parts=(Media("image", data=picture), QUESTION),
+            parts=(Media("image", data=image), QUESTION),
             truth=truth,
             demo=demonstrations.demonstration(truth, (0.0,), rng, self.grid),
         )
 
     def corpus(self) -> list[str]:
-        """The question, with demonstrations as the model is to write them."""
+        """Return the question, with demonstrations as the model is to write them."""
         return demonstrations.corpus(self, self.rows("train")[:200], Frame(WIDTH, HEIGHT))
 
 
 def _smear(rng: random.Random) -> tuple[bytes, Box]:
-    """A smear as a BMP file, and the box of its white cell."""
+    """Draw a smear; return it as a BMP file, and the box of its white cell in the unit square."""
     ground = _near(rng, (200, 203, 196), 12)
     image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), ground)
     draw = ImageDraw.Draw(image)

@@ -1,6 +1,6 @@
-"""Spoken digits (Free Spoken Digit Dataset): one recording of under two seconds, which digit is it?
+"""Spoken digits (Free Spoken Digit Dataset): audio of under two seconds, which digit is it?
 
-The set is a folder of files `<digit>_<speaker>_<take>.wav`, 8 kHz. As its authors divide it, takes 0
+The data set is a folder of files `<digit>_<speaker>_<take>.wav`, 8 kHz. As its authors divide it, takes 0
 to 4 are for testing. The same six speakers are on both sides.
 """
 
@@ -32,10 +32,11 @@ class SpokenDigits(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("exact", "number", "format")
 
     path: str
+    """Folder `recordings` of the data set."""
     """Folder of the recordings (`recordings` of the data set)."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row per recording, by name."""
+        """Return one row for each audio file, by name."""
         if split not in self.splits:
             raise UserError(
                 f"card 'spoken_digits' has no split {split!r}: {', '.join(self.splits)}"
@@ -45,7 +46,7 @@ class SpokenDigits(Card):
         found = [match for name in names if (match := _NAME.fullmatch(name))]
         if not found:
             raise UserError(
-                f"card 'spoken_digits': {self.path} holds no recording such as 7_jackson_32.wav; "
+                f"card 'spoken_digits': {self.path} has no audio file such as 7_jackson_32.wav; "
                 f"get the Free Spoken Digit Dataset ({self.origin}) and set `path` to its folder "
                 "`recordings`"
             )
@@ -57,7 +58,7 @@ class SpokenDigits(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """The recording and the question."""
+        """Turn one audio file and the question into a sample."""
         digit = row["digit"]
         return Sample(
             id=row["id"],
@@ -70,9 +71,9 @@ class SpokenDigits(Card):
         )
 
     def media_root(self) -> str:
-        """The folder."""
+        """Return the folder."""
         return self.path
 
     def corpus(self) -> list[str]:
-        """Questions and answers."""
+        """Return questions and answers."""
         return demonstrations.corpus(self, self.rows("train"))

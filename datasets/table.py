@@ -57,17 +57,17 @@ class Table(Card):
     question cannot be answered, or where there is nothing to find); `thought` (for the cold start);
     `width`, `height` (pixels); `weight`."""
     prompt: str = "{question}"
-    """What is put around the question."""
+    """Text around the question, which replaces `{question}` in it."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None
     """The space of all places; it is never guessed."""
     box_format: Literal["xyxy", "xywh"] = "xyxy"
-    """How a box is written."""
+    """Order of the four numbers of a box: two corners, or a corner and the size."""
     root: str | None = None
-    """The folder of relative image paths; absent: that of the data."""
+    """Return the folder of relative image paths; absent: that of the data."""
     loose: float = 0.0
     """Largest share of the image by which each side of a demonstration's box is pushed outwards."""
     seed: int = 0
-    """Seed of that."""
+    """Seed of the draw of `loose`."""
 
     def __post_init__(self) -> None:
         for key in self.columns:
@@ -84,7 +84,7 @@ class Table(Card):
             )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a split.
+        """Return the rows of a split.
 
         Raises:
             UserError: no such file or split, or a mapped column that no row has.
@@ -104,7 +104,7 @@ class Table(Card):
         return open_rows(path, split if path.is_dir() else file_split(path))
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One row as a sample."""
+        """Turn one row into a sample."""
         media = self._media(row)
         truth = self._truth(row, media)
         rng = random.Random(f"{self.seed} {row.get(WHERE)}")
@@ -121,23 +121,23 @@ class Table(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the folder of the data."""
+        """Return `root`, or the folder of the data."""
         if self.root is not None:
             return self.root
         path = Path(self.path if isinstance(self.path, str) else next(iter(self.path.values())))
         return str(path if path.is_dir() else path.parent)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The first image's path, if it has one: its questions stay together."""
+        """Return the first image's path, if it has one: its questions stay together."""
         media = self._media(row)
         return media[0].path if media else None
 
     def corpus(self) -> list[str]:
-        """Questions and answers of the split `train`."""
+        """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
     def _check_columns(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse a misspelt column; that some rows lack a column is no mistake."""
+        """Refuse a misspelt column; some rows may lack a column."""
         there: set[str] = set()
         for index in range(min(len(rows), COLUMN_ROWS)):
             try:
@@ -152,7 +152,7 @@ class Table(Card):
                 )
 
     def _get(self, row: Mapping[str, Any], key: str, default: Any = None) -> Any:
-        """The value under one of our keys; `default` if it is not mapped or missing in this row."""
+        """Return the value under one of our keys; `default` if it is not mapped or missing in this row."""
         value = row.get(self.columns[key]) if key in self.columns else None
         return default if value is None else value
 
@@ -203,7 +203,7 @@ class Table(Card):
         return Truth.of({**found, "none": none or nothing})
 
     def _frame(self, row: Mapping[str, Any], media: list[Media]) -> Frame:
-        """The frame of the first image in the declared space; its size by columns or header."""
+        """Return the frame of the first image in the declared space; its size is from columns or header."""
         assert self.box_space is not None
         if self.box_space != "pixel":
             return Frame(space=self.box_space)
@@ -224,7 +224,7 @@ class Table(Card):
         labels = _typed("box_labels", self._get(row, "box_labels", [None] * len(boxes)))
         if len(labels) != len(boxes):
             raise UserError(
-                f"{len(boxes)} boxes, but {self._column('box_labels')} has {len(labels)}"
+                f"{self._column('box_labels')}: expected {len(boxes)} labels, got {len(labels)}"
             )
         if self.box_format == "xywh":
             boxes = [[x, y, x + w, y + h] for x, y, w, h in boxes]
@@ -250,7 +250,7 @@ class Table(Card):
 
 
 def _typed(key: str, value: Any) -> Any:
-    """A cell's value: lists may come as JSON text or as one bare item, numbers as text."""
+    """Return a cell's value: lists may come as JSON text or as one bare item, numbers as text."""
     if key == "answer" or key == "choice":
         return str(value) if isinstance(value, int | float) else value
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):

@@ -1,8 +1,8 @@
-"""Speech and what is said: the layout of LibriSpeech, or a manifest as NeMo writes it.
+"""Speech and its transcript: the layout of LibriSpeech, or a manifest as NeMo writes it.
 
 Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books", ICASSP:
 `test-clean/61/70968/61-70968.trans.txt` with lines `61-70968-0000 HE BEGAN A CONFUSED COMPLAINT`, and
-`61-70968-0000.flac` beside it. Manifest: a JSON object a line, {"audio_filepath": "a.wav", "text":
+`61-70968-0000.flac` next to it. Manifest: one JSON object per line, {"audio_filepath": "a.wav", "text":
 "he began", "duration": 3.2, "offset": 0.0}, in seconds; the last two select a part of the file.
 """
 
@@ -39,7 +39,7 @@ class Transcripts(Card):
     folder, or that of the manifest, of the first split."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One row an utterance, read when it is wanted where the file allows."""
+        """Return one row for each utterance, read lazily where the file allows."""
         if split not in self.path:
             there = ", ".join(self.path)
             raise UserError(f"card 'transcripts': path has no split {split!r}; there are: {there}")
@@ -48,14 +48,16 @@ class Transcripts(Card):
             return JsonlRows(place)
         files = sorted(place.rglob("*.trans.txt"))
         if not files:
-            raise UserError(f"{place}: no manifest, and no folder with *.trans.txt files in it")
+            raise UserError(
+                f"{place}: expected a manifest, or a folder with *.trans.txt files in it"
+            )
         return [row for file in files for row in _utterances(file)]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """One utterance as a sample."""
+        """Turn one utterance into a sample."""
         text = row.get("text")
         if not isinstance(text, str) or not text.strip():
-            raise UserError(f"key 'text': a text is wanted, found {text!r:.60}")
+            raise UserError(f"key 'text': expected a text, got {text!r:.60}")
         said = " ".join(text.split())
         audio = self._audio(row)
         part = "" if audio.start is None else f"@{audio.start:g}"
@@ -70,16 +72,16 @@ class Transcripts(Card):
         )
 
     def media_root(self) -> str:
-        """`root`, or the folder of the first split."""
+        """Return `root`, or the folder of the first split."""
         first = Path(next(iter(self.path.values())))
         return self.root or str(first.parent if first.is_file() else first)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
-        """The recording: its parts stay together."""
+        """Return the audio file: its parts stay together."""
         return str(row.get("audio_filepath"))
 
     def corpus(self) -> list[str]:
-        """Questions and transcripts of the first split."""
+        """Return questions and transcripts of the first split."""
         return demonstrations.corpus(self, self.rows(next(iter(self.path))))
 
     def _audio(self, row: Mapping[str, Any]) -> Media:
@@ -87,14 +89,14 @@ class Transcripts(Card):
         start, seconds = row.get("offset"), row.get("duration")
         for key, value in (("offset", start), ("duration", seconds)):
             if value is not None and not (is_number(value) and value >= 0):
-                raise UserError(f"key {key!r}: seconds are wanted, found {value!r:.60}")
+                raise UserError(f"key {key!r}: expected seconds, got {value!r:.60}")
         if start is None:
             return medium
         return replace(medium, start=start, end=None if seconds is None else start + seconds)
 
 
 def _utterances(file: Path) -> list[dict[str, Any]]:
-    """The lines of a `.trans.txt`, in the keys of a manifest."""
+    """Return the lines of a `.trans.txt` under the keys of a manifest."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

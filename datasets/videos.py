@@ -1,9 +1,9 @@
-"""Drawn videos: a square wanders about and is red for a while; when? Made on the spot, exact truth.
+"""Drawn videos: a square wanders about and is red for a while; when? Drawn on the fly, with exact truth.
 
 A video has `frames` images, one a second, of `size` x `size` pixels: a square of two sevenths of
-the side goes its way in blue on a grey that differs from video to video, and is red from one whole second
-to another. Which split a video may occur in is decided by a hash of its course, so that no video is in
-two splits, whatever the seed.
+the side moves in blue on a grey that differs from video to video, and is red from one whole second to
+another. A hash of its course decides in which split a video may occur, so that no video is in two
+splits, whatever the seed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is seen in a video: the square's cells [frame], when it is red, the background's grey."""
+    """The contents of a video: the square's cells [frame], when it is red, the background's grey."""
 
     cells: tuple[tuple[int, int], ...]
     start: int
@@ -65,14 +65,14 @@ class Videos(Card):
 
     def __post_init__(self) -> None:
         if self.frames <= LONGEST:
-            raise ValueError(f"frames must be more than {LONGEST}, found {self.frames}")
+            raise ValueError(f"frames: expected more than {LONGEST}, got {self.frames}")
         if self.size < 14 or self.size % CELLS:
-            raise ValueError(f"size must be a multiple of {CELLS} from 14 on, found {self.size}")
+            raise ValueError(f"size: expected a multiple of {CELLS} from 14 on, got {self.size}")
         if self.count is not None and self.count < 1:
-            raise ValueError(f"count must be at least 1, found {self.count}")
+            raise ValueError(f"count: expected at least 1, got {self.count}")
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """One small dictionary per video; nothing is drawn yet."""
+        """Return one small dictionary for each video; nothing is drawn yet."""
         if split not in COUNTS:
             raise UserError(f"card 'videos' has no split {split!r}; there are: {', '.join(COUNTS)}")
         return [
@@ -87,18 +87,18 @@ class Videos(Card):
         return Sample(
             id=row["id"],
             source=source,
-            parts=(Media("video", data=_drawn(course, self.size)), QUESTION),
+            parts=(Media("video", data=_draw(course, self.size)), QUESTION),
             truth=Truth(spans=(Span(course.start, course.end),)),
             demo=_demo(course, self.frames, self.loose, rng),
         )
 
     def corpus(self) -> list[str]:
-        """The question, with demonstrations as the model is to write them."""
+        """Return the question, with demonstrations as the model is to write them."""
         return demonstrations.corpus(self, self.rows("demos"), Frame(self.size, self.size))
 
 
 def _course(split: str, frames: int, rng: random.Random) -> Course:
-    """The first random course of the split."""
+    """Draw the first random course of the split."""
     low, high = _SHARES[split]
     while True:
         length = rng.randint(SHORTEST, LONGEST)
@@ -121,8 +121,8 @@ def _demo(course: Course, frames: int, loose: int, rng: random.Random) -> Demo:
     return Demo(thought=("early", "midway", "late")[third], answer=Truth(spans=(Span(start, end),)))
 
 
-def _drawn(course: Course, size: int) -> bytes:
-    """The video as an animated PNG file, one frame a second, hardly compressed: quick to write and read."""
+def _draw(course: Course, size: int) -> bytes:
+    """Draw the video as an animated PNG file, one frame per second, barely compressed to be quick."""
     cell = size // CELLS
     pixels = np.full((len(course.cells), size, size, 3), course.grey, np.uint8)
     for second, (x, y) in enumerate(course.cells):

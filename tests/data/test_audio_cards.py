@@ -199,7 +199,7 @@ def test_a_manifest_of_transcripts(tmp_path: Path) -> None:
     assert heard(source).duration == 2.0
     part = heard(source, 1)
     assert part.duration == 0.5 and part.samples[0] == pytest.approx(0.25, abs=1e-3)
-    with pytest.raises(UserError, match=r"manifest\.json:3: key 'duration': seconds are wanted"):
+    with pytest.raises(UserError, match=r"manifest\.json:3: key 'duration': expected seconds"):
         source.sample(2)
     with pytest.raises(UserError, match=r"manifest\.json:4: expected a path, URL"):
         source.sample(3)

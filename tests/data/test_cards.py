@@ -120,7 +120,7 @@ def test_a_demonstration_grows_to_the_lines_of_a_grid(folder: Path) -> None:
         (sample.demo.answer.boxes, (0.1, 0.1, 0.6, 0.9)),
     ]:
         assert [box.xyxy for box in found] == [pytest.approx(xyxy)]
-    with pytest.raises(UserError, match="grid is a number of cells or 0, found -1"):
+    with pytest.raises(UserError, match="grid: expected a number of cells or 0, got -1"):
         records(folder, [ROW], grid=-1)
 
 
