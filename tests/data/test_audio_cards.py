@@ -77,7 +77,10 @@ def test_audioset_segments(tmp_path: Path, classes: str) -> None:
     )
     assert sample.demo and sample.demo.text == "Speech, Male speech / man speaking"
     assert heard(source).duration == 1.0
-    for row, message in [(1, r"csv:5: label '/m/0nope' is not among the 5"), (2, "csv:6: YTID, ")]:
+    for row, message in [
+        (1, r"csv:5: label '/m/0nope' is not among the 5"),
+        (2, "csv:6: expected YTID, "),
+    ]:
         with pytest.raises(UserError, match=message):
             source.sample(row)
     with pytest.raises(UserError, match="path has no split 'test'; there are: train"):
@@ -103,7 +106,9 @@ def test_audioset_json_as_ast_writes_it(tmp_path: Path, classes: str) -> None:
     assert sample.text == opened("audioset", "test", **options).sample(0).text
     assert opened("audioset", "test", **options | {"offered": 0}).sample(0).text == "What is heard?"
     assert heard(source).duration == 1.0
-    for row, message in enumerate(["key 'labels'", "an object is wanted", "no labels"], start=1):
+    for row, message in enumerate(
+        ["key 'labels'", "expected an object", "expected at least one label"], start=1
+    ):
         with pytest.raises(UserError, match=rf"eval_data\.json: data\[{row}\]: {message}"):
             source.sample(row)
     file.write_text("[]")
@@ -148,13 +153,13 @@ def test_audioset_strong(tmp_path: Path) -> None:
             2,
             r"strong\.tsv:5: truth.spans: expected start <= end inside the media, got \[5.0, 3.0\]",
         ),
-        (3, "line 6: start and end are seconds"),
-        (4, "line 7: 4 cells are wanted"),
+        (3, "line 6: expected start and end in seconds"),
+        (4, "line 7: expected 4 cells"),
     ]:
         with pytest.raises(UserError, match=message):
             source.sample(row)
     (tmp_path / "audioset_eval_strong.tsv").write_text("")
-    with pytest.raises(UserError, match=r"eval_strong\.tsv: the heading is"):
+    with pytest.raises(UserError, match=r"eval_strong\.tsv: expected the heading"):
         opened("audioset_strong", "test", path=str(tmp_path))
     with pytest.raises(UserError, match="no split 'val'"):
         opened("audioset_strong", "val", path=str(tmp_path))
@@ -176,7 +181,7 @@ def test_librispeech(tmp_path: Path) -> None:
     assert heard(source).duration == 1.0
     with pytest.raises(UserError, match=r"61-70968\.trans\.txt:2: key 'text'"):
         source.sample(1)
-    with pytest.raises(UserError, match=r"no manifest, and no folder with \*\.trans\.txt"):
+    with pytest.raises(UserError, match=r"expected a manifest, or a folder with \*\.trans\.txt"):
         opened("transcripts", path={"train": str(tmp_path / "absent")})
     with pytest.raises(UserError, match="no split 'val'; there are: test"):
         opened("transcripts", "val", path={"test": str(tmp_path)})

@@ -137,19 +137,19 @@ def test_nothing_to_find_is_declared(folder: Path) -> None:
         ({"boxes": [[1, 2, 3]]}, "truth.boxes: expected 4 numbers for a box"),
         ({"boxes": [[1, 2, "3", 4]]}, "truth.boxes: expected a finite number"),
         ({"boxes": [[1, 2, float("nan"), 4]]}, "truth.boxes: expected a finite number"),
-        ({"boxes": "none"}, "key 'boxes': a list"),
-        ({"labels": ["dog", "cat"]}, "key 'labels': 1 labels are wanted"),
+        ({"boxes": "none"}, "key 'boxes': expected a list"),
+        ({"labels": ["dog", "cat"]}, "key 'labels': expected 1 labels, got"),
         ({"width": None}, "keys 'width', 'height'"),
         ({"question": ""}, "key 'question'"),
         ({"answer": None}, "key 'answer'"),
         ({"id": None}, "key 'id'"),
         ({"images": "a.png"}, "key 'images'"),
-        ({"images": [], "videos": "a.mp4"}, "key 'videos': a list of paths"),
+        ({"images": [], "videos": "a.mp4"}, "key 'videos': expected a list of paths"),
         ({"options": ["a", "b"], "answer": "C"}, "key 'answer': 'C' is none of the options"),
         ({"options": ["a", 2], "answer": "A"}, "key 'options': expected a list of texts"),
         (
             {"question": "Which? Answer with one of: cat, cow.", "answer": "dog"},
-            "none of the options",
+            "key 'answer': expected one of the options cat, cow, got 'dog'",
         ),
     ],
 )
@@ -317,7 +317,7 @@ def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path
     with pytest.raises(UserError, match="no split 'val'"):
         open_source(SourceConfig(card="spoken_digits", split="val", options=options))
     nowhere = {"path": str(tmp_path / "absent")}
-    with pytest.raises(UserError, match=r"absent holds no recording.*free-spoken-digit-dataset"):
+    with pytest.raises(UserError, match=r"absent has no audio file.*free-spoken-digit-dataset"):
         open_source(SourceConfig(card="spoken_digits", options=nowhere))
 
 

@@ -54,7 +54,7 @@ def test_charades_sta(tmp_path: Path) -> None:
     assert shown(source).total == 20
     with pytest.raises(UserError, match=r"charades_sta_train\.txt:2: .*expected start <= end"):
         source.sample(1)
-    with pytest.raises(UserError, match=r"txt:3: a line is"):
+    with pytest.raises(UserError, match=r"txt:3: expected `VIDEO START END##sentence`"):
         source.sample(2)
     with pytest.raises(UserError, match="no split 'val'"):
         opened("charades_sta", tmp_path, "val")
@@ -111,7 +111,7 @@ def test_next_gqa(tmp_path: Path, older: bool) -> None:
     with pytest.raises(UserError, match=r"val\.csv:3: answer 'fly' is none"):
         source.sample(1)
     for wrong, message in [
-        ({"77": {"location": {"6": [[0.4, 1.2]]}}}, "gsub: duration and location are wanted"),
+        ({"77": {"location": {"6": [[0.4, 1.2]]}}}, "gsub: expected duration and location"),
         ({"77": {"duration": 2, "location": {}}}, "question '6' has no spans"),
     ]:
         (tmp_path / "gsub_val.json").write_text(json.dumps(wrong))
@@ -142,7 +142,7 @@ def test_got10k(tmp_path: Path) -> None:
     assert "anteater that at 0 s is inside x 0 to 25 %, y 25 to 75 %" in sample.text
     clip = shown(source)
     assert (clip.total, clip.size, clip.duration) == (21, (80, 40), pytest.approx(2.1))
-    with pytest.raises(UserError, match="no name of a video"):
+    with pytest.raises(UserError, match="expected the name of a video, got"):
         source.sample(1)
     (folder / "meta_info.ini").write_text(meta.replace("(80, 40)", "(40, 80)"))
     with pytest.raises(UserError, match="says 40x80"):
