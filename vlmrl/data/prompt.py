@@ -21,7 +21,7 @@ def make_prompt(
     processor: Any,
     instruction: str = "",
 ) -> Prompt:
-    """The prompt of a sample: text rendered, media encoded once, frame of the first of them.
+    """Return the prompt of a sample: text rendered, media encoded once, frame of the first of them.
 
     `media` are the sample's, decoded, in order; `instruction` is
     appended to its last text. The frame tells in which space the model writes coordinates.
@@ -41,6 +41,6 @@ def make_prompt(
 
 
 def with_media(prompt: Prompt, media: Sequence[Decoded], family: Family, processor: Any) -> Prompt:
-    """The prompt with other media of the same kinds and sizes as its own."""
+    """Return the prompt with other media of the same kinds and sizes as its own."""
     encoded = family.encode(processor, prompt.text, media)
     return replace(prompt, encoded=encoded, media=tuple(media))

@@ -46,11 +46,11 @@ class Quarantine:
             self._note(line)
 
     def rows(self, source: Source) -> set[int]:
-        """The rows of a source that are known to be bad."""
+        """Return the rows of a source that are known to be bad."""
         return self._known[source.name, source.split]
 
     def add(self, source: Source, row: int, sample_id: str | None, error: UserError) -> None:
-        """Note a bad row, here and in the file. `sample_id` is None if the row did not tell.
+        """Note a bad row, here and in the file. `sample_id` is None if the row has none.
 
         Raises:
             UserError: the file cannot be written.
@@ -71,7 +71,7 @@ class Quarantine:
             self._new.append(line)
 
     def take_new(self) -> list[dict[str, Any]]:
-        """The lines that this rank has not told the others yet."""
+        """Return the lines that this rank has not sent to the others yet."""
         new, self._new = self._new, []
         return new
 

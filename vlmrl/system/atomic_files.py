@@ -44,7 +44,7 @@ def _free_space(path: Path) -> str:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file whole or not at all; makes the folders above it."""
+    """Write a file whole or not at all; make the folders above it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _line(line: Mapping[str, Any]) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file as a dictionary.
+    """Return a JSON file as a dictionary.
 
     Raises:
         UserError: it is missing or is not a JSON object.
@@ -104,7 +104,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line without its newline (a killed run) is left out.
+    """Return the rows of a JSONL file; a last line without its newline (a killed run) is left out.
 
     Raises:
         UserError: it is missing, or another line is not a JSON object; the message names the line.

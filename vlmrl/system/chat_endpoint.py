@@ -23,7 +23,7 @@ Messages = Sequence[Mapping[str, str]]
 
 
 class Unavailable(Exception):
-    """No reply: refused, broken, late, or an error status. `retry_after` is in seconds, if told."""
+    """No reply: refused, broken, late, or an error status. `retry_after` is in seconds, if stated."""
 
     def __init__(self, reason: str, again: bool = True, retry_after: float | None = None) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class Invalid(Exception):
 
 
 def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> str:
-    """The text of the first choice that `POST {url}/chat/completions` returns within `seconds`.
+    """Return the text of the first choice that `POST {url}/chat/completions` returns within `seconds`.
 
     `key` is sent as a bearer token, if given. Redirects are not followed.
 

@@ -44,37 +44,37 @@ _rank, _world = 0, 1
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return _rank
 
 
 def world() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return _world
 
 
 def is_main() -> bool:
-    """Whether this process writes what a run has once: files, console, checkpoints."""
+    """Return whether this process writes what a run has once: files, console, checkpoints."""
     return _rank == 0
 
 
 def launched() -> bool:
-    """Whether a launcher started this process as one of several."""
+    """Return whether a launcher started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def launched_rank() -> int:
-    """The rank that the launcher gave this process, also before and after the `session`."""
+    """Return the rank that the launcher gave this process, also before and after the `session`."""
     return int(os.environ.get("RANK", "0"))
 
 
 def machines_differ() -> bool:
-    """Whether there are processes on other machines."""
+    """Return whether there are processes on other machines."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < _world
 
 
 def outside(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables without the launcher's: for a program that is no rank.
+    """Return the variables without the launcher's: for a program that is no rank.
 
     With them torch would look for the launcher's store where that program opens its own.
     """
@@ -122,7 +122,7 @@ def session(timeout_s: float) -> Iterator[None]:
 
 
 def gather(value: _T) -> list[_T]:
-    """What every rank gave, by rank."""
+    """Return what every rank gave, by rank."""
     if _world == 1:
         return [value]
     import torch.distributed as dist
@@ -133,7 +133,7 @@ def gather(value: _T) -> list[_T]:
 
 
 def from_main(value: _T) -> _T:
-    """What the main rank gave."""
+    """Return what the main rank gave."""
     if _world == 1:
         return value
     import torch.distributed as dist
@@ -144,17 +144,17 @@ def from_main(value: _T) -> _T:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether any rank says yes."""
+    """Return whether any rank says yes."""
     return any(gather(flag))
 
 
 def barrier() -> None:
-    """Go on when every rank is here."""
+    """Wait until every rank is here."""
     gather(None)
 
 
 def from_turns(own: Sequence[_T]) -> list[_T]:
-    """What was dealt to the ranks in turns, `[rank::world]`, put together again."""
+    """Put together again what was dealt to the ranks in turns, `[rank::world]`."""
     lists = gather(own)
     longest = max(map(len, lists))
     return [each[i] for i in range(longest) for each in lists if i < len(each)]
@@ -174,7 +174,7 @@ def same_everywhere(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def sum_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Every `grad` becomes the sum over the ranks; None stays where no rank has one.
+    """Replace every `grad` with its sum over the ranks; None stays where no rank has one.
 
     Once per update and not in torch's DistributedDataParallel, which sums in every backward, takes
     the mean, and wants the same number of forwards, all through one module: here ranks have

@@ -32,7 +32,7 @@ class PhaseTimers:
 
     @property
     def state(self) -> dict[str, dict[str, float]]:
-        """The seconds so far, for a checkpoint."""
+        """Return the seconds so far, for a checkpoint."""
         return {"wall": dict(self.wall), "cpu": dict(self.cpu)}
 
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:

@@ -1,4 +1,4 @@
-"""Lets torchvision import beside a CPU build of torch; import it before torchvision.
+"""Let torchvision import next to a CPU build of torch; import it before torchvision.
 
 PyPI has only CUDA builds of torchvision for Linux. Beside a CPU torch their compiled operators
 cannot be loaded, and `import torchvision` then fails with "operator torchvision::nms does not
@@ -20,7 +20,7 @@ _SCHEMAS = (
 
 
 def _operators_load() -> bool:
-    """Whether torchvision's own operators load; this loads them just as torchvision would."""
+    """Return whether torchvision's own operators load; this loads them just as torchvision would."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False
