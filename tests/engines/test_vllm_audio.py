@@ -32,7 +32,7 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     hf.start(made)
     batch = PromptBatch(tuple(prompts))
     assert tokens(engine.generate(batch, sampling)) == tokens(hf.generate(batch, sampling))
-    with pytest.raises(UserError, match=r"5 recordings exceed the engine's max_audios \(4\)"):
+    with pytest.raises(UserError, match=r"5 audios exceed the engine's max_audios \(4\)"):
         engine.generate(PromptBatch((prompt(made, images=5),)), sampling)
     engine.close()
 
