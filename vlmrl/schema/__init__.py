@@ -1,0 +1,51 @@
+"""The values on the main path, in the order in which the trainer makes them.
+
+    Media -> Sample -> Prompt -> PromptBatch [P] -> Completion -> Rollouts [P, G] -> Verdict -> Rewards
+    -> Advantages -> TrainBatch -> StepReport
+
+Invariants: groups go by position (`[P, G]`: P prompts, G completions each); a Sample holds references
+to media, never pixels; inside vlmrl a box is xyxy in the unit square of the ORIGINAL media and a time
+is in seconds. A card converts once at load, a model family's native space converts once when a
+completion is read (its `Frame`), a verifier never sees another space.
+"""
+
+from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
+from vlmrl.schema.rollouts import (
+    Advantages,
+    Completion,
+    FinishReason,
+    Parsed,
+    Rewards,
+    Rollouts,
+    Verdict,
+)
+from vlmrl.schema.samples import Demo, Encoded, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
+from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
+
+__all__ = [
+    "Advantages",
+    "Box",
+    "Completion",
+    "Demo",
+    "Encoded",
+    "FinishReason",
+    "Frame",
+    "Media",
+    "MediaKind",
+    "MicroBatch",
+    "Parsed",
+    "Point",
+    "Polygon",
+    "Prompt",
+    "PromptBatch",
+    "Rewards",
+    "Rollouts",
+    "Sample",
+    "Space",
+    "Span",
+    "StepReport",
+    "Track",
+    "TrainBatch",
+    "Truth",
+    "Verdict",
+]

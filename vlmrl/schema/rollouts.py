@@ -1,0 +1,136 @@
+"""Completions, and what verifiers, scorer and algorithm make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from vlmrl.schema.geometry import Frame
+from vlmrl.schema.samples import PromptBatch
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Advantages", "Completion", "FinishReason", "Parsed", "Rewards", "Rollouts", "Verdict"]
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A completion's text split by its template (`templates.split`).
+
+    `answer` is None when there is no well-formed answer; `thought` is None when there is no thought
+    tag, "" when it is empty. `mode` is "think", "direct" (empty or absent thought) or "none".
+    """
+
+    answer: str | None
+    thought: str | None
+    mode: Literal["think", "direct", "none"]
+    well_formed: bool
+    """True if the whole text matches the template."""
+    tag_share: float
+    """Share of the template's tags that occur exactly once, in [0, 1]."""
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Character range of each tag's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The result of one generation. Token ids are those that were sampled, never re-tokenised.
+
+    `logprobs` are the sampling log-probabilities of `token_ids`, one each. The stop token, if any, is
+    the last id; `text` leaves it out.
+    """
+
+    text: str
+    parsed: Parsed
+    frame: Frame
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    finish_reason: FinishReason = "stop"
+    versions: tuple[tuple[int, int], ...] = ()
+    """(policy version, number of tokens) runs; one run unless weights changed in flight."""
+
+    @property
+    def answer(self) -> str | None:
+        """Return the answer, stripped; None if there is none."""
+        return self.parsed.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """P prompts with G completions each: `completions[p][g]`."""
+
+    batch: PromptBatch
+    completions: tuple[tuple[Completion, ...], ...]
+    version: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (P, G)."""
+        return len(self.completions), len(self.completions[0]) if self.completions else 0
+
+
+# ------------------------------------------------------------------------------------- rewards
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of one verifier on one completion.
+
+    `score` is in the verifier's range, or None if the verifier itself failed (`fault` says why) or
+    does not apply to this sample (`applies` is False). A fault is never a wrong answer.
+
+    Example: Verdict(0.62, parts={"iou": 0.62}, answer=(Box(.1, .1, .3, .4),), note="")
+    """
+
+    score: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    answer: Any = None
+    note: str = ""
+    applies: bool = True
+    fault: str | None = None
+
+    @classmethod
+    def not_applicable(cls, note: str = "") -> Verdict:
+        """Return a verdict that leaves the weights to the verifiers that do apply to the sample."""
+        return cls(None, note=note, applies=False)
+
+    @classmethod
+    def failed(cls, reason: str) -> Verdict:
+        """Return a verdict that says that the verifier, not the completion, went wrong."""
+        return cls(None, fault=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The scores of the rollouts.
+
+    `total` is [P, G] float32 with 0 where `valid` [P, G] bool is False (a fault, or a completion that is
+    masked from the loss). `verdicts[p][g]` maps the verifier's name in the config to its verdict.
+    """
+
+    total: torch.Tensor
+    valid: torch.Tensor
+    verdicts: tuple[tuple[Mapping[str, Verdict], ...], ...]
+
+    def component(self, name: str) -> list[float]:
+        """Return all finite scores that one verifier gave, for its curve."""
+        rows = (v[name] for group in self.verdicts for v in group if name in v)
+        return [v.score for v in rows if v.applies and v.score is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Advantages [P, G] (0 where not kept) and which rollouts take part in the loss, kept [P, G] bool.
+
+    `weights` [P, G] are sample weights (difficulty, data column) that multiply the loss.
+    `metrics` are values that the algorithm logs, e.g. the share of uniform groups.
+    """
+
+    values: torch.Tensor
+    kept: torch.Tensor
+    weights: torch.Tensor
+    metrics: Mapping[str, float] = field(default_factory=dict)

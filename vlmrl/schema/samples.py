@@ -1,0 +1,195 @@
+"""From a reference to media to a batch of prompts that a model can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from vlmrl.media_types import Decoded, PilImage
+from vlmrl.schema.geometry import Box, Frame, Point, Span, Track
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Demo", "Encoded", "Media", "MediaKind", "Prompt", "PromptBatch", "Sample", "Truth"]
+
+MediaKind = Literal["image", "video", "audio"]
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A reference to one image, video or audio; exactly one of path, data, url, frames is set.
+
+    `start` and `end` (seconds) select a part of a video or audio.
+
+    Example: Media("image", path="/data/cards/images/IMG_2386.jpg")
+    """
+
+    kind: MediaKind
+    path: str | None = None
+    data: bytes | None = None
+    """Encoded file content (PNG, JPEG, MP4, WAV ...)."""
+    url: str | None = None
+    """Read only if the config allows URLs."""
+    frames: tuple[str, ...] | None = None
+    """Paths of the frames of a video, in order."""
+    fps: float | None = None
+    """Frames per second of `frames`."""
+    start: float | None = None
+    end: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of this medium in error messages and reports."""
+        return self.path or self.url or (self.frames[0] if self.frames else f"<{self.kind} bytes>")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The facts about a sample; only known ones are set. Verifiers say which kinds they need.
+
+    Each kind is one file in `vlmrl/truths/`. The fields are the kinds that many rooms use; the
+    value of any other kind is in `more`, and `value(kind)` reads both. Coordinates as everywhere:
+    unit square, seconds. `none=True` declares "there is nothing to find": only then does an empty
+    prediction score 1.
+
+    Example: Truth(boxes=(Box(.1, .1, .2, .3, label="ace"),), number=1)
+    """
+
+    boxes: tuple[Box, ...] | None = None
+    points: tuple[Point, ...] | None = None
+    spans: tuple[Span, ...] | None = None
+    track: Track | None = None
+    text: tuple[str, ...] | None = None
+    """Accepted texts; the best match counts."""
+    number: float | None = None
+    choice: str | None = None
+    """The right letter, or the right option's text."""
+    options: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    masks: tuple[Any, ...] | None = None
+    """Polygons (tuples of unit-square x,y pairs) or COCO RLE dictionaries."""
+    fields: Mapping[str, Any] | None = None
+    """Named values of a JSON answer (enum fields, GUI actions)."""
+    none: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Values of other kinds by name."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Truth:
+        """Make a truth from values by kind."""
+        core = {kind: value for kind, value in values.items() if kind in _CORE_KINDS}
+        return cls(**core, more={k: v for k, v in values.items() if k not in core})
+
+    def value(self, kind: str) -> Any:
+        """Return the value of a kind, None where it is not known (False for `none`)."""
+        return self.more.get(kind) if kind not in _CORE_KINDS else getattr(self, kind)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the values of all kinds that are set, and `none`, by kind."""
+        found = {kind: getattr(self, kind) for kind in _CORE_KINDS} | dict(self.more)
+        return {kind: value for kind, value in found.items() if value is not None}
+
+
+_CORE_KINDS = tuple(name for name in Truth.__dataclass_fields__ if name != "more")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A demonstration for the cold start; `prompting.demonstrate` writes it in the model's space.
+
+    Exactly one of `text` (the answer verbatim) and `answer` is set. `answer` is the part of a truth
+    that the model is to state, and may be deliberately worse than the sample's.
+
+    Example: Demo(thought="top left", answer=Truth(boxes=(Box(.1, .1, .5, .5),)))
+    """
+
+    thought: str = ""
+    text: str | None = None
+    answer: Truth | None = None
+    evidence: tuple[Span, ...] | None = None
+    """Spans that prove the answer, for the `<glue>` tag of a template that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question with its media and its truth.
+
+    `parts` interleaves text and media in the order in which the model is shown them.
+
+    Example: Sample(id="bccd-00001-ground", source="bccd", parts=(Media("image", path="a.jpg"),
+             "Where is the white blood cell?"), truth=Truth(boxes=(Box(.1, .6, .4, 1.),)))
+    """
+
+    id: str
+    source: str
+    parts: tuple[str | Media, ...]
+    truth: Truth
+    template: str = "think_answer"
+    """Name of the answer template (`templates.TEMPLATES`)."""
+    demo: Demo | None = None
+    """The answer that a cold start imitates."""
+    weight: float = 1.0
+    """Multiplies this sample's loss."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """Return the media among the parts, in order."""
+        return tuple(p for p in self.parts if isinstance(p, Media))
+
+    @property
+    def text(self) -> str:
+        """Return the text among the parts, joined by single spaces."""
+        return " ".join(p for p in self.parts if isinstance(p, str))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt in the form that one model family takes, on the CPU.
+
+    `ids` has one id per position after media expansion (the trainer's input); `compact_ids` has ONE
+    placeholder per medium (vLLM's input). `tensors` are the media tensors of this prompt alone, e.g.
+    `pixel_values` [patches, dim] and `image_grid_thw` [images, 3]. `position_ids` is [3, T] for M-RoPE
+    families, [1, T] for others; a completion continues at `next_position`.
+    """
+
+    ids: tuple[int, ...]
+    compact_ids: tuple[int, ...]
+    tensors: Mapping[str, torch.Tensor]
+    position_ids: torch.Tensor
+    next_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A sample prepared for the model: text rendered, media decoded and encoded once."""
+
+    sample: Sample
+    text: str
+    """The rendered chat prompt with placeholders, as a person can read it."""
+    encoded: Encoded
+    frame: Frame
+    """Sizes of the first visual medium and the space in which the model writes coordinates."""
+    media: tuple[Decoded, ...] = ()
+    """Decoded media for engines that encode for themselves, in prompt order."""
+    home: int = 0
+    """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
+
+    @property
+    def images(self) -> tuple[Any, ...]:
+        """Return the images (PIL images) among the media."""
+        return tuple(m for m in self.media if isinstance(m, PilImage))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBatch:
+    """P prompts; each will get G completions. Example: PromptBatch(prompts=(p0, p1))."""
+
+    prompts: tuple[Prompt, ...]
+    cursor: Mapping[str, Any] = field(default_factory=dict)
+    """The loader's state AFTER this batch: resuming from it neither repeats nor skips a row."""
+
+    def __len__(self) -> int:
+        return len(self.prompts)

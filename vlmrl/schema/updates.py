@@ -1,0 +1,70 @@
+"""What the policy is updated with, and the report of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
+from vlmrl.schema.samples import Prompt
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["MicroBatch", "StepReport", "TrainBatch"]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Some groups of one batch, kept together; B completions, longest has T tokens.
+
+    All tensors are right-padded [B, T] unless said otherwise; `prompts` [N], `group` [B] names each
+    row's prompt by its index in `prompts`.
+    """
+
+    prompts: tuple[Prompt, ...]
+    group: torch.Tensor
+    token_ids: torch.Tensor
+    mask: torch.Tensor
+    """bool: True on completion tokens that carry loss."""
+    sampling_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    """[B, T] or [B, 1]."""
+    weights: torch.Tensor
+    """[B]."""
+    old_logprobs: torch.Tensor | None = None
+    """The trainer's own log-probs before the update; None means on-policy (use detached new ones)."""
+    ref_logprobs: torch.Tensor | None = None
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Return [B]: tokens up to the last one that carries loss; later tokens cannot matter."""
+        steps = self.mask.new_ones(self.mask.shape).cumsum(1)
+        return (steps * self.mask).amax(1)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """Micro-batches with denominators fixed before the first forward, over ALL ranks.
+
+    `num_tokens` counts loss tokens, `num_rollouts` counts kept completions: the update is the same
+    however the batch is split.
+    """
+
+    micro: tuple[MicroBatch, ...]
+    num_tokens: int
+    num_rollouts: int
+    max_tokens: int
+    """The configured completion limit, for constant-length aggregation (Dr.GRPO)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One line of metrics.jsonl, flat: `reward/mean`, `source/<name>/box_iou`, `time/generate` ..."""
+
+    step: int
+    metrics: Mapping[str, float]
+    rollouts: Rollouts
+    rewards: Rewards
+    advantages: Advantages
