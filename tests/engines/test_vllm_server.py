@@ -33,7 +33,7 @@ from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import gloo
-from vlmrl.engines.vllm_parts.server import Server
+from vlmrl.engines.vllm_parts.server import Server, ask_all
 from vlmrl.engines.vllm_parts.transfer import vllm_client
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -443,7 +443,7 @@ def test_a_server_whose_update_breaks_off_is_replaced(child):
 
     def hold_the_half_first(weights):
         hold(HalfWay().export_names(weights))
-        engine._each(engine._update, engine._servers)
+        ask_all(engine._update, engine._servers)
         hold(weights)
 
     engine._transfer.hold = hold_the_half_first
@@ -537,6 +537,7 @@ import sys, time
 sys.path.insert(0, "{tests}")
 from helpers.small import policy
 from vlmrl.engines.vllm_server import VllmServer
+from vlmrl.engines.vllm_parts.server import ask_all
 engine = VllmServer(enforce_eager=True, **{options!r})
 if __name__ == "__main__":
     engine.start(policy())
