@@ -537,7 +537,6 @@ import sys, time
 sys.path.insert(0, "{tests}")
 from helpers.small import policy
 from vlmrl.engines.vllm_server import VllmServer
-from vlmrl.engines.vllm_parts.server import ask_all
 engine = VllmServer(enforce_eager=True, **{options!r})
 if __name__ == "__main__":
     engine.start(policy())
