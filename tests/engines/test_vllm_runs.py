@@ -65,8 +65,11 @@ def family_of(process):
 
 
 def servers_of(process):
-    """The server and its engine: Python's own helper may die without harm."""
-    return [p for p in family_of(process) if "resource_tracker" not in " ".join(p.cmdline())]
+    """The server and its engine: not the workers of verifiers, and not Python's own helper."""
+    servers = [p for p in family_of(process) if "vlmrl.engines.serve" in " ".join(p.cmdline())]
+    family = {q for server in servers for q in (server, *server.children(recursive=True))}
+    vital = [p for p in family if "resource_tracker" not in " ".join(p.cmdline())]
+    return sorted(vital, key=lambda p: p.pid)
 
 
 # --------------------------------------------------------------------------------------- learning
