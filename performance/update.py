@@ -263,7 +263,7 @@ def micro_batch(policy: Policy, case: Case) -> MicroBatch:
 
 
 def image_prompt(policy: Policy, tokens: int, size: tuple[int, int] | None = None) -> Prompt:
-    """A prompt of exactly so many tokens, `size` (rows, columns) or almost all of one image."""
+    """Return a prompt of `tokens` tokens; its image has `size` (rows, columns), or nearly fills it."""
     rows, columns = size or grid(tokens)
     pixels = np.random.default_rng(0).integers(0, 255, (CELL * rows, CELL * columns, 3), np.uint8)
 

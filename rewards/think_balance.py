@@ -32,7 +32,7 @@ class ThinkBalance(GroupVerifier):
     """
 
     direct: float = 0.5
-    """The share of completions without a thought that is wanted."""
+    """The target share of completions without a thought, in [0, 1]."""
 
     def __post_init__(self) -> None:
         """Refuse shares that leave one mode out: that is the verifier think_or_not."""

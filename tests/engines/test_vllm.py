@@ -237,7 +237,7 @@ def stale_adapter(engine, made):
 
 
 def updated(engine, items):
-    """By vLLM's own update, which takes less than all of the weights without a word."""
+    """An engine that updates through vLLM itself, which silently accepts less than all of the weights."""
     items = [(name, weight.detach()) for name, weight in items]
     engine._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": items})
     engine._llm.llm_engine.reset_encoder_cache()

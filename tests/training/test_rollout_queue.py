@@ -196,7 +196,7 @@ def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
 
 
 def stop_after(steps: int, how: str) -> type[Interrupt]:
-    """An interrupt that comes after so many steps: asked for, or as a crash of the trainer."""
+    """An interrupt that comes after `steps` steps: asked for, or as a crash of the trainer."""
 
     class Stop(Interrupt):
         looks = 0
