@@ -67,16 +67,20 @@ def measure(case: Case) -> dict[str, list[Step]]:
     preparation = spawn.Process(target=prepare, args=(case,))
     preparation.start()
     preparation.join()
-    turns = {}
+    turns, processes = {}, []
     for way in WAYS:
         turns[way], theirs = spawn.Pipe()
-        spawn.Process(target=run, args=(way, case, theirs), daemon=True).start()
+        # Not a daemon, which could have no workers for its verifiers; without us it reads EOF.
+        processes.append(spawn.Process(target=run, args=(way, case, theirs)))
+        processes[-1].start()
         theirs.close()
     steps: dict[str, list[Step]] = {way: [] for way in WAYS}
     for _ in range(case.steps):
         for way, turn in turns.items():
             turn.send("go")
             steps[way].append(turn.recv())
+    for process in processes:
+        process.join()
     return steps
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.runs import TINY
 from vlmrl import config
-from vlmrl.assemble import build
+from vlmrl.assemble import lifecycle
 from vlmrl.runs import metric_glossary as glossary
 
 PACKAGE = Path(__file__).parents[2] / "vlmrl"
@@ -57,7 +57,7 @@ def test_a_name_in_the_glossary_is_in_the_code(name: str) -> None:
 def test_every_number_of_a_short_run_is_in_the_glossary(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     few = ["run.steps=2", "evaluation.samples=2", "checks.parity_exact=true"]
-    summary = build.train(config.load("quickstart", [*TINY, *few, f"run.dir={folder}"]))
+    summary = lifecycle.train(config.load("quickstart", [*TINY, *few, f"run.dir={folder}"]))
     assert summary["finished"]
     for file in ("metrics.jsonl", "sft.jsonl"):
         lines = map(json.loads, (folder / file).read_text().splitlines())

@@ -313,7 +313,7 @@ def test_sentences_name_what_is_drawn_and_leave_the_task_alone() -> None:
         names = [box.label for box in after.meta["boxes"]]
         assert after.demo.thought.count("I see a ") == len(names)
         assert all(f"I see a {name} with" in after.demo.thought for name in names)
-    with pytest.raises(UserError, match="thought: sentences speaks of shapes"):
+    with pytest.raises(UserError, match="expected place for task reading, which has no shapes"):
         build("card", "shapes", {"task": "reading", "thought": "sentences"})
 
 

@@ -106,7 +106,7 @@ def _check_model(path: str) -> None:
     owner, _, name = path.partition("/")
     is_hub_name = owner not in ("", ".", "..", "~") and "/" not in name and not Path(owner).is_dir()
     if not is_hub_name:
-        _require_path("model.path", str(folder))
+        _require_path("model.path", path, folder)
 
 
 def _best_of(run: Path) -> str:
@@ -122,6 +122,6 @@ def _best_of(run: Path) -> str:
     return f": use one of its checkpoints, e.g. {run}/checkpoints/step-{step} (its {which})"
 
 
-def _require_path(where: str, path: Any) -> None:
-    if isinstance(path, str) and not Path(path).exists():
+def _require_path(where: str, path: Any, expanded: Path | None = None) -> None:
+    if isinstance(path, str) and not (expanded or Path(path)).exists():
         raise UserError(f"{where}: there is no file or folder {path!r}")
