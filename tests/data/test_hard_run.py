@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.hard import HARD, hard_rows
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 
-HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
 KEYS = {"image": "images", "video": "videos", "audio": "audios"}
 
 SETTINGS = [
@@ -32,34 +32,39 @@ SETTINGS = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HARD.is_dir(), reason="the hostile files are not here")
-def test_a_run_over_hostile_files_ends_and_lists_them(tmp_path: Path) -> None:
-    expected = {}
+def test_a_run_over_hostile_files_ends_and_lists_them_with_and_without_workers(
+    tmp_path: Path,
+) -> None:
+    refused = refused_by_a_run(tmp_path / "alone", workers=0)
+    expected = {row["file"]: row["expect"] for row in hard_rows()}
+    for name, reason in refused.items():
+        assert expected[name] != "decode" or "200" in reason, (name, reason)  # an aspect ratio
+        assert name in reason
+    assert {name for name, what in expected.items() if what == "refuse"} <= refused.keys()
+    assert len(refused) < len(expected) - 20
+    assert refused_by_a_run(tmp_path / "ahead", workers=2) == refused
+
+
+def refused_by_a_run(folder: Path, workers: int) -> dict[str, str]:
+    """Train on all hostile files; return the files that were left out, with the reasons."""
     lines = []
-    for row in map(json.loads, (HARD / "manifest.jsonl").read_text().splitlines()):
-        expected[row["file"]] = row["expect"]
+    for row in hard_rows():
         media = {KEYS[row["kind"]]: [str(HARD / row["file"])]}
         lines.append({"id": row["file"], "question": "What is it?", "answer": "a thing", **media})
-    rows = tmp_path / "rows.jsonl"
+    folder.mkdir()
+    rows = folder / "rows.jsonl"
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = f"{{name: hostile, card: records, options: {{path: {rows}}}, weight: 3}}"
     config = load(
         "quickstart",
         [
             *SETTINGS,
-            f"run.dir={tmp_path / 'run'}",
+            f"run.dir={folder / 'run'}",
+            f"data.workers={workers}",
             f"data.media_root={HARD}",
             f"data.train=[{source}, shapes]",
         ],
     )
-
-    summary = lifecycle.train(config)
-
-    assert summary["finished"]
-    noted = (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()
-    refused = {line["id"]: line["reason"] for line in map(json.loads, noted)}
-    for name, reason in refused.items():
-        assert expected[name] != "decode" or "200" in reason, (name, reason)  # an aspect ratio
-        assert name in reason
-    assert {name for name, what in expected.items() if what == "refuse"} <= refused.keys()
-    assert len(refused) < len(expected) - 20
+    assert lifecycle.train(config)["finished"]
+    noted = (folder / "run" / "quarantine.jsonl").read_text().splitlines()
+    return {line["id"]: line["reason"] for line in map(json.loads, noted)}

@@ -1,9 +1,8 @@
-"""Recordings: the hostile files of the shared set, odd encodings, parts, the sound of videos."""
+"""Recordings: the hostile files, odd encodings, parts, the sound of videos."""
 
 from __future__ import annotations
 
 import io
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.audios import muxed, tone
+from helpers.hard import HARD, hard_rows
 from helpers.videos import animation
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError
@@ -25,20 +25,10 @@ from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Media, Sample, Truth
 
-HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
 RATE = AudioConfig().sampling_rate
 
 
-def hard_audios() -> list[dict[str, Any]]:
-    manifest = HARD / "manifest.jsonl"
-    if not manifest.exists():
-        return []
-    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row["kind"] == "audio" and (HARD / row["file"]).exists()]
-
-
-@pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("row", hard_audios(), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", hard_rows("audio"), ids=lambda row: row["file"])
 def test_hard_recording_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
     medium = Media("audio", path=str(HARD / row["file"]))
     try:

@@ -1,10 +1,9 @@
-"""Images: the hostile files of the shared set, odd modes, damage, and where media may lie."""
+"""Images: the hostile files, odd modes, damage, and where media may lie."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.hard import HARD, hard_rows
 from vlmrl.errors import MediaError, UserError
 from vlmrl.media.access import Access, reference
 from vlmrl.media.decode import measure_image
 from vlmrl.media.image import MAX_PIXELS, load_image
 from vlmrl.schema import Media
 
-HARD = Path(__file__).parents[3] / "shared" / "data" / "hard"
 RED, GREEN, BLUE, WHITE = (220, 20, 20), (20, 180, 20), (20, 20, 220), (250, 250, 250)
-
-
-def hard_images() -> list[dict[str, Any]]:
-    manifest = HARD / "manifest.jsonl"
-    if not manifest.exists():
-        return []
-    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row["kind"] == "image"]
 
 
 def corners(picture: Image.Image) -> dict[str, tuple[int, ...]]:
@@ -41,8 +32,7 @@ def corners(picture: Image.Image) -> dict[str, tuple[int, ...]]:
     return {name: picture.getpixel(place) for name, place in places.items()}
 
 
-@pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("row", hard_images(), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", hard_rows("image"), ids=lambda row: row["file"])
 def test_hard_image_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
     medium = Media("image", path=str(HARD / row["file"]))
     access = Access(root=str(HARD))

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.hard import HARD, hard_rows
 from helpers.videos import animation, numbers, write_video
 from vlmrl.config import VideoConfig
 from vlmrl.errors import MediaError
@@ -32,17 +33,9 @@ from vlmrl.media_types import Video
 from vlmrl.schema import Media, Sample, Truth
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-HARD, REAL = DATA / "hard", DATA / "video"
+REAL = DATA / "video"
 ALL = VideoConfig(fps=1000, max_frames=10000, total_pixels=10**9, max_pixels=10**8)
 """Every frame, as large as it is."""
-
-
-def manifest() -> list[dict[str, Any]]:
-    path = HARD / "manifest.jsonl"
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if row["kind"] == "video"]
 
 
 def sample(media: Media, **meta: Any) -> Sample:
@@ -64,8 +57,7 @@ def by_pyav(path: Path, wanted: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray
 # ------------------------------------------------------------------------------------ real files
 
 
-@pytest.mark.skipif(not HARD.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("row", manifest(), ids=lambda row: row["file"])
+@pytest.mark.parametrize("row", hard_rows("video"), ids=lambda row: row["file"])
 def test_hard_clip_is_decoded_right_or_refused_by_name(row: dict[str, Any]) -> None:
     media = Media("video", path=str(HARD / row["file"]))
     reading = Reading(video=ALL, seconds=10, memory_mb=1024)
