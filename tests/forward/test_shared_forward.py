@@ -32,10 +32,11 @@ from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import shared_attention, shared_forward
 from vlmrl.forward.attention_parts import attend, attend_backward
-from vlmrl.forward.logprobs import Sharing, saving
+from vlmrl.forward.logprobs import Sharing, disagreement, saving
 from vlmrl.forward.packing import num_tokens, rows_of
 from vlmrl.forward.shared_attention import Cascade, SharedMask, sharing
 from vlmrl.forward.shared_layout import Layout
+from vlmrl.models.gemma3 import Gemma3
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 
@@ -383,8 +384,11 @@ def test_the_products_for_other_devices_equal_the_fused_kernel(causal, masked):
         torch.testing.assert_close(mine, other)
 
 
-def test_pictures_that_see_themselves_both_ways_and_windows_are_honoured():
-    """Gemma 3: image blocks are bidirectional, most layers have a sliding window; two groups."""
+SOFT = 60
+"""The id of a token of an image, in completions as in prompts."""
+
+
+def small_gemma():
     config = Gemma3Config(
         text_config={
             "hidden_size": 32,
@@ -406,14 +410,27 @@ def test_pictures_that_see_themselves_both_ways_and_windows_are_honoured():
         },
     )
     torch.manual_seed(0)
-    model = Gemma3ForConditionalGeneration(config).eval()
+    return Gemma3ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        pytest.param([(2, 8), (18, 22)], id="in prompts"),
+        pytest.param([(2, 8), (10, 12), (13, 17), (24, 27), (29, 30)], id="in completions"),
+    ],
+)
+def test_images_that_see_themselves_both_ways_and_windows_are_honoured(images):
+    """Gemma 3: image blocks are bidirectional, most layers have a sliding window; two groups."""
+    model = small_gemma()
     sizes = [(9, [3, 5]), (7, [4, 1, 2])]
     layout, tokens = layout_of(sizes)
-    ids = torch.randint(0, 60, (1, layout.length))
+    ids = torch.randint(0, SOFT, (1, layout.length))
     positions = torch.tensor([place for _, _, place in tokens])
     starts = torch.tensor([0, 17])[torch.tensor([group for group, _, _ in tokens])]
     kinds = torch.zeros_like(ids)
-    kinds[0, 2:8] = kinds[0, 18:22] = 1
+    for first, end in images:
+        kinds[0, first:end] = 1
 
     def hidden(ids, positions, kinds):
         return model.model(
@@ -432,6 +449,56 @@ def test_pictures_that_see_themselves_both_ways_and_windows_are_honoured():
     with sharing(layout):
         found = hidden(ids, (positions - starts)[None], kinds)
     torch.testing.assert_close(found, alone, atol=2e-5, rtol=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesInCompletions(Gemma3):
+    """Gemma 3 whose completions hold images too; an image's tokens have the embedding of `SOFT`."""
+
+    def decode(self, model, input_ids, attention_mask, position_ids, features, cache=None):
+        embeds = model.get_input_embeddings()(input_ids)
+        places = input_ids == SOFT
+        out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
+        return out.last_hidden_state
+
+
+def one_mask_for_all(monkeypatch):
+    """The mask of a group's first completion is used for all of them."""
+    right = SharedMask.of
+
+    def wrong(layout, function):
+        mask = right(layout, function)
+        if mask.own is None:
+            return mask
+        groups, per_group, _ = layout.completions.index.shape
+        first = mask.own.unflatten(0, (groups, per_group))[:, 0]
+        return dataclasses.replace(mask, own=first.repeat_interleave(per_group, 0))
+
+    monkeypatch.setattr(SharedMask, "of", wrong)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_comparison_takes_completions_whose_masks_differ(monkeypatch, broken):
+    """Only the third completion of four holds an image."""
+    made = policy()
+    micro = micro_batch(made, images=(0,), counts=(4,), longest=8)
+    ids = torch.randint(0, SOFT, (4, 8), generator=torch.Generator().manual_seed(0))
+    ids[2, 2:6] = SOFT
+    micro = dataclasses.replace(micro, token_ids=ids, mask=torch.ones(4, 8, dtype=torch.bool))
+    prompt = micro.prompts[0]
+    encoded = dataclasses.replace(
+        prompt.encoded,
+        ids=tuple(i % SOFT for i in prompt.encoded.ids),
+        position_ids=prompt.encoded.position_ids[:1],
+    )
+    micro = dataclasses.replace(micro, prompts=(dataclasses.replace(prompt, encoded=encoded),))
+    model = small_gemma()
+    assert shared_attention.install(model)
+    if broken:
+        one_mask_for_all(monkeypatch)
+    choice = Sharing("on", 1.0, possible=True)
+    choice.judge(disagreement(model, ImagesInCompletions(), micro, 1.0, 0), "float32")
+    assert choice.verified is not broken
 
 
 # ---------------------------------------------------------------------------------- out of memory

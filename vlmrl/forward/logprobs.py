@@ -140,9 +140,20 @@ SMALL = 2**22
 
 
 def _few_rows(micro: MicroBatch) -> MicroBatch:
-    """Return up to two completions of each of the two largest groups."""
+    """Return up to two completions of each of the two largest groups.
+
+    They are a longest one and the one that differs from it in most places: what is wrong only for
+    some completions of a group is seen only where they differ.
+    """
     groups = torch.bincount(micro.group).argsort(descending=True, stable=True)[:2]
-    rows = [(micro.group == group).nonzero()[:2, 0] for group in groups]
+    step = torch.arange(micro.token_ids.shape[1])
+    ids = torch.where(step < micro.lengths[:, None], micro.token_ids, -1)
+    rows = []
+    for group in groups:
+        own = (micro.group == group).nonzero()[:, 0]
+        own = own[micro.lengths[own].argsort(descending=True, stable=True)]
+        differing = (ids[own[1:]] != ids[own[:1]]).sum(1)
+        rows += [own[:1], own[1:][differing.argsort(descending=True, stable=True)[:1]]]
     return rows_of(micro, torch.cat(rows))
 
 

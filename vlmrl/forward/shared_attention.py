@@ -101,9 +101,10 @@ class SharedMask:
         p, c = prompts.index[:, None], layout.continued()[:, None]
         prompt = function(0, 0, p[..., None], p[..., None, :]) & real
         across = function(0, 0, c[..., None], p[..., None, :]) & real
-        own = function(0, 0, c[..., None], c[..., None, :])
         across = across.expand(groups, 1, longest, -1).repeat(1, 1, per_group, 1)
-        own = own.expand(groups, 1, longest, longest).repeat_interleave(per_group, 0)
+        # At each completion's own places: a function may look up what kind of token is there.
+        c = completions.index.flatten(0, 1)[:, None]
+        own = function(0, 0, c[..., None], c[..., None, :])
         own = own & completions.real.flatten(0, 1)[:, None, None]
         blind = ~across.any(-1)
         return cls(
