@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.siglip import VISION, SiglipFamily
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.models.small.image_models import Small
@@ -45,21 +44,6 @@ class AyaVision(SiglipFamily):
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = (END, "<EOS_TOKEN>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, PATCH, *MARKS, *TILES)
-    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("model.vision_tower.",),
-        "projector": ("model.multi_modal_projector.",),
-        "language": ("model.language_model.", "lm_head."),
-    }
-    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ENCODER_LINEAR,
-        "projector": ("linear_1", "linear_2"),
-        "language": LANGUAGE_LINEAR,
-    }
-    decoder_layers: ClassVar[tuple[str, ...]] = (
-        "model.language_model.layers",
-        "model.vision_tower.encoder.layers",
-    )
-    shared: ClassVar[bool] = True
     unserved: ClassVar[str] = (
         "vLLM 0.32 fails on Cohere2 in the trainer's process, servers are untried"
     )

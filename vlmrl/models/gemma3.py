@@ -45,21 +45,11 @@ class Gemma3(SiglipFamily):
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = ("<end_of_turn>", "<eos>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, SOFT, END)
-    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("model.vision_tower.",),
-        "projector": ("model.multi_modal_projector.",),
-        "language": ("model.language_model.", "lm_head."),
-    }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ENCODER_LINEAR,
         "projector": (),  # a plain matrix, not a linear layer
         "language": LANGUAGE_LINEAR,
     }
-    decoder_layers: ClassVar[tuple[str, ...]] = (
-        "model.language_model.layers",
-        "model.vision_tower.encoder.layers",
-    )
-    shared: ClassVar[bool] = True
     small: ClassVar[Small] = Small(
         model="Gemma3ForConditionalGeneration",
         config="Gemma3Config",

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.chat import CHATML_ENDS
 from vlmrl.models.parts.siglip import VISION, SiglipFamily
 from vlmrl.models.small.byte_tokenizer import Format
@@ -54,16 +53,6 @@ class LlavaOnevision(SiglipFamily):
         "projector": ("model.multi_modal_projector.", "model.image_newline"),
         "language": ("model.language_model.", "lm_head."),
     }
-    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ENCODER_LINEAR,
-        "projector": ("linear_1", "linear_2"),
-        "language": LANGUAGE_LINEAR,
-    }
-    decoder_layers: ClassVar[tuple[str, ...]] = (
-        "model.language_model.layers",
-        "model.vision_tower.encoder.layers",
-    )
-    shared: ClassVar[bool] = True
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
     small: ClassVar[Small] = Small(
         model="LlavaOnevisionForConditionalGeneration",

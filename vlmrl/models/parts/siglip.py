@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.tiled_image import ImageFamily
 
 VISION = {"vision_use_head": False}
@@ -20,6 +21,22 @@ class SiglipFamily(ImageFamily):
 
     transformers (5.19) leaves `vision_model` out of the names of the tower, which vLLM refuses.
     """
+
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ENCODER_LINEAR,
+        "projector": ("linear_1", "linear_2"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.vision_tower.encoder.layers",
+    )
+    shared: ClassVar[bool] = True
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
