@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import vlmrl.system.torchvision_shim  # noqa: F401  (before transformers)
+from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
@@ -101,6 +102,9 @@ def test_a_group_verifier_needs_whole_groups() -> None:
     assert len(reward(["a", "a", "b", "b"], [RIGHT] * 4, **columns(4), **ids)) == 4
     with pytest.raises(UserError, match="a group has 1 completions here, not 2"):
         reward(["a", "b", "b", "a"], [RIGHT] * 4, **columns(4))
+    other = [TRUTH, {"boxes": [[0, 0, 9, 9]]}] * 2
+    with pytest.raises(UserError, match="a group has 1 completions here, not 2"):
+        reward(["a"] * 4, [RIGHT] * 4, **columns(4, truth=other))
 
 
 def test_a_bad_row_of_the_data_set_is_named() -> None:
@@ -131,6 +135,45 @@ def test_trl_trains_with_our_reward_function(tmp_path: Path) -> None:
     step = next(log for log in logs if "reward" in log)
     assert step["rewards/box_iou+format/mean"] == step["reward"] == 0.0
     assert step["vlmrl/box_iou"] == step["vlmrl/format"] == step["vlmrl/masked"] == 0.0
+
+
+@pytest.mark.slow
+def test_trl_trains_a_group_verifier_on_prompts_with_images(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    from datasets import Dataset  # noqa: TID251  (TRL takes nothing else)
+    from PIL import Image
+
+    made = loaded("qwen2_5_vl")
+    made.model.save_pretrained(tmp_path / "model")
+    made.processor.save_pretrained(tmp_path / "model")
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": "Where is it?"}],
+            "image": Image.new("RGB", (56, 56), colour),
+            "truth": {"boxes": [[1, 2, 30, 40]]},
+        }
+        for colour in ("red", "blue")
+    ]
+    trainer = trl.GRPOTrainer(
+        model=str(tmp_path / "model"),
+        args=trl.GRPOConfig(
+            str(tmp_path / "out"),
+            per_device_train_batch_size=4,
+            num_generations=2,
+            max_completion_length=4,
+            max_steps=1,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=True,
+            bf16=False,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        reward_funcs=reward_function(["box_iou", "length_kimi"], group_size=2),
+    )
+    trainer.train()
+    step = next(log for log in trainer.state.log_history if "reward" in log)
+    assert step["vlmrl/box_iou"] == step["vlmrl/masked"] == 0.0
+    assert "vlmrl/length_kimi" in step
 
 
 def tiny_model(folder: Path) -> str:

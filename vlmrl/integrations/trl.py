@@ -48,8 +48,12 @@ def reward_function(
             truth,
             media_columns(columns, len(completions)),
             prompts,
-            # TRL repeats a prompt for each of its completions, side by side.
-            groups=[(i // (group_size or 1), str(prompt)) for i, prompt in enumerate(prompts)],
+            # TRL repeats a row for each of its completions, side by side. It puts the row's images
+            # into the prompt anew each time: what tells rows apart is the text and the truth.
+            groups=[
+                (i // (group_size or 1), message_text(prompt), repr(stated))
+                for i, (prompt, stated) in enumerate(zip(prompts, truth, strict=True))
+            ],
             progress=progress_of(trainer_state),
         )
         if log_metric:
