@@ -83,7 +83,7 @@ def _cosine(table: dict[str, Array], a: str, b: str) -> float:
 
 @functools.lru_cache(maxsize=2)
 def _table(path: str) -> dict[str, Array]:
-    """Unit vectors by word."""
+    """Read unit vectors by word."""
     try:
         with np.load(path, allow_pickle=False) as file:
             names, vectors = file["words"], file["vectors"].astype(np.float64)

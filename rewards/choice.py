@@ -52,7 +52,7 @@ class Choice(AnswerVerifier):
 
 
 def _letter(truth: Truth) -> str | None:
-    """The letter of the right option; None if the truth is a text and there are no options."""
+    """Return the letter of the right option, or None if the truth is a text and there are no options."""
     assert truth.choice is not None
     stated = truth.choice.strip("() .")
     last = chr(ord("A") + len(truth.options) - 1) if truth.options else "Z"

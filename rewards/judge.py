@@ -250,7 +250,7 @@ def _part(part: str, completion: Completion) -> str | None:
 def _read(
     reply: str, names: Sequence[str], scale: tuple[float, float]
 ) -> tuple[dict[str, float], str]:
-    """The scores of a reply in [0, 1] and its reason; the judge's own thought is passed over."""
+    """Read the scores in [0, 1] and the reason of a reply; the judge's own thought is skipped."""
     text = reply.rpartition("</think>")[2].strip()
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json").strip()

@@ -80,7 +80,7 @@ class QualityRank(BatchVerifier):
         return found
 
     def _read(self, completion: Completion) -> float | None:
-        """The stated quality within the scale; None if there is not exactly one number."""
+        """Read the stated quality within the scale; None unless there is exactly one number."""
         value, _ = parsing.number(completion.answer or "")
         return None if value is None else min(max(value, self.scale[0]), self.scale[1])
 

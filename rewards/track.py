@@ -61,11 +61,11 @@ class Track(AnswerVerifier):
         return Verdict(score, answer=_track(times, paired), note=note)
 
     def _at(self, time: float, timed: list[tuple[float, Box | None]]) -> Box | None:
-        """The first box within tolerance of a time."""
+        """Return the first box within tolerance of a time."""
         return next((box for t, box in timed if abs(t - time) <= self.tolerance), None)
 
 
 def _track(times: tuple[float, ...], boxes: list[Box | None]) -> schema.Track | None:
-    """The boxes that were read, at the times of the true ones they were paired with."""
+    """Return the boxes that were read, at the times of the true ones they are paired with."""
     known = [(t, b) for t, b in zip(times, boxes, strict=False) if b is not None]
     return schema.Track(tuple(t for t, _ in known), tuple(b for _, b in known)) if known else None

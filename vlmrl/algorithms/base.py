@@ -55,7 +55,7 @@ class Objective(Protocol):
     """What the policy asks of whatever it is trained with, the cold start included."""
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """The loss of one micro-batch."""
+        """Compute the loss of one micro-batch."""
 
 
 class Algorithm(Objective, Protocol):

@@ -37,7 +37,7 @@ class Rloo(Recipe):
         check_clip_range(self.clip_low, self.clip_high)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """The completion's clipped ratio times its advantage, on each of its tokens, [B, T].
+        """Compute the completion's clipped ratio times its advantage, on each token, [B, T].
 
         Its mean over the completion's tokens is then the completion's loss. `correction` is by the
         probabilities of whole completions, too.

@@ -72,7 +72,7 @@ def values(text: str) -> list[Any]:
 
 
 def _is_shallow(text: str) -> bool:
-    """True if brackets are nested so little that the json module cannot run out of stack."""
+    """Return whether brackets are nested so little that the json module cannot run out of stack."""
     if text.count("[") + text.count("{") <= SAFE_BRACKETS:
         return True
     depth = 0

@@ -53,7 +53,7 @@ def iou_matrix(
 
 
 def encoded(mask: Mapping[str, Any] | Corners, size: tuple[int, int]) -> Any:
-    """A mask as a compressed COCO RLE of (height, width)."""
+    """Convert a mask to a compressed COCO RLE of (height, width)."""
     height, width = size
     if isinstance(mask, Mapping):
         if (int(mask["size"][0]), int(mask["size"][1])) != size:
@@ -113,7 +113,7 @@ def _all_numbers(value: Any) -> bool:
 
 
 def contains(mask: Mapping[str, Any] | Corners, p: Point) -> bool:
-    """True if a point of the unit square lies in a mask."""
+    """Return whether a point of the unit square is in a mask."""
     if isinstance(mask, Mapping):
         height, width = int(mask["size"][0]), int(mask["size"][1])
         filled = coco.decode(encoded(mask, (height, width)))

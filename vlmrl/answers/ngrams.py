@@ -18,7 +18,7 @@ MAX_ORDER = 4
 
 
 def tokens(text: str) -> list[str]:
-    """Runs of letters and digits of a text in NFKC and lower case."""
+    """Return the runs of letters and digits of a text in NFKC and lower case."""
     return _TOKEN.findall(unicode_form(text).casefold())
 
 

@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 
 def says_nothing(answer: str) -> bool:
-    """True if an answer says outright that there is nothing: `[]`, `none`, `null`, `no objects`."""
+    """Return whether an answer says outright that there is nothing: `[]`, `none`, `null`, `no objects`."""
     if len(answer) > 64:
         return False
     bare = answer.strip().removeprefix("```json").strip("` \n")
@@ -249,7 +249,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite int or float of sensible size; never for a bool."""
+    """Return whether this is a finite int or float of sensible size; a bool never is."""
     return type(value) in (int, float) and -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE
 
 

@@ -128,7 +128,7 @@ def template(name: str) -> Template:
 
 
 def split(text: str, template_name: str) -> Parsed:
-    """A completion's text split by its template, in time linear in its length.
+    """Split a completion's text by its template, in time linear in its length.
 
     The answer is the content of the last well-formed answer tag after the thought, stripped, and
     None if that is blank: no verifier ever sees an empty answer. A thought that is never closed
@@ -168,7 +168,7 @@ def split(text: str, template_name: str) -> Parsed:
 
 
 def completion(text: str, template_name: str, frame: Frame, **fields: Any) -> Completion:
-    """A completion of this text, split by its template; `fields` are more fields of Completion."""
+    """Build a completion of this text, split by its template; `fields` are more of its fields."""
     return Completion(text, split(text, template_name), frame, **fields)
 
 

@@ -36,12 +36,12 @@ NUMBER_WORDS = {word: value for value, word in enumerate(_UNITS)} | {
 
 
 def collapsed(text: str) -> str:
-    """A text with each run of white space as one space, none at the ends."""
+    """Replace each run of white space with one space, and remove it at the ends."""
     return " ".join(text.split())
 
 
 def unicode_form(text: str) -> str:
-    """A text in Unicode NFKC with white space collapsed: one spelling for one look."""
+    """Return a text in Unicode NFKC with white space collapsed: one spelling for one look."""
     return collapsed(unicodedata.normalize("NFKC", text))
 
 

@@ -88,7 +88,7 @@ def _hedge(case: Honest) -> list[str]:
 
 
 def _candidates(case: Honest) -> list[str]:
-    """The right answer and a wrong one, written so that a lax parser reads one of the two."""
+    """Write the right answer and a wrong one so that a lax parser reads one of the two."""
     if case.form not in ("number", "text", "choice", "quantity"):
         return []
     right, wrong = case.right, case.wrong
@@ -109,7 +109,7 @@ def _split_number(case: Honest) -> list[str]:
 
 
 def _another_unit(case: Honest) -> list[str]:
-    """The right number of something else."""
+    """Write the right number of something else."""
     if case.form != "quantity":
         return []
     number, _, unit = case.right.partition(" ")
@@ -119,7 +119,7 @@ def _another_unit(case: Honest) -> list[str]:
 
 
 def _percent(case: Honest) -> list[str]:
-    """A hundred times the right number, as a percentage: one spelling for two numbers."""
+    """Write a hundred times the right number, as a percentage: one spelling for two numbers."""
     if case.form != "number" or case.sample.truth.number is None:
         return []
     sign = f"{100 * case.sample.truth.number:g}\\%"
@@ -128,7 +128,7 @@ def _percent(case: Honest) -> list[str]:
 
 
 def _denied(case: Honest) -> list[str]:
-    """The right word, denied."""
+    """Deny the right word."""
     if case.right.lower() not in ("yes", "no"):
         return []
     forms = ("not {}", "I would never say {}", "{} is wrong", "it isn't {}")
@@ -136,7 +136,7 @@ def _denied(case: Honest) -> list[str]:
 
 
 def _letter_and_texts(case: Honest) -> list[str]:
-    """The right letter with the texts of all options."""
+    """Write the right letter with the texts of all options."""
     options, choice = case.sample.truth.options or (), case.sample.truth.choice
     if case.form != "choice" or not options or choice in options:
         return []

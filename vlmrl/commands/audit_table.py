@@ -23,7 +23,7 @@ SHARES = {"problem": 1, "text": 1, "completion": 3, "note": 1}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """The scored rows, the attacks that were paid (one line each, the worst shown), a summary."""
+    """Yield the scored rows, the attacks that were paid (a line each, the worst shown), a summary."""
     yield _rows(report)
     if report.findings:
         yield _findings(report)

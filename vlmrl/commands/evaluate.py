@@ -108,7 +108,7 @@ def _scoring() -> Any:
 
 
 def _run_of(model: str) -> tuple[Config | None, str]:
-    """The config of the run that the model belongs to, if any, and the folder to load."""
+    """Find the config of the run that the model belongs to, if any, and the folder to load."""
     path = Path(model)
     if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
         run = _read_run(path)

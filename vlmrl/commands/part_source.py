@@ -126,7 +126,7 @@ def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSou
 
 
 def _is_hidden(value: ast.expr | None) -> bool:
-    """True for a field that is no argument: `field(..., init=False)`."""
+    """Return whether a field is no argument: `field(..., init=False)`."""
     return isinstance(value, ast.Call) and any(
         k.arg == "init" and ast.unparse(k.value) == "False" for k in value.keywords
     )

@@ -76,7 +76,7 @@ def _line(name: str, problem: Any) -> str:
 
 
 def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
-    """The section that holds the last key of an error's place, and the place as `a.b.0.c`.
+    """Find the section that holds the last key of an error's place, and the place as `a.b.0.c`.
 
     pydantic appends the branch of a union to the place; it says nothing to a user.
     """

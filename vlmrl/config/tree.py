@@ -32,7 +32,7 @@ SHORT = {
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a config file, of all that it extends, and of the overrides.
+    """Read the values of a config file, of all that it extends, and of the overrides.
 
     Raises:
         UserError: no such file, not YAML, a cycle of `extends`, or an override that fits nothing.
@@ -42,7 +42,7 @@ def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def shipped() -> dict[str, Path]:
-    """The shipped configs by name."""
+    """List the shipped configs by name."""
     import vlmrl.configs  # has no __init__.py, so it may be spread over several folders
 
     folders = [Path(p) for p in vlmrl.configs.__path__]
@@ -50,7 +50,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str, base: Path | None = None) -> Path:
-    """The file that a name or path means; `base` is the folder of the config that extends it."""
+    """Find the file that a name or path means; `base` is the folder of the config that extends it."""
     for path in [base / name, base / f"{name}.yaml"] if base else [Path(name)]:
         if path.is_file():
             return path.resolve()
@@ -92,7 +92,7 @@ def override(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """The values of `key=value` texts, as for `-o key=value` on the command line."""
+    """Parse `key=value` texts, as for `-o key=value` on the command line."""
     return functools.reduce(override, texts, dict[str, Any]())
 
 

@@ -98,7 +98,7 @@ class Loader:
         self._stream = self._prepared()
 
     def next(self) -> PromptBatch:
-        """The next batch, always full: the next row takes the place of a bad one.
+        """Return the next batch, always full: the next row takes the place of a bad one.
 
         Raises:
             UserError: too many rows are bad.
@@ -181,7 +181,7 @@ class Loader:
         return number % self._world == self._rank
 
     def _row(self, source: int, position: int) -> int:
-        """The row at a position of the endless sequence of a source's epochs."""
+        """Return the row at a position of the endless sequence of a source's epochs."""
         count = len(self.sources[source].rows)
         epoch, offset = divmod(position, count)
         if self._orders.get(source, (-1,))[0] != epoch:
@@ -193,7 +193,7 @@ class Loader:
         return Job(draw, _sample(source, draw.row, self.quarantine), source.access, source.reading)
 
     def _round(self, count: int) -> Iterator[Prompt]:
-        """The prompts of the next `count` draws, less the bad rows."""
+        """Yield the prompts of the next `count` draws, without the bad rows."""
         numbers = range(self._mixture.draws, self._mixture.draws + count)
         taken = list(self._mixture.taken)
         made = self._made([number for number in numbers if self._is_mine(number)])
@@ -211,13 +211,13 @@ class Loader:
                 raise UserError(f"no row of the training data can be used; the last: {found}")
 
     def _made(self, numbers: Iterable[int]) -> Iterator[Made]:
-        """What becomes of this rank's next draws; these are their numbers."""
+        """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
             draw, found = next(self._stream)
             yield number, _noted(self.sources[draw.source], draw.row, found, self.quarantine)
 
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
-        """What all ranks made, in the order of the draws; the media of others are left out."""
+        """Exchange what the ranks made, in the order of the draws, without the media of others."""
         own = {n: replace(m, home=self._rank) if isinstance(m, Prompt) else m for n, m in made}
         told = {n: _without_media(m) if isinstance(m, Prompt) else m for n, m in own.items()}
         found: dict[int, Prompt | str] = {}

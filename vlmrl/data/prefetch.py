@@ -80,7 +80,7 @@ class Prefetch(Iterator[T]):
 
 
 def _started(run: Callable[[], None]) -> threading.Thread:
-    """A thread that runs `run`, with one torch thread for itself.
+    """Start a thread that runs `run`, with one torch thread for itself.
 
     An item's tensors are small; to share one out over threads that the trainer keeps busy takes far
     longer than the work itself.

@@ -143,7 +143,7 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
 
 
 def _is_data(name: str) -> bool:
-    """True if a name means a data file or folder, be it there or not; a card's own name never does."""
+    """Return whether a name means a data file or folder, there or not; a card's name never does."""
     if ":" in name or name.endswith(".py") or name in plugins.names("card"):
         return False
     return "/" in name or Path(name).suffix in (".jsonl", ".parquet") or Path(name).exists()

@@ -31,7 +31,7 @@ CHECKS = {
 
 
 def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
-    """The findings on a config, each as soon as it is known; nothing is written to the run folder.
+    """Yield the findings on a config as they are made; nothing is written to the run folder.
 
     A check that fails does not keep the others from being made, unless they need what it lacks.
     """

@@ -66,7 +66,7 @@ class Bench:
 
 
 def build(config: Config, stack: ExitStack) -> Bench:
-    """The parts of a run; what must be closed is on the stack.
+    """Build the parts of a run; what must be closed is on the stack.
 
     Raises:
         UserError: a part cannot be built, or no row can be used.

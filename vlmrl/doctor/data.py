@@ -34,7 +34,7 @@ FINE = 1_000_000
 
 
 def sources(opened: Sequence[Source]) -> Iterator[Finding]:
-    """The first row of every source loads."""
+    """Load the first row of every source."""
     for source in opened:
         text = f"{source.name} {source.split}: {len(source.rows)} rows, "
         try:
@@ -47,7 +47,7 @@ def sources(opened: Sequence[Source]) -> Iterator[Finding]:
 
 
 def rows(bench: Bench) -> Iterator[Finding]:
-    """The share of bad rows among those looked at."""
+    """Report the share of bad rows among those looked at."""
     count = len(bench.prompts) + len(bench.bad)
     limit = bench.config.data.quarantine_limit
     text = f"{len(bench.bad)} of {count} training rows looked at are bad"
@@ -96,7 +96,7 @@ def processor(bench: Bench) -> Iterator[Finding]:
 
 
 def verifiers(bench: Bench) -> Iterator[Finding]:
-    """The truth itself, written as an answer, gets the full score of every verifier that applies."""
+    """Check that the truth, written as an answer, gets the full score of every verifier that applies."""
     groups: dict[str, list[Prompt]] = defaultdict(list)
     for prompt in bench.prompts:
         groups[prompt.sample.source].append(prompt)
@@ -111,7 +111,7 @@ def verifiers(bench: Bench) -> Iterator[Finding]:
 
 
 def _one_of_each_source(bench: Bench) -> list[Prompt]:
-    """The first prompt with media, or at all, of each source."""
+    """Return the first prompt with media, or at all, of each source."""
     first: dict[str, Prompt] = {}
     for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.media):
         first.setdefault(prompt.sample.source, prompt)

@@ -31,7 +31,7 @@ CLEAR = 0.1
 
 
 def media(bench: Bench) -> Iterator[Finding]:
-    """The model's answers depend on the images, videos and recordings."""
+    """Check that the model's answers depend on the images, videos and audio."""
     if not bench.shown:
         yield Finding("ok", "media", "no prompt has media")
         return
@@ -49,7 +49,7 @@ def media(bench: Bench) -> Iterator[Finding]:
 
 
 def coordinates(bench: Bench) -> Iterator[Finding]:
-    """The space that the boxes of greedy answers seem to be in; scoring never uses this."""
+    """Guess the space of the boxes in greedy answers; scoring never uses this."""
     asked = [p for p in bench.prompts if p.sample.truth.boxes and p.images]
     if not asked:
         yield Finding("ok", "coordinates", "no truth has boxes in an image")
@@ -76,7 +76,7 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
 
 
 def memory(bench: Bench) -> Iterator[Finding]:
-    """The forecast of a step's peak against the device."""
+    """Compare the forecast of a step's peak with the device."""
     seen = forecast(
         bench.config, bench.policy, bench.engine, bench.prompts, bool(bench.algorithm.kl)
     )
@@ -89,7 +89,7 @@ def memory(bench: Bench) -> Iterator[Finding]:
 
 
 def first_parity(bench: Bench) -> Iterator[Finding]:
-    """The engine computes what the trainer computes."""
+    """Check that the engine computes what the trainer computes."""
     found = _parity(bench)
     found.require(_allowed(bench), "before any update")
     yield Finding("ok", "parity", f"before any update: {_numbers(found)}")
@@ -118,7 +118,7 @@ def step(bench: Bench) -> Iterator[Finding]:
 
 
 def second_parity(bench: Bench) -> Iterator[Finding]:
-    """Changed weights reach the engine."""
+    """Check that changed weights reach the engine."""
     allowed = _allowed(bench)
     _nudge(bench.policy.trainable)
     stale = _parity(bench)

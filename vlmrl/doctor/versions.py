@@ -40,5 +40,5 @@ def versions(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The first two numbers: of `2.13.0+cpu` 2 and 13."""
+    """Return the first two numbers: of `2.13.0+cpu` 2 and 13."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

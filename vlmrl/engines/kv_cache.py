@@ -19,7 +19,7 @@ class RoomyLayer(DynamicLayer):
     """Keys and values [rows, K, T, D] of a layer that are the first T places of larger tensors."""
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
-        """What `layer` holds, for these of its rows [.], and room for `room` more tokens."""
+        """Hold what `layer` holds, for these of its rows [.], with room for `room` more tokens."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
         self.keys, self.values = layer.keys, layer.values
@@ -46,7 +46,7 @@ class RoomyLayer(DynamicLayer):
 
 
 def _with_room(x: torch.Tensor, rows: torch.Tensor, room: int) -> torch.Tensor:
-    """These rows of x [., K, T, D] as the first T of T + room places."""
+    """Copy these rows of x [., K, T, D] to the first T of T + room places."""
     larger = x.new_empty((len(rows), x.shape[1], x.shape[2] + room, x.shape[3]))
     torch.index_select(x, 0, rows, out=larger[:, :, : x.shape[2]])
     return larger

@@ -71,7 +71,7 @@ class Vllm(VllmOptions, Engine):
         self.sync(policy)
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-        """Groups of `sampling.n` completions, in the prompts' order.
+        """Generate groups of `sampling.n` completions, in the prompts' order.
 
         The draw depends on `sampling.seed` and each prompt's place in the batch. After a fault vLLM
         is started again and the batch is asked for again, `max_restarts` times in a row.

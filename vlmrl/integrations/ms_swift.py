@@ -16,7 +16,7 @@ def orm(
     space: str = "pixel",
     group_size: int | None = None,
 ) -> type:
-    """A class to register in an `--external_plugins` file.
+    """Build a class to register in an `--external_plugins` file.
 
     Example: orms["vlmrl_box_iou"] = orm("box_iou")
 

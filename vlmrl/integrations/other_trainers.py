@@ -104,7 +104,7 @@ class ForeignScorer:
 
 
 def stated(value: Any) -> Any:
-    """An object from its JSON text, without the keys that Arrow fills with None.
+    """Parse an object from its JSON text, without the keys that Arrow fills with None.
 
     Raises:
         UserError: the text is no JSON.
@@ -120,7 +120,7 @@ def stated(value: Any) -> Any:
 
 
 def message_text(message: Any) -> str:
-    """The text of a completion or prompt: plain, one chat message, or the last of several."""
+    """Return the text of a completion or prompt: plain, one chat message, or the last of several."""
     if isinstance(message, str):
         return message
     if isinstance(message, Mapping):
@@ -142,7 +142,7 @@ def media_columns(columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[
 
 
 def progress_of(trainer_state: Any) -> float:
-    """The share of training done, by transformers' TrainerState; 0 where it is not known."""
+    """Return the share of training done, by transformers' TrainerState; 0 where it is not known."""
     total = getattr(trainer_state, "max_steps", 0)
     return trainer_state.global_step / total if total else 0.0
 

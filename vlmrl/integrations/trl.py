@@ -22,7 +22,7 @@ def reward_function(
     space: str = "pixel",
     group_size: int | None = None,
 ) -> Callable[..., list[float | None]]:
-    """A function for `reward_funcs` that pays what our scorer pays.
+    """Build a function for `reward_funcs` that pays what our scorer pays.
 
     The data set has a column `truth` and, where the truth has places, `media` (width, height) or a
     column `image` or `images` of PIL images. A masked completion gets None, which TRL leaves out

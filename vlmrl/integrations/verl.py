@@ -25,7 +25,7 @@ def compute_score(
     space: str = "pixel",
     on_fault: float | None = None,
 ) -> Callable[..., dict[str, float]]:
-    """A function for verl's `reward.custom_reward_function`, called with one completion at a time.
+    """Build a function for verl's `reward.custom_reward_function`, called with one completion.
 
     It returns `score` and `fault` (1 where the verifier failed). Group verifiers cannot be used.
 
@@ -50,7 +50,7 @@ def easy_r1_compute_score(
     space: str = "pixel",
     on_fault: float | None = None,
 ) -> Callable[[Sequence[Mapping[str, Any]]], list[dict[str, float]]]:
-    """A function for EasyR1's `reward_function`, for `reward_type=batch`.
+    """Build a function for EasyR1's `reward_function`, for `reward_type=batch`.
 
     It returns `overall`, `fault`, and the score of each verifier that has one for every completion.
 

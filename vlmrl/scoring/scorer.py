@@ -249,7 +249,7 @@ class Scorer:
         verdicts: Mapping[str, Verdict],
         components: Sequence[Component],
     ) -> Judged:
-        """What the verdicts so far add up to."""
+        """Add up the verdicts so far."""
         truncated = completion.finish_reason == "length"
         if completion.finish_reason == "abort":
             return Judged(None, verdicts, "aborted")
@@ -298,7 +298,7 @@ class Scorer:
 
 
 def _deciding(verifier: Verifier, judged: Sequence[Judged]) -> list[float | None]:
-    """What decides whether a completion is correct: its reward, or the score of `correct_by`."""
+    """Return what decides whether a completion is correct: its reward, or the score of `correct_by`."""
     by = verifier.correct_by if isinstance(verifier, CorrectnessVerifier) else None
     if by is None:
         return [one.reward for one in judged]

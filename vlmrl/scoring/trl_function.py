@@ -51,12 +51,12 @@ class TrlVerifier(Verifier):
 
 
 def is_trl_function(function: Callable[..., Any]) -> bool:
-    """True if the signature is that of a TRL reward function: it asks for `completions`."""
+    """Return whether the signature is a TRL reward function's: it asks for `completions`."""
     return "completions" in inspect.signature(function).parameters
 
 
 def solution(truth: Truth) -> str | None:
-    """The truth as the text that TRL calls `solution`; None if it is no text or number."""
+    """Return the truth as the text that TRL calls `solution`; None if it is no text or number."""
     if truth.text:
         return truth.text[0]
     if truth.choice is not None:

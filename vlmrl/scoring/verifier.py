@@ -203,7 +203,7 @@ def judge(
     template: str = "none",
     frame: Frame = Frame(100, 100, duration=100.0),  # frozen
 ) -> Verdict:
-    """The verdict of an item verifier on a text, e.g. to try a verifier out or in its examples."""
+    """Return the verdict of an item verifier on a text, e.g. to try it out or in its examples."""
     sample = Sample("example", "example", (), truth, template)
     return verifier(templates.completion(text, template, frame), sample)
 
@@ -214,7 +214,7 @@ def judge_group(
     rewards: Sequence[float | None],
     meta: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
-    """The verdicts of a group verifier on some texts with their item rewards."""
+    """Return the verdicts of a group verifier on some texts with their item rewards."""
     sample = Sample("example", "example", (), Truth(), "none", meta=meta or {})
     completions = [templates.completion(text, "none", Frame()) for text in texts]
     return verifier.judge(completions, sample, rewards)
@@ -223,7 +223,7 @@ def judge_group(
 def judge_batch(
     verifier: BatchVerifier, texts: Sequence[Sequence[str]], truths: Sequence[Truth]
 ) -> list[list[Verdict]]:
-    """The verdicts of a batch verifier on groups of texts, each with its truth; one source."""
+    """Return the verdicts of a batch verifier on groups of texts of one source, with their truths."""
     samples = [Sample(f"example-{p}", "example", (), truth) for p, truth in enumerate(truths)]
     groups = [[templates.completion(text, "none", Frame()) for text in group] for group in texts]
     return verifier.judge(groups, samples)

@@ -45,7 +45,7 @@ class Stage:
     stopped_at: int | None = None
 
     def done(self, config: SftConfig) -> bool:
-        """True when nothing is left to do."""
+        """Return whether nothing is left to do."""
         if self.stopped_at is not None:
             return self.step >= self.stopped_at + self._decay_steps(config)
         return self.step >= config.max_steps

@@ -36,7 +36,7 @@ class Choice(TruthKind):
         return truth.choice
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A text among two, a letter among four."""
+        """Yield a text among two, and a letter among four."""
         yield "Is it day or night?", Truth(choice="night", options=("day", "night"))
         four = Truth(choice="B", options=("cat", "dog", "owl", "ant"))
         yield "Which one? (A) cat (B) dog (C) owl (D) ant", four

@@ -49,7 +49,7 @@ class Fields(TruthKind):
         return json.dumps(fields, ensure_ascii=False)
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A degradation, a click, a text to type."""
+        """Yield a degradation, a click and a text to type."""
         yield "What is wrong with it?", Truth(fields={"class": "blur", "severity": "slight"})
         click, place = {"action": "click", "label": "OK"}, Point(0.3, 0.425)
         yield "What to do next?", Truth(fields=click, points=(place,), boxes=(EXAMPLES[0],))

@@ -101,7 +101,7 @@ class Keypoints(TruthKind):
                         yield Mark("point", (spot[0], spot[1]), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A person whose right ear is not labelled and whose left wrist is hidden."""
+        """Yield a person whose right ear is not labelled and whose left wrist is hidden."""
         visible = {4: 0, 9: 1}
         spots = []
         for i in range(len(COCO_NAMES)):

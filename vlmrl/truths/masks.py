@@ -72,7 +72,7 @@ class Masks(TruthKind):
                 yield Mark("outline", numbers, item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A quadrilateral."""
+        """Yield a quadrilateral."""
         outline = Polygon([(0.225, 0.3125), (0.375, 0.325), (0.35, 0.525), (0.2375, 0.5)])
         yield "Outline the dog.", Truth(masks=(outline,))
 

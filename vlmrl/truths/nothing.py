@@ -28,7 +28,7 @@ class Nothing(TruthKind):
         return True
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """An animal that is not there."""
+        """Yield an animal that is not there."""
         yield "Where is the zebra?", Truth(none=True)
 
     def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:

@@ -31,7 +31,7 @@ class Number(TruthKind):
         return f"{truth.number:.12g}"
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A count, and ratings that differ."""
+        """Yield a count, and ratings that differ."""
         yield "How many cells?", Truth(number=7.0, text=("7",))
         yield "How good is the image, from 1 to 5?", Truth(number=3.4)
         yield "How good is this one, from 1 to 5?", Truth(number=1.9)

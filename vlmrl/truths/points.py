@@ -68,7 +68,7 @@ class Points(TruthKind):
                 yield Mark("point", (x, y), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A point in a box."""
+        """Yield a point in a box."""
         box = replace(EXAMPLES[0], label=None)
         yield "Point at the dog.", Truth(points=(Point(0.3, 0.425),), boxes=(box,))
 

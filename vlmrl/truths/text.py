@@ -34,7 +34,7 @@ class Text(TruthKind):
         return truth.text[0] if truth.text else None
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A text to read, a name, a yes, a length."""
+        """Yield a text to read, a name, a yes and a length."""
         yield "What does the sign say?", Truth(text=("Kingsland Road Market 1847",))
         breed = ("golden retriever",)
         yield "What breed is it?", Truth(text=breed, labels=breed)

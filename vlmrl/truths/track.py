@@ -71,7 +71,7 @@ class Track(TruthKind):
                     yield from Boxes().draw(box) if isinstance(box, Mapping) else ()
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """A ball that rolls to the right."""
+        """Yield a ball that rolls to the right."""
         boxes = tuple(Box(0.1 + 0.075 * i, 0.4, 0.225 + 0.075 * i, 0.6) for i in range(5))
         yield "Follow the ball.", Truth(track=schema.Track((0.0, 0.5, 1.0, 1.5, 2.0), boxes))
 

@@ -33,7 +33,7 @@ def from_others(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 
 def deviation(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """The unbiased (n - 1) standard deviation of each group, [P, 1]; 0 for fewer than two rollouts.
+    """Compute the unbiased (n - 1) standard deviation of each group, [P, 1]; 0 below two rollouts.
 
     Source: Shao et al. 2024 (GRPO), arXiv 2402.03300, section 4.1.2; unbiased as TRL has it.
     """

@@ -22,7 +22,7 @@ def aggregate(
     num_rollouts: int,
     max_tokens: int,
 ) -> torch.Tensor:
-    """A scalar. `losses`, `mask` [B, T]; `weights` [B] multiply each completion's loss.
+    """Reduce to a scalar. `losses`, `mask` [B, T]; `weights` [B] multiply each completion's loss.
 
     sequence  mean over completions of the mean over their tokens;
               Shao et al. 2024 (GRPO), arXiv 2402.03300, eq. 3

@@ -18,7 +18,7 @@ LOG_BOUND = 20.0
 def kl(
     estimator: Estimator, new: torch.Tensor, ref: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """The estimate per token, [B, T]; 0 outside the mask. With d = ref - new:
+    """Estimate the divergence per token, [B, T]; 0 outside the mask. With d = ref - new:
 
     k1 = -d              unbiased, either sign; as a loss its on-policy gradient is 0 on average
     k2 = d^2 / 2         biased, but its on-policy gradient is the divergence's own

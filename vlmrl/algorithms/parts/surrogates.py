@@ -42,12 +42,12 @@ def clipped(
 
 
 def reinforce(new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    """-A * log-prob, [B, T]. Source: Chu et al. 2025 (GPG), arXiv 2504.02546."""
+    """Compute -A * log-prob, [B, T]. Source: Chu et al. 2025 (GPG), arXiv 2504.02546."""
     return -advantages * new
 
 
 def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
-    """The bounded weight min(exp(log_weight), cap), without gradient.
+    """Compute the bounded weight min(exp(log_weight), cap), without gradient.
 
     Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
     old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your
@@ -57,7 +57,7 @@ def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def filtered_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
-    """The weight exp(log_weight) where it is at most `cap`, else 0; without gradient.
+    """Compute the weight exp(log_weight) where it is at most `cap`, else 0; without gradient.
 
     The weight of the decoupled objective, `log_weight` as above with the trainer's policy at the
     start of the step as the old, "proximal" one: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.

@@ -13,7 +13,7 @@ __all__ = ["class_names", "named", "offer", "read_table"]
 
 
 def read_table(path: Path, delimiter: str = ",") -> list[tuple[int, list[str]]]:
-    """The lines of a CSV or TSV file that hold cells and no comment (`#`), each with its number.
+    """Read the lines of a CSV or TSV file that hold cells and no comment (`#`), with their numbers.
 
     Raises:
         UserError: it cannot be read.
@@ -47,7 +47,7 @@ def class_names(path: Path) -> dict[str, str]:
 
 
 def named(mids: Iterable[str], names: Mapping[str, str]) -> list[str]:
-    """The names of machine ids, each once.
+    """Return the names of machine ids, each once.
 
     Raises:
         UserError: one is unknown.

@@ -41,7 +41,7 @@ class Card:
     verifiers: ClassVar[tuple[str, ...]] = ()
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a split: indexable, with a length, lazy where the format allows.
+        """Open the rows of a split: indexable, with a length, lazy where the format allows.
 
         Raises:
             UserError: no such split or file; the message names it.
@@ -57,7 +57,7 @@ class Card:
         raise TypeError(f"{type(self).__name__} must define to_sample")
 
     def media_root(self) -> str | None:
-        """The folder that media paths must stay inside, unless `data.media_root` names another."""
+        """Return the folder that media paths must stay inside, unless `data.media_root` names another."""
         return None
 
     def group(self, row: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,7 @@ _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
 
 
 def under_our_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with `question`, `answer`, `id` and its medium where the card `records` looks for them.
+    """Put `question`, `answer`, `id` and the media where the card `records` looks for them.
 
     `options` stay only where the row is multiple choice; `glue` becomes `spans`.
 

@@ -24,7 +24,7 @@ CORPUS_ROWS = 2000
 def demonstration(
     truth: Truth, steps: Sequence[float], rng: random.Random, grid: int = 0
 ) -> Demo | None:
-    """A right answer, with every box loosened by `steps`; None for a truth we cannot write out.
+    """Write a right answer, every box loosened by `steps`; None for a truth we cannot write out.
 
     With a `grid` the boxes grow to the lines of a grid of that many cells across and down.
 
@@ -40,14 +40,14 @@ def demonstration(
 
 
 def cell_name(box: Box) -> str:
-    """The cell of a 3 x 3 grid that holds the box's centre: "top left", "top", ... "center" ..."""
+    """Name the cell of a 3 x 3 grid that holds the box's centre: "top left", "top", ... "center" ..."""
     column = min(2, int(3 * (box.x1 + box.x2) / 2))
     row = min(2, int(3 * (box.y1 + box.y2) / 2))
     return f"{_ROWS[row]} {_COLUMNS[column]}".strip() or "center"
 
 
 def loosened(box: Box, steps: Sequence[float], rng: random.Random) -> Box:
-    """The box with each side pushed outwards by a random one of `steps` (unit square), clipped.
+    """Push each side of the box outwards by a random one of `steps` (unit square), clipped.
 
     A model that only imitates such boxes stays inexact; a reward on the exact box leads past it.
     """
@@ -62,7 +62,7 @@ def loosened(box: Box, steps: Sequence[float], rng: random.Random) -> Box:
 
 
 def _snapped(box: Box, grid: int) -> Box:
-    """The box grown to the next lines of the grid; a hair's breadth over a line does not count."""
+    """Grow the box to the next lines of the grid; a rounding error over a line does not count."""
     x1, y1 = (math.floor(v * grid + 1e-9) / grid for v in (box.x1, box.y1))
     x2, y2 = (math.ceil(v * grid - 1e-9) / grid for v in (box.x2, box.y2))
     return Box(x1, y1, x2, y2, box.label)

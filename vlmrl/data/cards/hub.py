@@ -49,7 +49,7 @@ def open_disk(folder: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
 
 
 def open_parquet(files: Sequence[Path]) -> Sequence[Mapping[str, Any]]:
-    """The rows of Parquet files, in order, by way of an Arrow copy in the Hugging Face cache.
+    """Open the rows of Parquet files, in order, by way of an Arrow copy in the Hugging Face cache.
 
     Raises:
         UserError: a file cannot be read.

@@ -25,7 +25,7 @@ _ASKS = re.compile(
 
 
 def lettered(question: Any, options: Any, right: Any) -> tuple[str, Truth, Demo]:
-    """The question with its options, one a line; `right` is an option's text or its index from 0.
+    """List options under a question, one a line; `right` is an option's text or its index from 0.
 
     Raises:
         UserError: no list of 2 to 10 options, or `right` is none of them.
@@ -43,7 +43,7 @@ def lettered(question: Any, options: Any, right: Any) -> tuple[str, Truth, Demo]
 
 
 def asked(question: str) -> tuple[str, ...]:
-    """The options of a question that lists them by letters and ends by asking for the letter.
+    """Find the options of a question that lists them by letters and ends by asking for the letter.
 
     They stand as `(A) cat (B) dog` or one a line as `A. cat`, at least two, from A on without a gap.
     Empty: this is no such question.
@@ -53,7 +53,7 @@ def asked(question: str) -> tuple[str, ...]:
 
 
 def inline(listing: str) -> tuple[str, ...]:
-    """The options that a text lists by letters, see `asked`; empty: it lists none."""
+    """Find the options that a text lists by letters, see `asked`; empty: it lists none."""
     for mark in (_INLINE, _LINES):
         found = [*mark.finditer(listing)]
         if len(found) > 1 and "".join(m["letter"] for m in found) == LETTERS[: len(found)]:
@@ -65,7 +65,7 @@ def inline(listing: str) -> tuple[str, ...]:
 
 
 def options_of(value: Any) -> tuple[str, ...]:
-    """The options that a row states: a list of texts, or one text with letters; marks are taken off.
+    """Read the options of a row: a list of texts, or one text with letters; marks are removed.
 
     Raises:
         UserError: anything else, or not 2 to 10 of them.
@@ -115,7 +115,7 @@ def choice_truth(options: tuple[str, ...], answer: str) -> Truth:
 
 
 def with_options(question: str, options: tuple[str, ...]) -> str:
-    """The question with its options by letters, one a line, unless it lists them already."""
+    """Add the options by letters to the question, one a line, unless it lists them already."""
     marked = [rf"\(?{m}[.):]\s*{re.escape(o)}" for m, o in zip(LETTERS, options, strict=False)]
     if all(re.search(mark, question) for mark in marked):
         return question

@@ -23,7 +23,7 @@ _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
 
 
 def json_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON file that is one list of them; read whole.
+    """Read the objects of a JSON file that is one list of them, whole.
 
     Raises:
         UserError: it is missing, or something else.
@@ -38,7 +38,7 @@ def json_objects(path: Path) -> list[dict[str, Any]]:
 
 
 def open_rows(path: Path, split: str) -> Rows:
-    """The rows of a split of a data file or folder.
+    """Open the rows of a split of a data file or folder.
 
     A file is one split: the one its name says (`test.jsonl`), else `train`. A folder holds
     `<split>.jsonl`, `<split>.parquet` (or parts `<split>-*.parquet`), or what `save_to_disk` wrote.
@@ -56,7 +56,7 @@ def open_rows(path: Path, split: str) -> Rows:
 
 
 def file_split(path: Path) -> str:
-    """The split that a single data file holds: by its name, else `train`."""
+    """Return the split that a single data file holds: by its name, else `train`."""
     return path.stem if path.stem in _NAMED_SPLITS else "train"
 
 
@@ -107,7 +107,7 @@ class JsonlRows(Sequence[Mapping[str, Any]]):
         return len(self._starts)
 
     def __getitem__(self, index: Any) -> Any:
-        """The row at an index.
+        """Read the row at an index.
 
         Raises:
             UserError: the line is not a JSON object; the message names file and line.

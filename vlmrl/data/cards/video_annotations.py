@@ -16,7 +16,7 @@ ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
 
 def video_named(folder: Path, name: str) -> Media:
-    """The video `name` in a folder, whichever ending its file has; `.mp4` is what a missing one is called.
+    """Find the video `name` in a folder, whatever its ending; a missing one is called `.mp4`.
 
     Raises:
         UserError: the name leads out of the folder.
@@ -30,7 +30,7 @@ def video_named(folder: Path, name: str) -> Media:
 
 
 def spans_truth(spans: Sequence[Any], duration: float | None, **others: Any) -> Truth:
-    """A truth of spans in seconds; what annotators set past the video's end is cut at `duration`.
+    """Build a truth of spans in seconds; those past the video's end are cut at `duration`.
 
     Raises:
         UserError: a span is no two numbers, runs backwards or begins behind the end.

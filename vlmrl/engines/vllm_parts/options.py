@@ -90,7 +90,7 @@ class VllmOptions:
         }
 
     def _media_limits(self, policy: ServedPolicy) -> dict[str, int]:
-        """The same by vLLM's names, for what the model takes."""
+        """Return the same by vLLM's names, for what the model takes."""
         by_kind = {
             "image": self.max_images,
             "audio": self.max_audios,
@@ -149,7 +149,7 @@ def _served_rank(rank: int) -> int:
 
 
 def base_weights(policy: ServedPolicy) -> dict[str, torch.Tensor]:
-    """The weights of a LoRA policy without its adapters, under the HF model's names."""
+    """Return the weights of a LoRA policy without its adapters, under the HF model's names."""
     return {
         name.replace(".base_layer.", "."): value.detach()
         for name, value in policy.base.state_dict().items()
@@ -169,7 +169,7 @@ def save_adapter(policy: ServedPolicy, folder: str) -> None:
 
 
 def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
-    """A folder for `needed` bytes, in memory if they fit there; it goes with the process."""
+    """Make a folder for `needed` bytes, in memory if they fit there; it goes with the process."""
     memory = Path("/dev/shm")
     fits = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
     return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)

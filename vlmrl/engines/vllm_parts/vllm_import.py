@@ -37,7 +37,7 @@ def require_vllm() -> None:
 
 
 def import_vllm() -> ModuleType:
-    """The module `vllm`.
+    """Import the module `vllm`.
 
     Raises:
         UserError: it is not installed.
