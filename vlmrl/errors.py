@@ -18,4 +18,4 @@ class MissingExtra(Exception):
 
 
 class MediaError(UserError):
-    """An image, video or recording that cannot be read; the message names the file and the reason."""
+    """An image, video or audio that cannot be read; the message names the file and the reason."""

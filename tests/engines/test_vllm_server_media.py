@@ -1,4 +1,4 @@
-"""Engine `vllm_server` with videos and recordings: the server sees what the trainer sees, to the bit."""
+"""Engine `vllm_server` with videos and audio: the server sees what the trainer sees, to the bit."""
 
 import base64
 import dataclasses

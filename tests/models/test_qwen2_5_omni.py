@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni's thinker: images, videos and recordings against Hugging Face's own code."""
+"""Qwen2.5-Omni's thinker: images, videos and audio against Hugging Face's own code."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Media ablation with videos and recordings: what other media are, and that they leave ids alone."""
+"""Media ablation with videos and audio: what other media are, and that they leave ids alone."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FOLDER = "VLMRL_SERVER_FOLDER"
 and the folder that goes with that process."""
 
 READ_WITH = {"video": {"video_backend": frames.LOADER}, "audio": {"audio_backend": "soundfile"}}
-"""Readers that change nothing: videos and recordings arrive as the trainer has them."""
+"""Readers that change nothing: videos and audio arrive as the trainer has them."""
 
 REQUIRED = (
     *("--host", "127.0.0.1"),
