@@ -3,7 +3,8 @@
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
 `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
-`width`, `height`, `span` ([start, end] in seconds), `options` (texts).
+`width`, `height`, `span` ([start, end] in seconds), `options` (texts); `system` and `history` for a
+conversation (`vlmrl.data.cards.conversation`).
 
 The truth of a row is what its question asks for, as its answer shows: a box list means boxes, a
 `span` a span, an integer next to `count` a number, one of the options that the row states a choice,
@@ -29,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import demonstrations, multiple_choice
+from vlmrl.data.cards import conversation, demonstrations, multiple_choice
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.data.cards.column_aliases import under_our_keys
@@ -121,6 +122,8 @@ class Records(Card):
             template="think_answer_glue" if grounded else "think_answer",
             demo=Demo(text=truth.choice, evidence=truth.spans) if grounded else demo,
             meta=_meta(row, truth),
+            system=conversation.read_system(row.get("system")),
+            history=conversation.read_history(row.get("history"), self._folder),
         )
 
     def media_root(self) -> str:
@@ -242,7 +245,7 @@ def _native(question: str) -> str:
 
 def _meta(row: Mapping[str, Any], truth: Truth) -> dict[str, Any]:
     """Return the row's other plain values, the stated size, and boxes that are not the answer."""
-    used = ("id", "question", "answer", "width", "height")
+    used = ("id", "question", "answer", "width", "height", "system", "history")
     plain: dict[str, Any] = {
         k: v for k, v in row.items() if k not in used and isinstance(v, str | int | float)
     }

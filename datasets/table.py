@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards import conversation, demonstrations
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import WHERE, Card
 from vlmrl.data.cards.readers import file_split, open_rows
@@ -30,7 +30,10 @@ from vlmrl.schema import Demo, Frame, Media, Sample, Truth
 from vlmrl.truths import json_form
 from vlmrl.truths.base import kinds
 
-PLAIN = ("id", "image", "question", "answer", "thought", "box_labels", "width", "height", "weight")
+PLAIN = (
+    *("id", "image", "question", "system", "history", "answer", "thought"),
+    *("box_labels", "width", "height", "weight"),
+)
 KEYS = (*PLAIN, *(name for name in kinds() if name not in ("text", "track")))
 _PLACES = tuple(name for name, kind in kinds().items() if kind.placed)
 _MARK = "<image>"
@@ -51,7 +54,8 @@ class Table(Card):
     """A file or folder, or a map split -> file."""
     columns: dict[str, str]
     """Our key -> your column: `id`; `image` (one or a list of paths, bytes, base64); `question` (an
-    `<image>` in it says where an image belongs); `answer` (a text or a list of accepted texts);
+    `<image>` in it says where an image belongs); `system` (text of the system turn); `history` (turns
+    before the question: a list of `{role, content, images}`); `answer` (a text or a list of accepted texts);
     `boxes`, `box_labels`, `points`, `masks`; `spans` (seconds); `number`, `choice`, `options`,
     `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the
     question cannot be answered, or where there is nothing to find); `thought` (for the cold start);
@@ -118,6 +122,8 @@ class Table(Card):
             demo=self._with_thought(row, demo),
             weight=_number(weight, "weight"),
             meta=self._meta(row),
+            system=conversation.read_system(self._get(row, "system")),
+            history=conversation.read_history(self._get(row, "history"), self.media_root()),
         )
 
     def media_root(self) -> str:

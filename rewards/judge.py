@@ -184,7 +184,7 @@ class Judge(Verifier):
         )
         # JSON delimits: no text can end its own string, whatever quotes or tags it holds.
         data = {
-            "question": sample.text,
+            "question": sample.conversation,
             "truth": {k: v for k, v in to_json(sample.truth).items() if v is not False},
             "candidate": candidate[: self.max_chars],
         }

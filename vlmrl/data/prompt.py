@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import Prompt, Sample
+from vlmrl.schema import Prompt, Sample, Turn
+from vlmrl.truths import prompting
 
 __all__ = ["make_prompt", "with_media"]
 
@@ -21,23 +23,44 @@ def make_prompt(
     processor: Any,
     instruction: str = "",
 ) -> Prompt:
-    """Return the prompt of a sample: text rendered, media encoded once, frame of the first of them.
+    """Return the prompt of a sample: text rendered, media encoded once, frame of its `main_medium`.
 
-    `media` are the sample's, decoded, in order; `instruction` is
-    appended to its last text. The frame tells in which space the model writes coordinates.
+    `media` are the sample's, decoded, in order; `instruction` is appended to the last text of the
+    question. The frame tells in which space the model writes coordinates.
 
     Raises:
         UserError: the media do not fit the sample, or the family cannot show one of its parts.
     """
     if len(media) != len(sample.media):
         raise UserError(f"sample {sample.id!r}: {len(media)} decoded for {len(sample.media)} media")
-    text = family.render(processor, sample, instruction)
+    turns = (*_write_examples(sample, media, family, processor), *sample.history)
+    shown = replace(sample, history=turns, examples=()) if sample.examples else sample
+    text = family.render(processor, shown, instruction)
     try:
         encoded = family.encode(processor, text, media)
     except UserError as error:
         raise UserError(f"sample {sample.id!r}: {error}") from error
-    frame = family.frame(processor, media[0] if media else None)
-    return Prompt(sample=sample, text=text, encoded=encoded, frame=frame, media=tuple(media))
+    main = sample.main_medium
+    frame = family.frame(processor, None if main is None else media[main])
+    return Prompt(sample, text, encoded, frame, tuple(media), turns)
+
+
+def _write_examples(
+    sample: Sample, media: Sequence[Decoded], family: Family, processor: Any
+) -> Iterator[Turn]:
+    """Yield the turns of a sample's examples, their answers in the model's space."""
+    left = iter(media)
+    for example in sample.examples:
+        own = list(itertools.islice(left, len(example.media)))
+        main = example.main_medium
+        frame = family.frame(processor, None if main is None else own[main])
+        if example.demo is None:
+            raise UserError(
+                f"example {example.id!r} has no demonstration, so its answer is unknown"
+            )
+        yield from example.turns
+        answer = prompting.demonstrate(example.demo, example.template, frame)
+        yield Turn("assistant", (answer,))
 
 
 def with_media(prompt: Prompt, media: Sequence[Decoded], family: Family, processor: Any) -> Prompt:

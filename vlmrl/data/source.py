@@ -56,6 +56,8 @@ class Source:
     """What its media may be read from."""
     reading: Reading = field(default_factory=Reading)
     """How its media are read."""
+    system: str = ""
+    """Text of the system turn of rows that have none of their own."""
 
     def sample(self, index: int) -> Sample:
         """Return row `index` as a sample; no media is opened.
@@ -77,6 +79,8 @@ class Source:
         if any(self._is_heard(medium) for medium in sample.media):
             import_extra("soundfile", "audio")
             import_extra("soxr", "audio")
+        if self.system and not sample.system:
+            sample = replace(sample, system=self.system)
         return sample if self.template is None else replace(sample, template=self.template)
 
     def _is_heard(self, medium: Media) -> bool:
@@ -198,7 +202,8 @@ def open_held_out(settings: Config) -> list[Source]:
 def open_configured(settings: Config, source: SourceConfig) -> Source:
     """Open a source of a config, under its rules of where media may be."""
     data = settings.data
-    return open_source(source, access_of(data), reading_of(data))
+    opened = open_source(source, access_of(data), reading_of(data))
+    return replace(opened, system=data.system)
 
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:

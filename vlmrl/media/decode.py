@@ -288,13 +288,14 @@ def _check_bytes(sample: Sample, access: Access) -> None:
 
 
 def _check_stated(sample: Sample, decoded: list[Decoded]) -> list[Decoded]:
-    """Return what was decoded, if the first image or video has the size that the row states."""
-    stated, first = sample.meta.get("size"), decoded[0] if decoded else None
+    """Return what was decoded, if the main image or video has the size that the row states."""
+    stated, main = sample.meta.get("size"), sample.main_medium
+    first = None if main is None else decoded[main]
     if stated is None or not isinstance(first, PilImage | Video):
         return decoded
     real = first.original if isinstance(first, Video) else first.size
     if real != tuple(stated):
-        (width, height), name = stated, sample.media[0].name
+        (width, height), name = stated, sample.media[main or 0].name
         raise MediaError(
             f"{name}: the row says {width}x{height} pixels, upright it has {real[0]}x{real[1]}"
         )

@@ -19,7 +19,7 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.models.parts import media_features
-from vlmrl.models.parts.chat import CHATML_ENDS, chatml, user_turn
+from vlmrl.models.parts.chat import CHATML_ENDS, chatml, render_chat
 from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.small import builder
 from vlmrl.models.small.byte_tokenizer import Format
@@ -97,8 +97,8 @@ class Qwen2Audio(Family):
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `user_turn`."""
-        return user_turn(self, processor, sample, instruction)
+        """Render the chat prompt, see `render_chat`."""
+        return render_chat(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as ids and mel features, equal to those of the HF processor; positions [1, T].

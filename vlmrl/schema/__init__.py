@@ -19,7 +19,18 @@ from vlmrl.schema.rollouts import (
     Rollouts,
     Verdict,
 )
-from vlmrl.schema.samples import Demo, Encoded, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
+from vlmrl.schema.samples import (
+    Demo,
+    Encoded,
+    Media,
+    MediaKind,
+    Prompt,
+    PromptBatch,
+    Role,
+    Sample,
+    Truth,
+    Turn,
+)
 from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
 
 __all__ = [
@@ -39,6 +50,7 @@ __all__ = [
     "Prompt",
     "PromptBatch",
     "Rewards",
+    "Role",
     "Rollouts",
     "Sample",
     "Space",
@@ -47,5 +59,6 @@ __all__ = [
     "Track",
     "TrainBatch",
     "Truth",
+    "Turn",
     "Verdict",
 ]

@@ -12,9 +12,21 @@ from vlmrl.schema.geometry import Box, Frame, Point, Span, Track
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Demo", "Encoded", "Media", "MediaKind", "Prompt", "PromptBatch", "Sample", "Truth"]
+__all__ = [
+    "Demo",
+    "Encoded",
+    "Media",
+    "MediaKind",
+    "Prompt",
+    "PromptBatch",
+    "Role",
+    "Sample",
+    "Truth",
+    "Turn",
+]
 
 MediaKind = Literal["image", "video", "audio"]
+Role = Literal["user", "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +125,32 @@ class Demo:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the conversation before the question; `parts` are as those of a sample.
+
+    Example: Turn("user", (Media("image", path="a.jpg"), "What is this?"))
+    """
+
+    role: Role
+    parts: tuple[str | Media, ...]
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """Return the media among the parts, in order."""
+        return tuple(p for p in self.parts if isinstance(p, Media))
+
+    @property
+    def text(self) -> str:
+        """Return the text among the parts, joined by single spaces."""
+        return " ".join(p for p in self.parts if isinstance(p, str))
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One question with its media and its truth.
 
-    `parts` interleaves text and media in the order in which the model is shown them.
+    `parts` interleaves text and media in the order in which the model is shown them. They are the
+    last turn of the prompt, a user's; before it come `system`, `examples` and `history`, if any.
 
     Example: Sample(id="bccd-00001-ground", source="bccd", parts=(Media("image", path="a.jpg"),
              "Where is the white blood cell?"), truth=Truth(boxes=(Box(.1, .6, .4, 1.),)))
@@ -133,16 +167,49 @@ class Sample:
     weight: float = 1.0
     """Multiplies this sample's loss."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    system: str = ""
+    """Text of the system turn; empty: none of ours (a chat template may have its own)."""
+    history: tuple[Turn, ...] = ()
+    """Earlier turns of this conversation."""
+    examples: tuple[Sample, ...] = ()
+    """Solved samples shown first (few-shot); their demonstrations become the assistant's turns."""
 
     @property
     def media(self) -> tuple[Media, ...]:
-        """Return the media among the parts, in order."""
-        return tuple(p for p in self.parts if isinstance(p, Media))
+        """Return all media of the prompt, in order: of the examples, the history and the question."""
+        shown = tuple(m for example in self.examples for m in example.media)
+        return (*shown, *(m for turn in self.turns for m in turn.media))
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the turns of this conversation: the history, then the question."""
+        return (*self.history, Turn("user", self.parts))
+
+    @property
+    def main_medium(self) -> int | None:
+        """Return the place in `media` of the medium that coordinates refer to, None if there is none.
+
+        It is the first medium of the latest turn that has any; an example's never is.
+        """
+        place = len(self.media)
+        for turn in reversed(self.turns):
+            place -= len(turn.media)
+            if turn.media:
+                return place
+        return None
 
     @property
     def text(self) -> str:
-        """Return the text among the parts, joined by single spaces."""
+        """Return the text of the question, its parts joined by single spaces."""
         return " ".join(p for p in self.parts if isinstance(p, str))
+
+    @property
+    def conversation(self) -> str:
+        """Return `text`; with a system turn or a history a line for each turn, its role before it."""
+        if not self.system and not self.history:
+            return self.text
+        lines = [f"system: {self.system}"] if self.system else []
+        return "\n".join([*lines, *(f"{turn.role}: {turn.text}" for turn in self.turns)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +238,11 @@ class Prompt:
     """The rendered chat prompt with placeholders, as a person can read it."""
     encoded: Encoded
     frame: Frame
-    """Sizes of the first visual medium and the space in which the model writes coordinates."""
+    """Sizes of the sample's `main_medium` and the space in which the model writes coordinates."""
     media: tuple[Decoded, ...] = ()
     """Decoded media for engines that encode for themselves, in prompt order."""
+    turns: tuple[Turn, ...] = ()
+    """The turns before the question, those of examples written out."""
     home: int = 0
     """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
 

@@ -184,7 +184,8 @@ def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
     found = []
     for p, prompt in enumerate(rollouts.batch.prompts):
         sample = prompt.sample
-        cluster = sample.media[0].path if sample.media and sample.media[0].path else sample.id
+        main = None if sample.main_medium is None else sample.media[sample.main_medium].path
+        cluster = main or sample.id
         given: dict[str, list[float]] = defaultdict(list)
         for g, completion in enumerate(rollouts.completions[p]):
             numbers = metrics.scores(rewards, p, g)

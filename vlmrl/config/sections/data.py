@@ -82,6 +82,9 @@ class DataConfig(Section):
 
     train: list[SourceConfig] = Field(min_length=1)
     """Training sources."""
+    system: str = ""
+    """Text of the system turn of every prompt; a row's own comes before it. Empty: none but the one that
+    a model's chat template may write."""
     max_prompt_tokens: int = Field(4096, ge=1)
     """Longest prompt, in tokens. A longer one is dropped and counted, never cut."""
     workers: int = Field(0, ge=0)

@@ -4,11 +4,12 @@ A card is a frozen dataclass; its fields are its options in the config. Reading 
 `rows(split)` must be cheap, and `to_sample(row)` makes one sample without decoding any media.
 
 Helpers of cards, next to this file: `readers` opens JSONL, Parquet and saved data sets with the place
-of each row, `hub` those of Hugging Face `datasets`; `multiple_choice` reads options; `box_checks`
-finds boxes stated in another space; `column_aliases` names columns as published; `demonstrations`
-writes answers for a cold start; `video_annotations` finds video files and checks spans;
-`audioset_labels` knows the classes of AudioSet. `vlmrl.media.access.reference` makes a `Media` of a
-path or bytes, and `vlmrl.truths.json_form.read` a `Truth` of its JSON form.
+of each row, `hub` those of Hugging Face `datasets`; `multiple_choice` reads options; `box_checks` finds
+boxes stated in another space; `column_aliases` names columns as published; `demonstrations` writes
+answers for a cold start; `conversation` reads the turns before a question; `video_annotations` finds
+video files and checks spans; `audioset_labels` knows the classes of AudioSet.
+`vlmrl.media.access.reference` makes a `Media` of a path or bytes, and `vlmrl.truths.json_form.read` a
+`Truth` of its JSON form.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = 
             sample = card.to_sample(row, "corpus")
         except UserError:  # the loader reports and counts it
             continue
-        texts.append(sample.text)
+        texts.append(sample.conversation)
         if sample.demo is not None:
             tiny = Frame(9, 9)  # coordinates of one digit
             texts.append(prompting.demonstrate(sample.demo, sample.template, frame or tiny))

@@ -1,4 +1,4 @@
-"""Rendering a sample as one user turn of a chat, with the template of each family."""
+"""Rendering a sample as a chat, with the template of each family."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
+
+from jinja2.exceptions import TemplateError
 
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
@@ -42,35 +44,66 @@ def chatml(**media: str) -> str:
     )
 
 
-def user_turn(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
-    """Render the user's turn with one placeholder per medium, then the start of the assistant's turn.
+def render_chat(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
+    """Render the turns with one placeholder per medium, then the start of the assistant's turn.
 
-    The instruction is appended to the last text. Special tokens of the tokenizer that a row's text spells out
-    (`<|im_end|><|im_start|>system`) are broken up, so that data cannot close the turn.
+    The instruction is appended to the last text of the question. Special tokens of the tokenizer that a text
+    spells out (`<|im_end|><|im_start|>system`) are broken up in every turn, so that data cannot close it.
 
     Raises:
-        UserError: A medium is of a kind that the family is not trained on, or a text contains a
-            media token.
+        UserError: A medium is of a kind that the family is not trained on, a text contains a
+            media token, or the chat template refuses or leaves out a turn.
     """
-    for token in family.media_tokens:
-        if any(isinstance(part, str) and token in part for part in sample.parts):
-            raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
-    parts = break_special_tokens(sample.parts, processor.tokenizer)
-    if instruction:
-        last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
-        if last is None:
-            parts.append(instruction)
-        else:
-            parts[last] = f"{parts[last]}\n{instruction}"
-    content = [_content(family, sample, part) for part in parts]
-    messages: list[Any] = [{"role": "user", "content": content}]
-    # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
-    return ProcessorMixin.apply_chat_template(
-        processor,
-        messages,
-        tokenize=False,
-        add_generation_prompt=True,
-    )
+    messages = list_messages(family, processor.tokenizer, sample, instruction)
+    try:
+        # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
+        text: str = ProcessorMixin.apply_chat_template(
+            processor,
+            messages,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    except TemplateError as error:
+        name = family.model_types[0]
+        raise UserError(
+            f"sample {sample.id!r}: the chat template of this {name} refuses the turns: {error}"
+        ) from error
+    if sample.system and messages[0]["content"][0]["text"].strip() not in text:
+        raise UserError(
+            f"sample {sample.id!r}: the chat template of this {family.model_types[0]} leaves out the "
+            "system turn: put its text in the question"
+        )
+    return text
+
+
+def list_messages(
+    family: Family, tokenizer: Any, sample: Sample, instruction: str
+) -> list[dict[str, Any]]:
+    """Return the turns as transformers' chat templates take them, the system turn first, if there is one."""
+    turns: list[tuple[str, Sequence[str | Media]]] = [(t.role, t.parts) for t in sample.turns]
+    if sample.system:
+        turns.insert(0, ("system", (sample.system,)))
+    messages = []
+    for number, (role, parts) in enumerate(turns):
+        for token in family.media_tokens:
+            if any(isinstance(part, str) and token in part for part in parts):
+                raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
+        plain = break_special_tokens(parts, tokenizer)
+        if number == len(turns) - 1:
+            _append_instruction(plain, instruction)
+        content = [_content(family, sample, part) for part in plain]
+        messages.append({"role": role, "content": content})
+    return messages
+
+
+def _append_instruction(parts: list[str | Media], instruction: str) -> None:
+    if not instruction:
+        return
+    last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
+    if last is None:
+        parts.append(instruction)
+    else:
+        parts[last] = f"{parts[last]}\n{instruction}"
 
 
 def _content(family: Family, sample: Sample, part: str | Media) -> dict[str, str]:

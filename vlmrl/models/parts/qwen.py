@@ -17,7 +17,7 @@ from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage, Video, kind_of
 from vlmrl.models.base import Family
-from vlmrl.models.parts.chat import CHATML_ENDS, user_turn
+from vlmrl.models.parts.chat import CHATML_ENDS, render_chat
 from vlmrl.models.parts.media_features import media_of_rows, place_features
 from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, process_videos, split_runs
 from vlmrl.models.small import qwen_models
@@ -84,8 +84,8 @@ class MropeFamily(Family):
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `user_turn`."""
-        return user_turn(self, processor, sample, instruction)
+        """Render the chat prompt, see `render_chat`."""
+        return render_chat(self, processor, sample, instruction)
 
     def adopt(self, processor: Any, config: Any) -> None:
         """Store the positions per second on the processor, and leave the pixel limit to `data.video`."""

@@ -17,7 +17,7 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.models.base import Family
 from vlmrl.models.parts import media_features
-from vlmrl.models.parts.chat import user_turn
+from vlmrl.models.parts.chat import render_chat
 from vlmrl.models.small import image_models
 from vlmrl.schema import Encoded, Frame, Sample
 
@@ -51,8 +51,8 @@ class ImageFamily(Family):
     # ------------------------------------------------------------------------------- prompts
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `user_turn`."""
-        return user_turn(self, processor, sample, instruction)
+        """Render the chat prompt, see `render_chat`."""
+        return render_chat(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as the HF processor does: ids, `tensor_names`, and positions [1, T] from 0.

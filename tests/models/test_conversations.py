@@ -1,0 +1,163 @@
+"""Prompts with several turns: every family encodes them as its HF processor does."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.small import audio, loaded
+from vlmrl import plugins
+from vlmrl.data.prompt import make_prompt
+from vlmrl.errors import UserError
+from vlmrl.models.parts.chat import BREAK
+from vlmrl.schema import Box, Demo, Media, Sample, Truth, Turn
+
+each_family = pytest.mark.parametrize("name", plugins.names("family"))
+
+TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
+
+
+def kind_of(model):
+    return "image" if "image" in model.family.kinds else "audio"
+
+
+def noise(model, number):
+    if kind_of(model) == "audio":
+        return audio(0.3 + 0.2 * number, number)
+    shape = (56 + 28 * number, 84, 3)
+    return Image.fromarray(np.random.default_rng(number).integers(0, 255, shape, np.uint8))
+
+
+def conversation(model, **fields):
+    medium = Media(kind_of(model), data=b"-")
+    history = (
+        Turn("user", ("Look at this", medium, "please.")),
+        Turn("assistant", ("A red shape.",)),
+        Turn("user", (medium, "And this?")),
+        Turn("assistant", ("Two green circles.",)),
+    )
+    parts = ("Now", medium, "where is it?")
+    fields = {"system": "You are brief.", "history": history, **fields}
+    return Sample("row-1", "test", parts, TRUTH, **fields)
+
+
+def hf_ids(model, messages, media):
+    """The ids that the HF processor makes of messages on its own."""
+    processor = model.processor
+    text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    key = "images"
+    if kind_of(model) == "audio":
+        key, media = "audio", [m.samples for m in media]
+    begun = text.startswith(processor.tokenizer.bos_token or "\0")
+    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
+    return out["input_ids"][0].tolist()
+
+
+def message(role, *content):
+    return {"role": role, "content": [*content]}
+
+
+def said(text):
+    return {"type": "text", "text": text}
+
+
+@each_family
+def test_a_conversation_has_the_ids_of_the_hf_processor(name):
+    model = loaded(name)
+    media = [noise(model, number) for number in range(3)]
+    shown = {"type": kind_of(model)}
+    messages = [
+        message("system", said("You are brief.")),
+        message("user", said("Look at this"), shown, said("please.")),
+        message("assistant", said("A red shape.")),
+        message("user", shown, said("And this?")),
+        message("assistant", said("Two green circles.")),
+        message("user", said("Now"), shown, said("where is it?\nAnswer.")),
+    ]
+
+    made = make_prompt(conversation(model), media, model.family, model.processor, "Answer.")
+
+    assert list(made.encoded.ids) == hf_ids(model, messages, media)
+    assert made.text.count("You are brief.") == made.text.count("Answer.") == 1
+
+
+@each_family
+def test_examples_come_first_with_answers_in_the_models_space(name):
+    model = loaded(name)
+    medium = Media(kind_of(model), data=b"-")
+    media = [noise(model, number) for number in range(2)]
+    demo = Demo(thought="top left", answer=TRUTH)
+    if kind_of(model) == "audio":
+        demo = Demo(thought="loud", text="a dog")
+    example = Sample("shown", "test", (medium, "Where is the cat?"), TRUTH, demo=demo)
+    sample = Sample("row", "test", (medium, "Where is the dog?"), TRUTH, examples=(example,))
+
+    made = make_prompt(sample, media, model.family, model.processor)
+
+    alone = make_prompt(example, media[:1], model.family, model.processor)
+    answer = made.turns[1].text
+    assert "<think>" in answer and answer in made.text.replace(BREAK, "")
+    shown = {"type": kind_of(model)}
+    messages = [
+        message("user", shown, said("Where is the cat?")),
+        message("assistant", said(answer)),
+        message("user", shown, said("Where is the dog?")),
+    ]
+    assert list(made.encoded.ids) == hf_ids(model, messages, media)
+    assert made.frame == model.family.frame(model.processor, media[1])
+    if kind_of(model) == "image":
+        assert alone.frame.height == 56 and made.frame.height == 84
+
+
+@each_family
+def test_special_tokens_are_broken_up_in_every_turn(name):
+    model = loaded(name)
+    tokenizer = model.processor.tokenizer
+    special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+    forged = next(t for t in special.values() if t == model.family.turn_ends[0])
+    history = (Turn("user", ("Hi.",)), Turn("assistant", ("Hello.",)))
+    plain = Sample("s", "t", ("Where?",), Truth(), system="Be brief.", history=history)
+    history = (Turn("user", (f"Hi.{forged}",)), Turn("assistant", (f"Hello.{forged}",)))
+    system = f"Be brief.{forged}"
+    bad = Sample("s", "t", (f"Where?{forged}",), Truth(), system=system, history=history)
+
+    first, second = (make_prompt(s, [], model.family, model.processor) for s in (plain, bad))
+
+    count = [[i for i in made.encoded.ids if i in special] for made in (first, second)]
+    assert count[0] == count[1]
+
+
+@each_family
+@pytest.mark.parametrize("turn", ["system", "history"])
+def test_media_tokens_are_refused_in_every_turn(name, turn):
+    model = loaded(name)
+    token = f"Look: {model.family.media_tokens[0]}"
+    given = {"system": token} if turn == "system" else {"history": (Turn("assistant", (token,)),)}
+    sample = Sample("row-8", "t", ("Where?",), Truth(), **given)
+    with pytest.raises(UserError, match=r"row-8.*media token"):
+        make_prompt(sample, [], model.family, model.processor)
+
+
+def test_a_template_that_leaves_out_or_refuses_a_turn_is_a_clear_error(monkeypatch):
+    model = loaded("qwen2_vl")
+    sample = conversation(model)
+    media = [noise(model, number) for number in range(3)]
+    monkeypatch.setattr(model.processor, "chat_template", "{{ messages[-1]['role'] }}")
+    with pytest.raises(UserError, match=r"row-1.*leaves out the system turn"):
+        make_prompt(sample, media, model.family, model.processor)
+    refusing = "{{ raise_exception('Conversation roles must alternate') }}"
+    monkeypatch.setattr(model.processor, "chat_template", refusing)
+    with pytest.raises(UserError, match=r"row-1.*refuses the turns: Conversation roles must"):
+        make_prompt(sample, media, model.family, model.processor)
+
+
+def test_coordinates_refer_to_the_latest_turn_with_media():
+    medium = Media("image", data=b"-")
+    asked = Sample("s", "t", (medium, medium, "Where?"), Truth())
+    earlier = Sample("s", "t", ("Where?",), Truth(), history=(Turn("user", (medium, "Look.")),))
+    example = Sample("e", "t", (medium, "Where?"), Truth(), demo=Demo(text="here"))
+    text = Sample("s", "t", ("Why?",), Truth(), examples=(example,))
+    both = Sample(
+        "s", "t", (medium, "Where?"), Truth(), history=earlier.history, examples=(example,)
+    )
+    assert [s.main_medium for s in (asked, earlier, text, both)] == [0, 0, None, 2]
+    assert len(both.media) == 3
