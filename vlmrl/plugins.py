@@ -207,7 +207,7 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
     sys.modules[unique] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises is the user's to see
+    except (Exception, SystemExit) as error:  # whatever the user's file raises is the user's to see
         del sys.modules[unique]
         raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
     return module
@@ -216,9 +216,9 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
 def _module_by_name(kind: str, place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:  # as above
+    except (Exception, SystemExit) as error:  # as above
         raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

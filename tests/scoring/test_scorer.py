@@ -37,6 +37,31 @@ def silent_on_three(answer):
 def leaves(answer):
     raise SystemExit(1)
 
+def interrupts(answer):
+    raise KeyboardInterrupt
+
+def typed(answer):
+    import numpy
+    return {
+        "text": "0.5", "numpy text": numpy.str_("0.5"), "bytes": b"0.5", "list": [0.5], "true": True,
+        "numpy": numpy.float32(0.5), "numpy true": numpy.bool_(True),
+    }[answer]
+
+def typed_trl(completions, **kwargs):
+    return [typed(completion[0]["content"]) for completion in completions]
+
+@dataclass(frozen=True)
+class Waits(Verifier):
+    waits: ClassVar = True
+
+    def __call__(self, completion, sample):
+        raise KeyboardInterrupt
+
+@dataclass(frozen=True)
+class Typed(Verifier):
+    def __call__(self, completion, sample):
+        return Verdict(typed(completion.answer))
+
 def counting_trl(completions, solution, **kwargs):
     pairs = zip(completions, solution, strict=True)
     return [None if s is None else float(c[0]["content"] == s) for c, s in pairs]
@@ -179,6 +204,22 @@ def test_a_fault_masks_the_completion_and_is_counted(place: str, bad: str) -> No
 
 def test_a_function_that_calls_exit_costs_only_its_own_verdict(place: str) -> None:
     assert rewards_of([reward(place, "leaves")], ["1"]) == [None]
+
+
+def test_a_keyboard_interrupt_of_a_verifier_is_a_fault_and_not_the_users(place: str) -> None:
+    assert rewards_of([reward(place, "interrupts")], ["1"]) == [None]
+    waits = reward(place, "Waits")  # runs in a thread
+    assert rewards_of([waits], ["1"]) == [None]
+
+
+@pytest.mark.parametrize("name", ["typed", "typed_trl", "Typed"])
+def test_a_text_is_no_score(place: str, name: str) -> None:
+    answers = ["text", "numpy text", "bytes", "list", "numpy", "true", "numpy true"]
+    truths = [1.0, 1.0] if name != "Typed" else [None, None]  # a Verdict states a number
+    with Scorer({"s": [reward(place, name)]}, ScoringConfig()) as scorer:
+        judged = scorer.judge([[completion(a) for a in answers]], [sample()])[0]
+    assert [j.reward for j in judged] == [None] * 4 + [0.5, *truths]
+    assert "'0.5'" in judged[0].reason and "number" in judged[0].reason
 
 
 def test_a_part_that_is_not_finite_is_a_fault(place: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from vlmrl.schema import Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring import calls, reward_components
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Judged, Scorer
+from vlmrl.system import deadline_pool
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
 
 HOSTILE = """
@@ -91,6 +93,97 @@ def test_calls_run_in_as_many_processes_as_workers() -> None:
 def _pid_after(seconds: float) -> int:
     time.sleep(seconds)
     return os.getpid()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_neither_kills_a_call_nor_spares_one(
+    jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.time
+    with DeadlinePool(2) as pool:
+        slow = pool.submit(_pid_after, 1.0, deadline=20.0)
+        hanging = pool.submit(hang, deadline=1.0)
+        time.sleep(0.5)
+        monkeypatch.setattr(time, "time", lambda: clock() + jump)
+        assert isinstance(result(slow), int)
+        assert hanging.exception(timeout=10) is not None
+
+
+def test_a_pool_that_breaks_is_built_again_and_its_calls_are_repeated(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with DeadlinePool(1) as pool, caplog.at_level("WARNING", "vlmrl"):
+        futures = [pool.submit(_pid_after, 0.3, deadline=20.0) for _ in range(6)]
+        first = result(futures[0])
+        assert pool._pool is not None
+        pool._pool._pool_manager.handle_broken_pool(BrokenProcessPool("as under load"))
+        pids = [result(future) for future in futures]
+        assert pids[-1] != first and pool.rebuilt == 1
+        assert "a pool died; they were started again: " in caplog.text
+        monster = pool.submit(_break_the_pool, deadline=20.0)
+        with pytest.raises(CallFailed, match="the worker processes died twice"):
+            result(monster)
+        assert result(pool.submit(double, 4, deadline=20.0)) == 8
+
+
+def _break_the_pool() -> object:
+    return Unreadable()
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return len, ("fits",) * 2
+
+
+class TwoWords(Exception):
+    """Cannot be read again by pickle, as many exceptions of libraries cannot."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def say_two_words() -> None:
+    raise TwoWords("not", "portable")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [(say_two_words, "TwoWords: not portable"), (interrupt, "KeyboardInterrupt: ")],
+)
+def test_what_a_call_raises_is_its_own_fault_whatever_it_is(function: object, reason: str) -> None:
+    with DeadlinePool(1) as pool:
+        with pytest.raises(CallFailed, match=reason):
+            result(pool.submit(function, deadline=20.0))  # type: ignore[arg-type]
+        assert pool.rebuilt == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory has a limit on Linux only")
+def test_a_call_that_takes_too_much_memory_ends_its_worker_and_a_leak_is_bounded() -> None:
+    with DeadlinePool(1, max_memory=200 * 2**20) as pool:
+        with pytest.raises(CallFailed, match=r"may not take that much memory \(scoring\."):
+            result(pool.submit(bytearray, 400 * 2**20, deadline=20.0))
+        leaks = [pool.submit(_leak, 60 * 2**20, deadline=20.0) for _ in range(5)]
+        found = [future.exception(timeout=20) is None for future in leaks]
+        assert found == [True, True, True, False, True]
+
+
+LEAKED = []
+
+
+def _leak(size: int) -> int:
+    LEAKED.append(b"1" * size)
+    return len(LEAKED)
+
+
+def test_a_worker_is_replaced_after_a_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline_pool, "MAX_CALLS", 2)
+    with DeadlinePool(1) as pool:
+        pids = [result(pool.submit(os.getpid, deadline=20.0)) for _ in range(5)]
+    assert len(set(pids)) == 3
 
 
 def test_a_closed_pool_leaves_no_process_and_starts_again_when_needed() -> None:

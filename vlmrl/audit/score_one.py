@@ -10,6 +10,7 @@ from vlmrl.schema import Completion, Verdict
 from vlmrl.scoring.combine import guard_many
 from vlmrl.scoring.reward_components import Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
+from vlmrl.system.deadline_pool import portable
 
 
 def judge_among_honest(
@@ -37,7 +38,7 @@ def judge_among_honest(
         groups = [[*_pair(case), completion], *([*_pair(m), _pair(m)[0]] for m in mates)]
         samples = [case.sample, *(mate.sample for mate in mates)]
         return guard_many(verifier, 3 * len(groups), verifier.judge, groups, samples)[2]
-    return verifier(completion, case.sample)
+    return portable(verifier(completion, case.sample))
 
 
 def _pair(case: Honest) -> tuple[Completion, Completion]:

@@ -8,18 +8,15 @@ not anything is decoded ahead of use. The limits of a row hold for all of its fi
 from __future__ import annotations
 
 import io
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import psutil
 from pebble import ProcessExpired
 
 from vlmrl.errors import MediaError, MissingExtra, UserError
@@ -31,6 +28,7 @@ from vlmrl.media.video import load_video
 from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
+from vlmrl.system.memory import memory_ceiling
 
 __all__ = ["Job", "Outcome", "decode", "decode_in_order", "measure_image"]
 
@@ -168,28 +166,11 @@ def _result(job: Job[Any], future: Any) -> Outcome | None:
 def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome | None:
     """Decode in a worker, where allocations beyond the ceiling fail."""
     try:
-        with _memory_ceiling(reading.memory_mb * 2**20):
+        with memory_ceiling(reading.memory_mb * 2**20):
             return _guard(sample, lambda: _decode_any(sample, access, reading))
     except MemoryError:
         limit = f"data.decode_memory_mb ({reading.memory_mb} MiB)"
         return _refusal(sample, f"needs more than {limit} to decode")
-
-
-@contextmanager
-def _memory_ceiling(size: int) -> Iterator[None]:
-    """Make allocations of more than `size` bytes fail; a system that cannot do that goes without."""
-    if sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    used = psutil.Process().memory_info().data
-    resource.setrlimit(resource.RLIMIT_DATA, (used + size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _guard(sample: Sample, function: Callable[[], list[Decoded] | None]) -> Outcome | None:

@@ -19,7 +19,7 @@ from vlmrl.answers import templates
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
-from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result, was_killed
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result, was_killed
 
 __all__ = ["KILLED"]
 
@@ -40,8 +40,9 @@ log = logging.getLogger("vlmrl")
 class Calls:
     """Starts calls of components and waits for their results. Close it to end its workers."""
 
-    def __init__(self, workers: int, specs: Iterable[Spec]) -> None:
-        self._pool = DeadlinePool(workers, functools.partial(_load, tuple(specs)))
+    def __init__(self, workers: int, specs: Iterable[Spec], memory_mb: int) -> None:
+        prepare = functools.partial(_load, tuple(specs))
+        self._pool = DeadlinePool(workers, prepare, memory_mb * 2**20)
         self._threads = ThreadPool(THREADS)
         self._noticed: set[str] = set()
 
@@ -97,7 +98,7 @@ def _load(specs: Sequence[Spec]) -> None:
     for spec in specs:
         try:
             build(spec).warm_up()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # no Ctrl-C reaches a worker: it is the verifier's own
             log.debug("verifier %s cannot be loaded: %s", spec[0], error)
 
 
@@ -105,5 +106,5 @@ def _call(spec: Spec, arguments: Sequence[Any]) -> Any:
     """Call the verifier that a spec stands for; a process builds it once."""
     verifier = build(spec)
     if isinstance(verifier, GroupVerifier | BatchVerifier):
-        return verifier.judge(*arguments)
-    return verifier(*arguments)
+        return portable(verifier.judge(*arguments))
+    return portable(verifier(*arguments))

@@ -152,7 +152,8 @@ def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> li
     """Return the verdicts of a group verifier on each (completions, sample, item rewards)."""
     verifier = component.verifier
     assert isinstance(verifier, GroupVerifier)
-    with contextlib.closing(Calls(1, [component.spec])) as calls:
+    memory = ScoringConfig().worker_memory_mb
+    with contextlib.closing(Calls(1, [component.spec], memory)) as calls:
 
         def judge(*arguments: Any) -> Any:
             if component.deadline is None:

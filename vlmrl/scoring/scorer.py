@@ -91,7 +91,7 @@ class Scorer:
         specs: dict[Spec, None] = {}
         for source, rewards in self.rewards.items():
             specs.update((c.spec, None) for c in _check(source, rewards, scoring) if c.deadline)
-        self._calls = Calls(scoring.workers, specs)
+        self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb)
 
     def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
         """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.

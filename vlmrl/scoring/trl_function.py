@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.schema import Completion, Sample, Truth, Verdict
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Verifier, to_score
 
 __all__ = ["TrlVerifier"]
 
@@ -47,7 +47,7 @@ class TrlVerifier(Verifier):
         (reward,) = result
         if reward is None:
             return Verdict.not_applicable()
-        return Verdict(float(reward), answer=completion.answer)
+        return Verdict(to_score(reward), answer=completion.answer)
 
 
 def is_trl_function(function: Callable[..., Any]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, SupportsFloat
 
 from vlmrl.answers import choices, literals, parsing, templates
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
@@ -24,6 +24,7 @@ __all__ = [
     "GroupVerifier",
     "Verifier",
     "num_tokens",
+    "to_score",
 ]
 
 Scope = Literal["item", "group", "batch"]
@@ -188,7 +189,18 @@ class FunctionVerifier(Verifier):
             return result
         if result is None:
             return Verdict.not_applicable()
-        return Verdict(float(result), answer=completion.answer)
+        return Verdict(to_score(result), answer=completion.answer)
+
+
+def to_score(value: Any) -> float:
+    """Return the number that a plain function returned: Python's, numpy's, torch's, or a truth value.
+
+    Raises:
+        TypeError: it is no number, such as the text "0.5".
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
+        raise TypeError(f"expected a number, a Verdict or None, got {value!r:.80}")
+    return float(value)
 
 
 def num_tokens(completion: Completion) -> int:

@@ -1,26 +1,35 @@
 """Calls in worker processes that are killed at a deadline (pebble underneath).
 
-A call that hangs, crashes the interpreter or leaves it costs its own result and nothing else: the
-worker is killed and replaced, the other calls go on. Threads cannot do this: they cannot be killed.
+A call that hangs, crashes the interpreter, leaves it or takes too much memory costs its own result and
+nothing else: the worker is killed and replaced, the other calls go on. Threads cannot do this: they
+cannot be killed. A pool that breaks as a whole is built again, and its calls run a second time.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import functools
+import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
-import weakref
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import IO, Any
 
+import pebble.pool.process
 from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 
-__all__ = ["CallFailed", "DeadlinePool", "result", "was_killed"]
+from vlmrl.system.memory import limit_memory
+
+__all__ = ["CallFailed", "DeadlinePool", "portable", "result", "was_killed"]
 
 # A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
 CONSTS.term_timeout = 0.2
@@ -28,52 +37,82 @@ ORPHAN_GRACE = 2.0
 """Seconds past its deadline after which a worker without an owner ends itself."""
 PRELOADED = ["__main__", "vlmrl.scoring.scorer", "vlmrl.answers.parsing"]
 """Modules that the fork server imports once, so that a killed worker is replaced at once."""
+MAX_CALLS = 10_000
+"""Calls after which a worker is replaced: what leaks a little at every call never fills a machine."""
+WATCH_S = 0.2
+"""Seconds between two looks at whether the pool is whole."""
+TOO_MUCH_MEMORY = 88
+"""Exit code of a worker whose call needed more memory than it may take."""
+
+log = logging.getLogger("vlmrl")
+
+
+# What pebble takes for the module `time`: its deadlines must not follow a clock that is set.
+pebble.pool.process.time = SimpleNamespace(time=time.monotonic, sleep=time.sleep)  # type: ignore
 
 
 class CallFailed(Exception):
     """A call gave no result; the message says why, in words for a fault counter."""
 
 
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call that is not done: what to call, the caller's future, and how often it was begun."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    deadline: float
+    future: Future[Any] = field(default_factory=Future)
+    begun: int = 0
+
+
 class DeadlinePool:
     """`workers` processes; every call has its own deadline. `close` it, or use it in a `with`.
 
     Processes come from a fork server (spawn where there is none), never from a fork of a trainer
-    full of threads. They end with this process, however it ends.
+    full of threads. They end with this process, however it ends. `rebuilt` counts how often the pool
+    broke as a whole (its workers were killed from outside, say) and was built again.
     """
 
-    def __init__(self, workers: int, prepare: Callable[[], None] | None = None) -> None:
-        """`prepare`, picklable, runs in each new worker before its first call, without a deadline."""
+    def __init__(
+        self,
+        workers: int,
+        prepare: Callable[[], None] | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        """`prepare`, picklable, runs in each new worker before its first call, without a deadline.
+
+        `max_memory` bytes may a worker take beyond what it has after `prepare`; a call that needs
+        more ends its worker.
+        """
         self.workers = workers
         self.prepare = prepare
+        self.max_memory = max_memory
+        self.rebuilt = 0
         self._pool: ProcessPool | None = None
-        self._futures: weakref.WeakSet[ProcessFuture[Any]] = weakref.WeakSet()
+        self._calls: set[_Call] = set()
         self._lock = threading.RLock()
 
-    def submit(
-        self, function: Callable[..., Any], *arguments: Any, deadline: float
-    ) -> ProcessFuture[Any]:
+    def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
         """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun."""
+        call = _Call(function, arguments, deadline)
         with self._lock:
-            if self._pool is None or not self._pool.active:
-                self.close()
-                self._pool = _start(self.workers, self.prepare)
-            future: ProcessFuture[Any] = self._pool.schedule(
-                _bounded, args=(function, deadline, *arguments), timeout=deadline
-            )
-            self._futures.add(future)
-            return future
+            self._calls.add(call)
+            if self._pool is None:
+                self._start()
+            elif not _is_whole(self._pool):
+                self._rebuild()
+            if not call.begun:
+                self._begin(call)
+        return call.future
 
     def close(self) -> None:
         """Kill what runs and end the workers; a thread that waits for a result gets CancelledError."""
         with self._lock:
-            if self._pool is None:
-                return
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
-            for future in self._futures:
-                future.cancel()
-            self._futures.clear()
+            self._stop()
+            calls, self._calls = self._calls, set()
+        for call in calls:
+            call.future.cancel()
 
     def __enter__(self) -> DeadlinePool:
         return self
@@ -81,31 +120,106 @@ class DeadlinePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _start(self) -> None:
+        prepare = functools.partial(_prepare, self.prepare, self.max_memory)
+        self._pool = _start(self.workers, prepare)
+        threading.Thread(target=self._watch, args=(self._pool,), daemon=True).start()
 
-def was_killed(future: ProcessFuture[Any]) -> bool:
+    def _stop(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
+            pool.join()
+
+    def _begin(self, call: _Call) -> None:
+        assert self._pool is not None
+        call.begun += 1
+        arguments = (call.function, call.deadline, *call.arguments)
+        try:
+            inner = self._pool.schedule(_bounded, args=arguments, timeout=call.deadline)
+        except (BrokenProcessPool, RuntimeError):  # no worker could be started
+            return  # the watcher sees it
+        inner.add_done_callback(functools.partial(self._settle, call))
+
+    def _settle(self, call: _Call, inner: ProcessFuture[Any]) -> None:
+        """Hand the outcome on; a call of a pool that broke, or was stopped, stays open."""
+        if inner.cancelled() or isinstance(inner.exception(), BrokenProcessPool):
+            return
+        self._calls.discard(call)
+        if not call.future.set_running_or_notify_cancel():
+            return
+        if (error := inner.exception()) is not None:
+            call.future.set_exception(error)
+        else:
+            call.future.set_result(inner.result())
+
+    def _watch(self, pool: ProcessPool) -> None:
+        """Build the pool again as soon as it is broken; pebble would leave waiting calls waiting."""
+        while self._pool is pool:
+            time.sleep(WATCH_S)
+            with self._lock:
+                leaving = pebble.pool.process.GLOBAL_SHUTDOWN
+                if self._pool is pool and self._calls and not leaving and not _is_whole(pool):
+                    self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Start a new pool and begin every open call again; one that was begun twice fails."""
+        self._stop()
+        self._start()
+        self.rebuilt += 1
+        again = [call for call in self._calls if call.begun == 1]
+        lost = [call for call in self._calls if call.begun > 1]
+        log.warning(
+            "the worker processes of a pool died; they were started again: %d calls repeated, %d "
+            "given up", len(again), len(lost),
+        )  # fmt: skip
+        for call in again:
+            self._begin(call)
+        for call in lost:
+            self._calls.discard(call)
+            if call.future.set_running_or_notify_cancel():
+                call.future.set_exception(BrokenProcessPool("the worker processes died twice"))
+
+
+def was_killed(future: Future[Any]) -> bool:
     """Return whether a call is done because it ran past its deadline or ended its process."""
     error = future.exception() if future.done() and not future.cancelled() else None
     return _is_expiry(error) or isinstance(error, ProcessExpired)
 
 
-def result(future: ProcessFuture[Any]) -> Any:
+def result(future: Future[Any]) -> Any:
     """Wait for a call and return what it returned.
+
+    A KeyboardInterrupt that the call raised is its fault; one that ends the waiting is the user's.
 
     Raises:
         CallFailed: it raised, ran past its deadline, or its process died.
     """
-    try:
+    wait([future])
+    error = None if future.cancelled() else future.exception()
+    if error is None and not future.cancelled():
         return future.result()
-    except Expired as error:
-        if not _is_expiry(error):  # raised by the call itself, of a request of its own
-            raise CallFailed(f"{type(error).__name__}: {error}") from error
+    if error is None:
+        raise CallFailed("cancelled")
+    if _is_expiry(error):
         raise CallFailed(f"killed: no result within {error.args[-1]:g} s") from error
-    except ProcessExpired as error:
+    if isinstance(error, ProcessExpired):
         raise CallFailed(f"its process died: {_death(error.exitcode)}") from error
-    except BrokenProcessPool as error:
-        raise CallFailed(f"the pool broke: {error}") from error
-    except (Exception, SystemExit) as error:  # raised by the call itself, in the worker
-        raise CallFailed(f"{type(error).__name__}: {error}") from error
+    if isinstance(error, BrokenProcessPool | CallFailed):
+        raise CallFailed(str(error)) from error
+    raise CallFailed(f"{type(error).__name__}: {error}") from error
+
+
+def portable(found: Any) -> Any:
+    """Return `found`, for a worker to return, if the owner can read it.
+
+    Raises:
+        CallFailed: it cannot be pickled and read again.
+    """
+    try:
+        return pickle.loads(pickle.dumps(found))
+    except Exception as error:
+        raise CallFailed(f"what it returned cannot leave its process: {error}") from error
 
 
 def _is_expiry(error: BaseException | None) -> bool:
@@ -113,12 +227,30 @@ def _is_expiry(error: BaseException | None) -> bool:
     return isinstance(error, Expired) and error.args[:1] == ("Task timeout",)
 
 
-def _start(workers: int, prepare: Callable[[], None] | None) -> ProcessPool:
+def _is_whole(pool: ProcessPool) -> bool:
+    try:
+        return bool(pool.active)
+    except (BrokenProcessPool, RuntimeError):  # it could not be started
+        return False
+
+
+def _start(workers: int, prepare: Callable[[], None]) -> ProcessPool:
     if "forkserver" not in multiprocessing.get_all_start_methods():
-        return ProcessPool(workers, 0, prepare, context=multiprocessing.get_context("spawn"))
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPool(workers, MAX_CALLS, prepare, context=spawn)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    return ProcessPool(workers, 0, prepare, context=context)
+    return ProcessPool(workers, MAX_CALLS, prepare, context=context)
+
+
+# ------------------------------------------------------------------------------------ in the worker
+
+
+def _prepare(prepare: Callable[[], None] | None, max_memory: int | None) -> None:
+    if prepare is not None:
+        prepare()
+    if max_memory is not None:
+        limit_memory(max_memory)
 
 
 def _bounded(function: Callable[..., Any], deadline: float, *arguments: Any) -> Any:
@@ -128,6 +260,14 @@ def _bounded(function: Callable[..., Any], deadline: float, *arguments: Any) -> 
     faulthandler.dump_traceback_later(deadline + ORPHAN_GRACE, exit=True, file=_nowhere())
     try:
         return function(*arguments)
+    except MemoryError:
+        os._exit(TOO_MUCH_MEMORY)  # what leaked goes with this process
+    except BaseException as error:
+        ours = type(error).__module__.partition(".")[0] in ("builtins", "vlmrl")
+        if ours and all(isinstance(a, str | bytes | int | float | None) for a in error.args):
+            raise
+        # The owner may be unable to read another exception, and then the whole pool would break.
+        raise CallFailed(f"{type(error).__name__}: {error}") from None
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -138,6 +278,8 @@ def _nowhere() -> IO[str]:
 
 
 def _death(code: int | None) -> str:
+    if code == TOO_MUCH_MEMORY:
+        return "it may not take that much memory (scoring.worker_memory_mb)"
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"

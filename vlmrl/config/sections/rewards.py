@@ -50,5 +50,8 @@ class ScoringConfig(Section):
     """What a completion that was cut at the token limit gets: its score, 0, or no part in training."""
     workers: int = Field(2, ge=1)
     """Processes of the pool for verifiers with a time limit."""
+    worker_memory_mb: int = Field(4096, ge=64)
+    """MiB that one of these processes may take beyond what its verifiers load at first. A call that
+    needs more ends the process (Linux only); every process is replaced after 10,000 calls as well."""
     fault_limit: float = Field(0.2, gt=0, le=1)
     """Stop the run when more than this share of one verifier's recent calls failed."""
