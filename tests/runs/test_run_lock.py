@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from vlmrl.errors import UserError
@@ -64,7 +65,37 @@ def test_a_process_number_that_was_given_again_is_no_owner(tmp_path: Path) -> No
         pass
 
 
-def test_a_lock_from_another_host_is_stale_when_nobody_touches_it(tmp_path: Path) -> None:
+def test_a_lock_from_before_the_boot_is_stale_though_its_number_lives(tmp_path: Path) -> None:
+    with run_lock.own(tmp_path / "mine"):
+        path = run_lock.lock_path(tmp_path / "mine")
+        owner = json.loads(path.read_text())
+    path.write_text(json.dumps({**owner, "boot": "an earlier one"}))
+    with run_lock.own(tmp_path / "mine"):
+        pass
+
+
+def test_a_clock_that_is_set_does_not_free_a_live_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created, boot = psutil.Process.create_time, psutil.boot_time
+    with run_lock.own(tmp_path / "mine"):  # psutil adds the boot time, which the clock moves
+        monkeypatch.setattr(psutil.Process, "create_time", lambda p: created(p) + 3600)
+        monkeypatch.setattr(psutil, "boot_time", lambda: boot() + 3600)
+        with pytest.raises(UserError, match="another run"), run_lock.own(tmp_path / "mine"):
+            pass
+    monkeypatch.setattr(run_lock, "TOUCH_S", 0.5)
+    path = held_by(tmp_path / "other", host="elsewhere")
+    os.utime(path, (0, 0))  # the clock of the file system was set after the owner's last touch
+    touch = threading.Timer(0.2, os.utime, [path])
+    touch.start()
+    with pytest.raises(UserError, match="elsewhere"), run_lock.own(tmp_path / "other"):
+        pass
+
+
+def test_a_lock_from_another_host_is_stale_when_nobody_touches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "TOUCH_S", 0.01)
     path = held_by(tmp_path / "mine", host="elsewhere")
     with pytest.raises(UserError, match="elsewhere"), run_lock.own(tmp_path / "mine"):
         pass
@@ -75,7 +106,10 @@ def test_a_lock_from_another_host_is_stale_when_nobody_touches_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}'])
-def test_a_damaged_lock_holds_until_it_is_stale(tmp_path: Path, content: str) -> None:
+def test_a_damaged_lock_holds_until_it_is_stale(
+    tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lock, "TOUCH_S", 0.01)
     path = held_by(tmp_path / "mine")
     path.write_text(content)
     with pytest.raises(UserError, match="delete"), run_lock.own(tmp_path / "mine"):

@@ -3,7 +3,8 @@
 The lock is next to the folder, not in it, because a new run renames the folder of an earlier one. It
 is created with O_EXCL, which NFS honours too, and its owner touches it every few seconds. A lock is
 stale when its process is gone (same host) or when nobody has touched it for `STALE_S` seconds by the
-clock of the file system (another host, whose processes cannot be seen).
+clock of the file system, nor does while we watch (another host, whose processes cannot be seen). No
+clock that is set can make a live lock stale.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def _acquire(path: Path, folder: Path) -> dict[str, Any]:
     mine = {
         "host": socket.gethostname(),
         "pid": pid,
-        "process_start": psutil.Process(pid).create_time(),
+        "process_start": _start_after_boot(pid),
+        "boot": _boot(),
         "start": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
     for _ in range(10):  # each further round found a stale lock that another run took over first
@@ -106,15 +108,33 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _is_stale(path: Path, owner: Mapping[str, Any]) -> bool:
     if owner.get("host") == socket.gethostname() and isinstance(owner.get("pid"), int):
         try:
-            started = psutil.Process(owner["pid"]).create_time()
+            started = _start_after_boot(owner["pid"])
         except psutil.NoSuchProcess:
             return True
         # The number may belong to a new process by now.
-        return abs(started - float(owner.get("process_start") or 0)) > 2.0
+        moved = abs(started - float(owner.get("process_start") or 0)) > 2.0
+        return moved or owner.get("boot", "") != _boot()
     try:
-        return _now(path.parent) - path.stat().st_mtime > STALE_S
+        touched = path.stat().st_mtime
+        if _now(path.parent) - touched <= STALE_S:
+            return False
+        time.sleep(2 * TOUCH_S)  # the clock may have been set since the last touch
+        return path.stat().st_mtime == touched
     except FileNotFoundError:
         return True
+
+
+def _start_after_boot(pid: int) -> float:
+    """Return when a process began, in seconds after the boot: the time of day may be set."""
+    return psutil.Process(pid).create_time() - psutil.boot_time()
+
+
+def _boot() -> str:
+    """Return what tells one boot of this machine from the next; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _now(folder: Path) -> float:
