@@ -75,18 +75,24 @@ def test_freezing_everything_is_refused():
 
 
 @pytest.mark.parametrize("towers", [["language"], ["vision", "language"]])
-def test_an_adapter_trains_alone_and_switched_off_it_is_the_reference(towers):
+def test_an_adapter_trains_alone_and_as_it_was_it_is_the_reference(towers, tmp_path):
     made = policy(lora=LoraConfig(rank=4, towers=towers))
     plain = policy()
     rollouts = rollouts_of(made)
     batches = packed(made, rollouts)
     before = logprobs(made, rollouts)
     torch.testing.assert_close(before, logprobs(plain, rollouts), atol=1e-5, rtol=0)
+    made.keep_reference(tmp_path / "first")
     for _ in range(3):
         made.update(batches, Grpo(), lr=1e-2, progress=0.0)
-    assert (logprobs(made, rollouts) - before).abs().max() > 1e-3
+    after = logprobs(made, rollouts)
+    assert (after - before).abs().max() > 1e-3
     (filled,) = made.with_reference(batches)
     torch.testing.assert_close(filled.micro[0].ref_logprobs, before, atol=1e-5, rtol=0)
+    assert logprobs(made, rollouts).equal(after)
+    made.keep_reference(tmp_path / "second")  # RL begins only here
+    (filled,) = made.with_reference(batches)
+    assert filled.micro[0].ref_logprobs.equal(after)
 
 
 def test_merged_weights_load_as_a_plain_checkpoint_of_the_same_function(tmp_path):
@@ -111,16 +117,39 @@ def test_a_saved_policy_loads_bit_for_bit(family, tmp_path):
         assert value.equal(again.base.state_dict()[name]), name
 
 
-def test_the_frozen_copy_stays_the_reference_across_a_restart(tmp_path):
-    made = policy()
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
+def test_the_frozen_copy_stays_the_reference_across_a_restart(tmp_path, lora):
+    made = policy(lora=lora)
     rollouts = rollouts_of(made)
     batches = packed(made, rollouts)
+    made.update(batches, Grpo(), lr=1e-2, progress=0.0)  # what a cold start does
     before = logprobs(made, rollouts)
-    made.keep_reference(tmp_path / "reference.safetensors")
+    made.keep_reference(tmp_path / "reference")
     made.update(batches, Grpo(), lr=1e-2, progress=0.0)
-    made.keep_reference(tmp_path / "reference.safetensors")  # what a resumed run does
-    (filled,) = made.with_reference(batches)
+    again = policy(lora=lora)
+    again.base.load_state_dict(made.base.state_dict())
+    again.keep_reference(tmp_path / "elsewhere", tmp_path / "reference")  # what a resumed run does
+    (filled,) = again.with_reference(batches)
     torch.testing.assert_close(filled.micro[0].ref_logprobs, before)
+    files = [(tmp_path / f / "reference.safetensors") for f in ("reference", "elsewhere")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "of another model", "missing"])
+def test_a_reference_that_cannot_be_read_is_one_line_that_names_the_file(tmp_path, harm):
+    made, folder = policy(), tmp_path / "reference"
+    (made if harm != "of another model" else policy(lora=LoraConfig())).keep_reference(folder)
+    file = folder / "reference.safetensors"
+    data = file.read_bytes()
+    if harm == "cut":
+        file.write_bytes(data[:-10])
+    elif harm == "flipped":
+        file.write_bytes(data[:-10] + bytes([data[-10] ^ 1]) + data[-9:])
+    elif harm == "missing":
+        file.unlink()
+    with pytest.raises(UserError, match="reference") as error:
+        made.keep_reference(tmp_path / "again", folder)
+    assert str(file) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_old_logprobs_stay_those_before_the_first_of_several_updates():

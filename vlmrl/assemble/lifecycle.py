@@ -14,9 +14,11 @@ from vlmrl.assemble.build import build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
+from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
+from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
@@ -76,6 +78,8 @@ def run_cold_start(
     """Imitate the demonstrations if the config asks for it and it is not done yet; False if interrupted."""
     config, policy = trainer.config, trainer.policy
     if config.sft is None or progress.phase == "rl":
+        if start and progress.phase == "sft":  # the cold start of another config
+            checkpoint.restore_adapter(start, policy)
         return True
     settings = config.sft
     sources = [open_configured(config, s) for s in settings.sources or config.data.train]
@@ -115,8 +119,7 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     """Set up optimizer and reference: fresh ones, or those of the checkpoint to resume from."""
     config, policy = trainer.config, trainer.policy
     if trainer.algorithm.kl:
-        # Also after a resume the reference is the model that RL began with, not the current one.
-        policy.keep_reference(config.folder / "reference.safetensors")
+        set_reference(policy, config.folder, start, progress)
     o = config.optimizer
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
     if start and progress.phase == "rl":
@@ -126,6 +129,25 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
     trainer.engine.sync(policy)
+
+
+def set_reference(policy: Policy, run: Path, start: Path | None, progress: Progress) -> None:
+    """Make the policy as RL began the reference; after a resume it is read from the checkpoint's run.
+
+    Raises:
+        UserError: that run kept no reference, or it is damaged.
+    """
+    folder = run.resolve() / "reference"
+    if start is None or progress.phase != "rl":
+        policy.keep_reference(folder)
+        return
+    source = start.resolve().parents[1] / folder.name
+    if distributed.from_main(not source.is_dir()):
+        raise UserError(
+            f"algorithm.options.kl: expected the policy as RL began in {source}, got nothing: the run "
+            f"of {start} kept no reference; use kl=0 or start anew"
+        )
+    policy.keep_reference(folder, source)
 
 
 def _build_validator(trainer: Trainer) -> Callable[[], float]:

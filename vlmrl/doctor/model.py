@@ -169,7 +169,7 @@ def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
     )
     if bench.algorithm.kl:
         with tempfile.TemporaryDirectory() as folder:
-            policy.keep_reference(Path(folder) / "reference.safetensors")
+            policy.keep_reference(Path(folder) / "reference")
         batches = policy.with_reference(batches)
     return policy.update(batches, bench.algorithm, config.optimizer.lr, 0.0)
 

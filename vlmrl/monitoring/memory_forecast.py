@@ -29,7 +29,7 @@ STATE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit"
 
 LOWER = {
     "weights": "model.lora with model.quantization=nf4 or model.dtype=bfloat16, or a smaller model",
-    "reference": "algorithm.options.kl=0, or model.lora (the base model is then the reference)",
+    "reference": "algorithm.options.kl=0, or model.lora (the reference is then an adapter)",
     "gradients": "model.lora or model.freeze",
     "optimizer": "optimizer.name=adamw_8bit, model.lora or model.freeze",
     "activations": "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, model.max_pixels",

@@ -223,9 +223,7 @@ def read_queue(checkpoint: Path) -> list[dict[str, Any]]:
 
 def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     """Put optimizer state, adapter and counters back (the weights were loaded with the model)."""
-    adapter = checkpoint / "trainer/adapter.safetensors"
-    if adapter.is_file():
-        policy.restore(safetensors.torch.load_file(adapter))
+    restore_adapter(checkpoint, policy)
     try:
         optimizer_state.restore(checkpoint / "trainer", policy)
     except ValueError as error:
@@ -233,6 +231,13 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
             f"{checkpoint}: the optimizer state does not fit this model: {error}"
         ) from error
     policy.version = progress.version
+
+
+def restore_adapter(checkpoint: Path, policy: Policy) -> None:
+    """Put the checkpoint's adapter, if it has one, on the base model."""
+    adapter = checkpoint / "trainer/adapter.safetensors"
+    if adapter.is_file():
+        policy.restore(safetensors.torch.load_file(adapter))
 
 
 def _all(folder: Path) -> list[Path]:

@@ -169,26 +169,10 @@ class Sharded:
                     parameter.copy_(shard(value, parameter))
         return set(state) - set(known)
 
-    def slices(self) -> list[torch.Tensor]:
-        """Return copies of this rank's slices of all weights."""
-        return [_local(p).clone() for p in self.model.parameters()]
-
-    @contextlib.contextmanager
-    def exchanged(self, slices: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Exchange the weights for these `slices` inside this block."""
-        self._exchange(slices)
-        try:
-            yield
-        finally:
-            self._exchange(slices)
-
-    def _exchange(self, slices: Sequence[torch.Tensor]) -> None:
+    def slices(self) -> dict[str, torch.Tensor]:
+        """Return this rank's slices of all weights by name, detached: what is written there, is theirs."""
         self._reshard()
-        for parameter, other in zip(self.model.parameters(), slices, strict=True):
-            mine = _local(parameter)
-            kept = mine.clone()
-            mine.copy_(other)
-            other.copy_(kept)
+        return {name: _local(p) for name, p in self.model.named_parameters()}
 
     def _reshard(self, *units: Any) -> None:
         for unit in units or (self._root,):

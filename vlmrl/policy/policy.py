@@ -43,13 +43,19 @@ class Policy(PolicyModel):
 
     # ------------------------------------------------------------------------------- reference and old
 
-    def keep_reference(self, file: Path) -> None:
-        """Make the current weights the reference and write them to `file`; if it exists, read it instead.
+    def keep_reference(self, folder: Path, source: Path | None = None) -> None:
+        """Make the current weights the reference and write them to `folder`.
 
-        With LoRA the reference is the model without its adapter, and nothing is written.
+        With `source`, a folder that an earlier call has written, take the weights from there.
+
+        Raises:
+            UserError: `source` is missing or damaged or of another model; the disk is full.
         """
-        if self.adapter is None:
-            self._reference = Reference(self.base, self.sharded, file)
+        self._reference = Reference(self)
+        if source is not None:
+            self._reference.load(source)
+        if source != folder:
+            self._reference.save(folder)
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """Return the batches with `ref_logprobs` filled in."""
@@ -73,10 +79,7 @@ class Policy(PolicyModel):
             return self._detached_logprobs(self.base, micro, shared)
 
     def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
-        shared = self.shares(micro)  # with the adapter on: without it there is no gradient to check
-        if self.adapter is not None:
-            with self.adapter.disable_adapter(), self._evaluating():
-                return self._detached_logprobs(self.base, micro, shared)
+        shared = self.shares(micro)  # with the policy's own weights
         assert self._reference is not None, "keep_reference was not called"
         with self._evaluating(), self._reference.model() as model:
             return self._detached_logprobs(model, micro, shared)

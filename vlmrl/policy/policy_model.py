@@ -159,7 +159,7 @@ class PolicyModel:
         if self.adapter is None:
             return {}
         state = self.base.state_dict() if self.sharded is None else self.sharded.state()
-        return {name: p for name, p in state.items() if ".lora_" in name}
+        return {name: p for name, p in state.items() if trainable.is_adapter(name)}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restore what `training_state` returned.

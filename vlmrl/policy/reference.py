@@ -1,63 +1,140 @@
-"""The reference: the policy at the beginning of RL, kept frozen next to it and in a file."""
+"""The reference: the policy as RL began, frozen; a copy of its weights in memory and in a folder.
+
+With LoRA it is a copy of the adapter: a cold start has trained that one before RL began. The folder
+is written once, with checksums, and every resumed run reads it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
-from vlmrl.policy.fsdp import Sharded
+from vlmrl.errors import UserError
+from vlmrl.policy.policy_model import PolicyModel
+from vlmrl.policy.trainable import is_adapter
 from vlmrl.system import distributed
+from vlmrl.system.atomic_files import writing
+from vlmrl.system.checksums import find_damage, write_checksums
+
+__all__ = ["Reference"]
+
+FILE = "reference.safetensors"
 
 
 class Reference:
-    """A frozen copy of the current weights of `base`, or of those in `file` if it exists.
+    """A frozen copy of the weights that `policy` has now.
 
-    For a sharded model these are this rank's slices. They change places with the policy's while the
-    reference runs: there is one model, and its reference is sharded in the same way.
+    A model that is neither sharded nor has an adapter is copied as it is. Otherwise the copies, of
+    this rank's slices or of the adapter, change places with the policy's while the reference runs:
+    there is one model.
     """
 
-    def __init__(self, base: Any, sharded: Sharded | None, file: Path) -> None:
-        self._base, self._sharded = base, sharded
-        exists = distributed.from_main(file.is_file())
-        if sharded is not None:
-            state = safetensors.torch.load_file(file) if exists else sharded.state()
-            if not exists and distributed.is_main():
-                _write(file, lambda part: safetensors.torch.save_file(_drop_tied(state), part))
-            self._slices = sharded.slices()
-            if exists:
-                with sharded.exchanged(self._slices):
-                    sharded.load(state)
-            return
-        self._model = copy.deepcopy(base).eval().requires_grad_(False)
-        if exists:
-            safetensors.torch.load_model(self._model, file)
-        elif distributed.is_main():
-            _write(file, lambda part: safetensors.torch.save_model(self._model, part))
+    def __init__(self, policy: PolicyModel) -> None:
+        self._policy = policy
+        self._model: Any = None
+        self._kept: list[torch.Tensor] = []
+        if policy.sharded is None and policy.adapter is None:
+            self._model = copy.deepcopy(policy.base).eval().requires_grad_(False)
+        else:
+            self._kept = [weight.clone() for weight in self._live()]
+
+    def save(self, folder: Path) -> None:
+        """Write the weights; all ranks call it.
+
+        Raises:
+            UserError: the disk is full or the folder cannot be written.
+        """
+        with self.model() as model:
+            state = _own_state(self._policy, model)
+            if distributed.is_main():
+                _write(folder, state)
+        distributed.barrier()
+
+    def load(self, folder: Path) -> None:
+        """Replace the weights by those in `folder`; all ranks call it.
+
+        Raises:
+            UserError: the folder is missing or damaged, or is of another model.
+        """
+        if damage := distributed.from_main(_find_damage(folder)):
+            raise UserError(f"the reference of this run cannot be read: {damage}")
+        state = safetensors.torch.load_file(folder / FILE)
+        with self.model() as model:
+            names = _own_state(self._policy, model).keys()
+            if names != state.keys():
+                odd = sorted(names ^ state.keys())[0]
+                raise UserError(
+                    f"{folder / FILE} is of another model: {odd} is only in one of both"
+                )
+            if self._policy.sharded is not None:
+                self._policy.sharded.load(state)
+            else:
+                model.load_state_dict(state, strict=False)
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:
         """Yield the reference model."""
-        if self._sharded is None:
+        if self._model is not None:
             yield self._model
             return
-        with self._sharded.exchanged(self._slices):
-            yield self._base
+        self._exchange()
+        try:
+            yield self._policy.base
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for mine, other in zip(self._live(), self._kept, strict=True):
+            before = mine.clone()
+            mine.copy_(other)
+            other.copy_(before)
+
+    def _live(self) -> list[torch.Tensor]:
+        """Return the policy's own weights of which this is a copy, detached."""
+        policy = self._policy
+        if policy.sharded is not None:
+            found = policy.sharded.slices()
+        else:
+            found = {name: p.detach() for name, p in policy.base.named_parameters()}
+        return [p for name, p in found.items() if policy.adapter is None or is_adapter(name)]
 
 
-def _write(file: Path, write: Callable[[str], None]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    write(str(part))
-    part.replace(file)
+def _own_state(policy: PolicyModel, model: Any) -> dict[str, torch.Tensor]:
+    """Return the state of `model`, or of its adapter if it has one; of tied weights the first."""
+    state = model.state_dict() if policy.sharded is None else policy.sharded.state()
+    if policy.adapter is not None:
+        return {name: value for name, value in state.items() if is_adapter(name)}
+    first: dict[int, str] = {}
+    for name, value in state.items():
+        first.setdefault(value.data_ptr(), name)
+    return {name: state[name] for name in first.values()}
 
 
-def _drop_tied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Keep only the first name of tied weights."""
-    first = {id(value): name for name, value in reversed(list(state.items()))}
-    return {name: value for name, value in state.items() if first[id(value)] == name}
+def _find_damage(folder: Path) -> str | None:
+    return find_damage(folder, folder) if folder.is_dir() else f"{folder} is missing"
+
+
+def _write(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
+    working = folder.with_name(f".{folder.name}.part")
+    with writing(folder):
+        try:
+            shutil.rmtree(working, ignore_errors=True)
+            working.mkdir(parents=True)
+            whole = {name: value.contiguous() for name, value in state.items()}
+            safetensors.torch.save_file(whole, working / FILE)
+            write_checksums(working, working)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(working, folder)
+        except SafetensorError as error:  # what a full disk is to safetensors
+            raise OSError(str(error)) from error
+        finally:
+            shutil.rmtree(working, ignore_errors=True)

@@ -96,7 +96,7 @@ def merge_adapters(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
     scales = tuple(f"{name}." for name in packed)
     out = {}
     for name, value in state.items():
-        if ".lora_" in name or name.startswith(scales):
+        if is_adapter(name) or name.startswith(scales):
             continue
         if name in packed:
             value = quantization.dequantize(packed[name])
@@ -105,6 +105,11 @@ def merge_adapters(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
             value = (value.float() + deltas[layer].float()).to(value.dtype)
         out[name.replace(".base_layer.", ".")] = value.detach()
     return out
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether the weight of this name belongs to an adapter."""
+    return ".lora_" in name
 
 
 def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
