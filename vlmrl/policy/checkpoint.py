@@ -27,7 +27,16 @@ from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
 
-__all__ = ["Progress", "latest", "read_progress", "read_queue", "resolve", "restore", "save"]
+__all__ = [
+    "Progress",
+    "latest",
+    "read_progress",
+    "read_queue",
+    "resolve",
+    "restore",
+    "restore_adapter",
+    "save",
+]
 
 FORMAT = 2
 """Written to state.json; 1 had no checksums."""
