@@ -224,6 +224,7 @@ def test_check_reports_every_row_as_training_would_see_it(
         "id": "r1",
         "ok": True,
         "reason": None,
+        "turns": 0,
         "media": [
             {
                 "kind": "image",

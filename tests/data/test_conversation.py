@@ -7,9 +7,11 @@ import json
 import pytest
 from PIL import Image
 
-from vlmrl.config import SourceConfig
+from vlmrl.config import Config, SourceConfig
 from vlmrl.data.cards.conversation import place_media, read_history
-from vlmrl.data.source import open_source
+from vlmrl.data.check import check_and_print, explain
+from vlmrl.data.source import open_configured, open_source
+from vlmrl.doctor.data import sources
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Turn
 
@@ -76,3 +78,44 @@ def test_cards_read_system_and_history(tmp_path, card):
         "user: And what else?",
     ]
     assert (plain.system, plain.history, plain.conversation) == ("", (), plain.text)
+
+
+def records(folder, **fields):
+    Image.new("RGB", (100, 50)).save(folder / "a.png")
+    row = {"images": ["a.png"], "question": "What is it?", "answer": "a dog"}
+    rows = [row | {"id": f"r{number}"} for number in range(3)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = {"data": {"train": [{"card": str(folder), **fields}], "system": "Be brief."}}
+    settings = Config.model_validate(config | {"model": {"build": {}}, "rewards": ["exact"]})
+    return open_configured(settings, settings.data.train[0])
+
+
+def test_examples_are_the_rows_of_a_split_but_for_the_row_itself(tmp_path):
+    source = records(tmp_path, few_shot="train[:2]")
+    shown = [[example.id for example in source.sample(i).examples] for i in range(3)]
+    assert shown == [["r1"], ["r0"], ["r0", "r1"]]
+    assert source.sample(2).system == "Be brief." and len(source.sample(2).media) == 3
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("train[:0]", r"few_shot 'train\[:0\]': expected 1 to 8 rows, got 0"),
+        ("demos", "no file for split 'demos'"),
+    ],
+)
+def test_a_bad_split_of_examples_is_an_error_at_once(tmp_path, split, message):
+    with pytest.raises(UserError, match=message):
+        records(tmp_path, few_shot=split)
+
+
+def test_turns_are_counted_and_explained(tmp_path, capsys):
+    source = records(tmp_path, few_shot="train[1:2]")
+    assert check_and_print([source]) == 0
+    assert "turns before the question: 3 rows, up to 3 turns" in capsys.readouterr().out
+    lines = explain(source, 0).splitlines()
+    assert [line.split()[0] for line in lines[:7]] == (
+        ["sample", "system", "example", "image", "text", "turn", "image"]
+    )
+    (finding,) = sources([source])
+    assert "before the question: a system turn, 1 examples" in finding.text

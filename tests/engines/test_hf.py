@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.prompts import converse
 from helpers.small import CORPUS, FAMILIES, TEXT, advantages, mixed_batch, policy
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.engines import hf, kv_cache
@@ -41,7 +42,7 @@ def test_greedy_tokens_are_the_same_batched_grouped_and_alone(family):
 
 def test_greedy_tokens_equal_transformers_own_generate():
     made = policy()
-    batch = mixed_batch(made)
+    batch = PromptBatch((*mixed_batch(made).prompts, converse(made)))
     ours = tokens(engine_for(made).generate(batch, Sampling(n=1, max_tokens=8, greedy=True)))
     for prompt, (written,) in zip(batch.prompts, ours, strict=True):
         ids = torch.tensor([prompt.encoded.ids])

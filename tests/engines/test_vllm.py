@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.prompts import VIDEO_CASES, ask
+from helpers.prompts import VIDEO_CASES, ask, converse
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
 from helpers.vllm_engine import change, engine_for, tokens
 
@@ -100,7 +100,7 @@ def test_greedy_tokens_equal_the_hf_engines(pair):
     reference = Hf()
     reference.start(made)
     draw = Sampling(n=1, max_tokens=8, greedy=True)
-    batch = mixed_batch(made)
+    batch = PromptBatch((*mixed_batch(made).prompts, converse(made)))
     assert tokens(engine.generate(batch, draw)) == tokens(reference.generate(batch, draw))
 
 

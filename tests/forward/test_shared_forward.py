@@ -15,6 +15,7 @@ from transformers import Gemma3ForConditionalGeneration
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.models.gemma3 import Gemma3Config
 
+from helpers.prompts import converse
 from helpers.shared_forward import (
     GRADIENT,
     LOGPROBS,
@@ -25,7 +26,7 @@ from helpers.shared_forward import (
     rollouts_of,
     with_live_adapter,
 )
-from helpers.small import CORPUS, FAMILIES, TEXT, policy
+from helpers.small import CORPUS, FAMILIES, TEXT, policy, prompt
 from vlmrl import cli
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
@@ -50,6 +51,16 @@ def test_it_equals_the_plain_forward(family, images):
     made = policy(family)
     counts = (3, 2, 4, 1)[: len(images)]
     logprobs, gradient = gaps(made, micro_batch(made, images, counts))
+    assert logprobs < LOGPROBS
+    assert gradient < GRADIENT
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+def test_it_equals_the_plain_forward_on_conversations(family):
+    made = policy(family)
+    prompts = (converse(made), prompt(made, 1))
+    micro = dataclasses.replace(micro_batch(made, (1, 1), (3, 2)), prompts=prompts)
+    logprobs, gradient = gaps(made, micro)
     assert logprobs < LOGPROBS
     assert gradient < GRADIENT
 

@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from PIL import Image
 
+from helpers.small import audio
 from helpers.videos import video
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
 from vlmrl.media_types import Video, kind_of
-from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema import Box, Media, MediaKind, Sample, Truth, Turn
 
 IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
+TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
 
 
 def image(size=(84, 56), seed=0):
@@ -83,3 +85,36 @@ def logits(model, prompts, rows=None):
         features = model.family.spread(features, encoded, rows)
         hidden = model.family.decode(model.model, ids, mask, positions, features)
         return model.family.head(model.model)(hidden)
+
+
+def own_kind(model) -> MediaKind:
+    """The kind of media that tests show to a family."""
+    return "image" if "image" in model.family.kinds else "audio"
+
+
+def noise(model, number):
+    """A medium of that kind."""
+    if own_kind(model) == "audio":
+        return audio(0.3 + 0.2 * number, number)
+    shape = (56 + 28 * number, 84, 3)
+    return Image.fromarray(np.random.default_rng(number).integers(0, 255, shape, np.uint8))
+
+
+def conversation(model, **fields):
+    """A sample with a system turn and two earlier exchanges, each turn of the user with a medium."""
+    medium = Media(own_kind(model), data=b"-")
+    history = (
+        Turn("user", ("Look at this", medium, "please.")),
+        Turn("assistant", ("A red shape.",)),
+        Turn("user", (medium, "And this?")),
+        Turn("assistant", ("Two green circles.",)),
+    )
+    parts = ("Now", medium, "where is it?")
+    fields = {"system": "You are brief.", "history": history, **fields}
+    return Sample("row-1", "test", parts, TRUTH, **fields)
+
+
+def converse(model):
+    """The prompt of a conversation."""
+    media = [noise(model, number) for number in range(3)]
+    return make_prompt(conversation(model), media, model.family, model.processor, "Answer.")

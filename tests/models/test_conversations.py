@@ -1,43 +1,16 @@
 """Prompts with several turns: every family encodes them as its HF processor does."""
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from helpers.small import audio, loaded
+from helpers.prompts import TRUTH, conversation, converse, noise, own_kind
+from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
 from vlmrl.errors import UserError
 from vlmrl.models.parts.chat import BREAK
-from vlmrl.schema import Box, Demo, Media, Sample, Truth, Turn
+from vlmrl.schema import Demo, Media, Sample, Truth, Turn
 
 each_family = pytest.mark.parametrize("name", plugins.names("family"))
-
-TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
-
-
-def kind_of(model):
-    return "image" if "image" in model.family.kinds else "audio"
-
-
-def noise(model, number):
-    if kind_of(model) == "audio":
-        return audio(0.3 + 0.2 * number, number)
-    shape = (56 + 28 * number, 84, 3)
-    return Image.fromarray(np.random.default_rng(number).integers(0, 255, shape, np.uint8))
-
-
-def conversation(model, **fields):
-    medium = Media(kind_of(model), data=b"-")
-    history = (
-        Turn("user", ("Look at this", medium, "please.")),
-        Turn("assistant", ("A red shape.",)),
-        Turn("user", (medium, "And this?")),
-        Turn("assistant", ("Two green circles.",)),
-    )
-    parts = ("Now", medium, "where is it?")
-    fields = {"system": "You are brief.", "history": history, **fields}
-    return Sample("row-1", "test", parts, TRUTH, **fields)
 
 
 def hf_ids(model, messages, media):
@@ -45,7 +18,7 @@ def hf_ids(model, messages, media):
     processor = model.processor
     text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     key = "images"
-    if kind_of(model) == "audio":
+    if own_kind(model) == "audio":
         key, media = "audio", [m.samples for m in media]
     begun = text.startswith(processor.tokenizer.bos_token or "\0")
     out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
@@ -64,7 +37,7 @@ def said(text):
 def test_a_conversation_has_the_ids_of_the_hf_processor(name):
     model = loaded(name)
     media = [noise(model, number) for number in range(3)]
-    shown = {"type": kind_of(model)}
+    shown = {"type": own_kind(model)}
     messages = [
         message("system", said("You are brief.")),
         message("user", said("Look at this"), shown, said("please.")),
@@ -74,7 +47,7 @@ def test_a_conversation_has_the_ids_of_the_hf_processor(name):
         message("user", said("Now"), shown, said("where is it?\nAnswer.")),
     ]
 
-    made = make_prompt(conversation(model), media, model.family, model.processor, "Answer.")
+    made = converse(model)
 
     assert list(made.encoded.ids) == hf_ids(model, messages, media)
     assert made.text.count("You are brief.") == made.text.count("Answer.") == 1
@@ -83,10 +56,10 @@ def test_a_conversation_has_the_ids_of_the_hf_processor(name):
 @each_family
 def test_examples_come_first_with_answers_in_the_models_space(name):
     model = loaded(name)
-    medium = Media(kind_of(model), data=b"-")
+    medium = Media(own_kind(model), data=b"-")
     media = [noise(model, number) for number in range(2)]
     demo = Demo(thought="top left", answer=TRUTH)
-    if kind_of(model) == "audio":
+    if own_kind(model) == "audio":
         demo = Demo(thought="loud", text="a dog")
     example = Sample("shown", "test", (medium, "Where is the cat?"), TRUTH, demo=demo)
     sample = Sample("row", "test", (medium, "Where is the dog?"), TRUTH, examples=(example,))
@@ -96,7 +69,7 @@ def test_examples_come_first_with_answers_in_the_models_space(name):
     alone = make_prompt(example, media[:1], model.family, model.processor)
     answer = made.turns[1].text
     assert "<think>" in answer and answer in made.text.replace(BREAK, "")
-    shown = {"type": kind_of(model)}
+    shown = {"type": own_kind(model)}
     messages = [
         message("user", shown, said("Where is the cat?")),
         message("assistant", said(answer)),
@@ -104,7 +77,7 @@ def test_examples_come_first_with_answers_in_the_models_space(name):
     ]
     assert list(made.encoded.ids) == hf_ids(model, messages, media)
     assert made.frame == model.family.frame(model.processor, media[1])
-    if kind_of(model) == "image":
+    if own_kind(model) == "image":
         assert alone.frame.height == 56 and made.frame.height == 84
 
 

@@ -28,9 +28,9 @@ SHOWN = 20
 def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
     """Yield one report line per row, each loaded and decoded as training would; order as in the data.
 
-    A line is `{"id", "ok", "reason", "media": [{"kind", "width", "height", "frames", "fps",
-    "duration", "rate"}], "tokens"}`; `tokens` is the prompt's length if `make` builds prompts, else
-    None.
+    A line is `{"id", "ok", "reason", "turns", "media": [{"kind", "width", "height", "frames", "fps",
+    "duration", "rate"}], "tokens"}`; `turns` counts those before the question, `tokens` is the prompt's
+    length if `make` builds prompts, else None.
     """
     for index in range(len(source.rows)):
         line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}"}
@@ -40,10 +40,18 @@ def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
             decoded = decode(sample, source.access, source.reading)
             tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
-            yield {**line, "ok": False, "reason": str(error), "media": [], "tokens": None}
+            bad = {"ok": False, "reason": str(error), "turns": 0, "media": [], "tokens": None}
+            yield {**line, **bad}
             continue
         media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
-        yield {**line, "ok": True, "reason": None, "media": media, "tokens": tokens}
+        good = {"ok": True, "reason": None, "turns": _count_turns(sample)}
+        yield {**line, **good, "media": media, "tokens": tokens}
+
+
+def _count_turns(sample: Sample) -> int:
+    """Count the turns before the question; an example has one more, its answer."""
+    shown = sum(len(example.turns) + 1 for example in sample.examples)
+    return bool(sample.system) + shown + len(sample.history)
 
 
 def _media(medium: Media, decoded: Decoded) -> dict[str, Any]:
@@ -80,6 +88,8 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
         print(f"... and {len(bad) - SHOWN} more bad rows")
     good = len(lines) - len(bad)
     print(f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad")
+    if any(turns := [line["turns"] for line in lines]):
+        print(f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns")
     media = [m for line in lines for m in line["media"]]
     sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
@@ -105,19 +115,30 @@ def explain(source: Source, index: int) -> str:
     sample = source.sample(index)
     decoded = decode(sample, source.access, source.reading)
     lines = [f"sample    {sample.id} (source {sample.source}, row {index})"]
-    shown = iter(decoded)
-    for part in sample.parts:
-        if isinstance(part, Media):
-            lines.append(f"{part.kind:<9} {part.name}, {described(next(shown))}")
-        else:
-            lines.append(f"text      {part}")
+    lines += [*_turn_lines(sample, iter(decoded))]
     lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
-    first = decoded[0] if decoded else None
+    first = None if sample.main_medium is None else decoded[sample.main_medium]
     width, height = first.size if isinstance(first, PilImage | Video) else (None, None)
     frames = [Frame(width, height, space) for space in get_args(Space) if space != "resized"]
     if width is not None:
         lines += _place_lines(sample.truth, frames)
     return "\n".join(lines + _demo_lines(sample, frames))
+
+
+def _turn_lines(sample: Sample, shown: Iterator[Decoded]) -> Iterator[str]:
+    """Yield a line for each part, and one before each turn if there is more than the question."""
+    turns = [(f"example   {e.id}, {t.role}", t) for e in sample.examples for t in e.turns]
+    turns += [(f"turn      {turn.role}", turn) for turn in sample.turns]
+    if sample.system:
+        yield f"system    {sample.system}"
+    for name, turn in turns:
+        if len(turns) > 1:
+            yield name
+        for part in turn.parts:
+            if isinstance(part, Media):
+                yield f"{part.kind:<9} {part.name}, {described(next(shown))}"
+            else:
+                yield f"text      {part}"
 
 
 def _truth_lines(truth: Truth) -> list[str]:
@@ -155,7 +176,7 @@ def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:
     """Describe the demonstration in each space; one line if it has no coordinates."""
     if sample.demo is None:
         return ["demo      none: this row cannot serve the cold start"]
-    if not sample.media:
+    if sample.main_medium is None:
         frames = [Frame(space="norm1")]
     written = {f.space: prompting.demonstrate(sample.demo, sample.template, f) for f in frames}
     if len(set(written.values())) == 1:

@@ -37,6 +37,9 @@ __all__ = [
     "uniform",
 ]
 
+MAX_EXAMPLES = 8
+"""Most solved samples before a question: each brings its media into every prompt."""
+
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
 
 
@@ -58,6 +61,8 @@ class Source:
     """How its media are read."""
     system: str = ""
     """Text of the system turn of rows that have none of their own."""
+    examples: tuple[Sample, ...] = ()
+    """Solved samples that come before each question, but for a row that is one of them."""
 
     def sample(self, index: int) -> Sample:
         """Return row `index` as a sample; no media is opened.
@@ -81,6 +86,9 @@ class Source:
             import_extra("soxr", "audio")
         if self.system and not sample.system:
             sample = replace(sample, system=self.system)
+        if self.examples:
+            others = tuple(example for example in self.examples if example.id != sample.id)
+            sample = replace(sample, examples=others)
         return sample if self.template is None else replace(sample, template=self.template)
 
     def _is_heard(self, medium: Media) -> bool:
@@ -118,7 +126,7 @@ def open_source(
     if not len(rows):
         raise UserError(f"source {config.label!r}: split {config.split!r} has no rows")
     access = access or Access()
-    return Source(
+    source = Source(
         config.label,
         card,
         config.split,
@@ -128,6 +136,26 @@ def open_source(
         access if access.root else replace(access, root=card.media_root()),
         reading or Reading(),
     )
+    if config.few_shot is None:
+        return source
+    return replace(source, examples=_examples(source, config.few_shot))
+
+
+def _examples(source: Source, split: str) -> tuple[Sample, ...]:
+    """Return all rows of a split as solved samples."""
+    rows = select(source.card, split)
+    where = f"source {source.name!r}, few_shot {split!r}"
+    if not 1 <= len(rows) <= MAX_EXAMPLES:
+        raise UserError(
+            f"{where}: expected 1 to {MAX_EXAMPLES} rows, got {len(rows)}; cut it, as in "
+            f"'{split.partition('[')[0]}[:2]'"
+        )
+    shown = replace(source, split=split, rows=rows)
+    samples = tuple(shown.sample(index) for index in range(len(rows)))
+    for sample in samples:
+        if sample.demo is None:
+            raise UserError(f"{where}: sample {sample.id!r} has no demonstration of its answer")
+    return samples
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:

@@ -43,7 +43,18 @@ def sources(opened: Sequence[Source]) -> Iterator[Finding]:
         except UserError as error:
             yield Finding("warn", "source", f"{text}the first is bad: {error}")
         else:
-            yield Finding("ok", "source", f"{text}first row: {'; '.join(media) or 'no media'}")
+            shown = "; ".join(media) or "no media"
+            yield Finding("ok", "source", f"{text}first row: {shown}{_turns(sample)}")
+
+
+def _turns(sample: Sample) -> str:
+    """Say which turns come before the question, if any."""
+    found = [
+        "a system turn" * bool(sample.system),
+        f"{len(sample.examples)} examples" * bool(sample.examples),
+        f"{len(sample.history)} earlier turns" * bool(sample.history),
+    ]
+    return f"; before the question: {', '.join(filter(None, found))}" if any(found) else ""
 
 
 def rows(bench: Bench) -> Iterator[Finding]:

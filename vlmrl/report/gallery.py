@@ -65,9 +65,13 @@ class Card:
     step: int
     source: str
     id: str
+    turns: tuple[tuple[str, str], ...]
+    """Role and text of the turns before the question."""
     question: str
     prompt: str
     views: tuple[View, ...]
+    canvas: View | None
+    """The one of `views` on which places and spans are drawn."""
     truth: str
     truth_shapes: tuple[Shape, ...]
     attempts: tuple[Attempt, ...]
@@ -136,8 +140,9 @@ def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
 
 def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
     views = tuple(view(medium, album) for medium in row["media"])
-    # Coordinates belong to the first visual medium (schema.Prompt.frame).
-    canvas = next((v for v in views if v.image), None)
+    # Coordinates belong to the sample's main medium (schema.Prompt.frame).
+    main = row.get("main_medium") or 0
+    canvas = next((v for v in views[main:] if v.image), None)
     made = [
         _attempt(label, completion, shapes(_answers(completion), canvas))
         for label, completion in attempts
@@ -148,9 +153,11 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
         step=step,
         source=row["source"],
         id=row["id"],
+        turns=tuple(map(_turn, row.get("turns", ()))),
         question=_cut(row["question"]),
         prompt=_cut(row["prompt"]),
         views=views,
+        canvas=canvas,
         truth=_cut(_truth(row["truth"])),
         truth_shapes=shapes(row["truth"], canvas),
         attempts=tuple(made),
@@ -160,6 +167,11 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
         spread=statistics.pstdev(rewards) if rewards else 0.0,
         faulted=any(s.state == "fault" for a in made for s in a.scores.values()),
     )
+
+
+def _turn(turn: Row) -> tuple[str, str]:
+    media = "" if not turn["media"] else f"[{turn['media']} media] "
+    return turn["role"], _cut(f"{media}{turn['text']}")
 
 
 def _best(attempts: Sequence[Attempt]) -> int:

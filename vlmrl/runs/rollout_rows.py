@@ -64,11 +64,22 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "id": sample.id,
         "source": sample.source,
         "question": sample.text,
+        "turns": _turns(prompt),
         "prompt": prompt.text,
         "media": _media(media_folder, sample, prompt.media),
+        "main_medium": sample.main_medium,
         "frame": to_json(prompt.frame),
         "truth": to_json(sample.truth),
     }
+
+
+def _turns(prompt: Prompt) -> list[Row]:
+    """Return role, text and number of media of the turns before the question."""
+    system = prompt.sample.system
+    first = [{"role": "system", "text": system, "media": 0}] if system else []
+    return first + [
+        {"role": turn.role, "text": turn.text, "media": len(turn.media)} for turn in prompt.turns
+    ]
 
 
 def _completion(completion: Completion, verdicts: Mapping[str, Verdict]) -> Row:

@@ -29,6 +29,9 @@ class SourceConfig(Named):
     """Answer template of its samples. Absent: the card's choice."""
     instruct: bool = True
     """Append the template's instruction ("think in <think> ...") to the question."""
+    few_shot: str | None = None
+    """Split whose rows are shown before every question, each with its right answer (`demos[:2]`), at
+    most 8. A row is never its own example."""
     rewards: list[RewardConfig] | None = None
     """Verifiers of this source. Absent: the config's `rewards`."""
     limit: int | None = Field(None, ge=1)
