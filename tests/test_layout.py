@@ -185,7 +185,7 @@ def test_verifiers_and_cards_import_without_torch() -> None:
 
 def test_one_module_imports_hugging_face_datasets() -> None:
     importers = {n for n in FILES if any(within(i, "datasets") for i in imports(n))}
-    assert importers <= {"vlmrl.data.cards.hub"}
+    assert importers <= {"vlmrl.data.files.hub"}
 
 
 def test_no_test_imports_a_test() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards import hub
+from vlmrl.data.files import hub
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
@@ -150,10 +150,10 @@ def test_keypoints_and_rotated_boxes_are_columns_that_their_verifiers_score(
         ({"a": "x"}, {"number": "a"}, "column 'a': number: expected a number, got 'x'"),
         ({"a": float("inf")}, {"number": "a"}, "column 'a': truth.number"),
         ({"a": "[1,"}, {"options": "a"}, "column 'a': not valid JSON"),
-        ({"a": None}, {"answer": "a"}, "none of the mapped columns says what is true"),
+        ({"a": None}, {"answer": "a"}, "no column says what is true"),
         ({"a": ""}, {"answer": "a"}, "column 'a': truth.text: expected a text"),
         ({"a": "x", "q": None}, {"answer": "a"}, "column 'q': the question is empty"),
-        ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0 images"),
+        ({"a": "x", "q": "A <image>?"}, {"answer": "a"}, "1 <image> for 0"),
         ({"a": "x", "f": 3}, {"answer": "a", "image": "f"}, "expected a path, URL"),
         ({"a": "x", "u": "maybe"}, {"answer": "a", "none": "u"}, "none: expected true or false"),
     ],

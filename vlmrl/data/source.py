@@ -17,7 +17,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.config import Config, DataConfig, SourceConfig
 from vlmrl.data.cards.card import WHERE, Card
-from vlmrl.data.cards.readers import file_split
+from vlmrl.data.files.opening import file_split
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading
 from vlmrl.schema import Media, Sample

@@ -3,8 +3,8 @@
 A card is a frozen dataclass; its fields are its options in the config. Reading is lazy:
 `rows(split)` must be cheap, and `to_sample(row)` makes one sample without decoding any media.
 
-Helpers of cards, next to this file: `readers` opens JSONL, Parquet and saved data sets with the place
-of each row, `hub` those of Hugging Face `datasets`; `multiple_choice` reads options; `box_checks` finds
+`vlmrl.data.files` opens data files with the place of each row. Helpers of cards, next to this file:
+`typed_rows` makes samples of rows under our keys; `multiple_choice` reads options; `box_checks` finds
 boxes stated in another space; `column_aliases` names columns as published; `demonstrations` writes
 answers for a cold start; `conversation` reads the turns before a question; `video_annotations` finds
 video files and checks spans; `audioset_labels` knows the classes of AudioSet.
@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vlmrl.data.files.rows import WHERE
 from vlmrl.schema import Sample
 
 __all__ = ["WHERE", "Card"]
-
-WHERE = "__where__"
-"""Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.cards.card import WHERE
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 
 __all__ = ["JsonlRows", "file_split", "json_objects", "open_rows"]
@@ -62,7 +62,7 @@ def file_split(path: Path) -> str:
 
 def _open_folder(folder: Path, split: str) -> Rows:
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-        from vlmrl.data.cards import hub  # slow to import, and few need it
+        from vlmrl.data.files import hub  # slow to import, and few need it
 
         parts: Mapping[str, Rows] = hub.open_disk(folder)
         if split not in parts:
@@ -82,7 +82,7 @@ def _open_files(files: list[Path]) -> Rows:
     if suffix == ".jsonl":
         return JsonlRows(files[0])
     if suffix == ".parquet":
-        from vlmrl.data.cards import hub
+        from vlmrl.data.files import hub
 
         return hub.open_parquet(files)
     raise UserError(f"{files[0]}: unknown format {suffix!r}; there are: .jsonl, .parquet")

@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 import pyarrow
 
-from vlmrl.data.cards.card import WHERE
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 
 _UNREADABLE = (OSError, ValueError, KeyError, pyarrow.ArrowException)
