@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.multiple_choice import lettered
-from vlmrl.data.files.opening import json_objects
+from vlmrl.data.files.json_list import json_objects
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Sample

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from vlmrl.answers.parsing import is_number
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import WHERE, Card
-from vlmrl.data.files.opening import JsonlRows
+from vlmrl.data.files.json_lines import JsonlRows
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Media, Sample, Truth

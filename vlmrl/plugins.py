@@ -34,6 +34,7 @@ __all__ = ["KINDS", "build", "check", "class_name", "load", "names", "nearest"]
 KINDS = {
     "verifier": "vlmrl.rewards",
     "card": "vlmrl.datasets",
+    "layout": "vlmrl.data.layouts",
     "truth": "vlmrl.truths",
     "family": "vlmrl.models",
     "engine": "vlmrl.engines",

@@ -22,6 +22,8 @@ INTRODUCTIONS = {
     "verifier": "A verifier turns one completion and one truth into a score. `vlmrl verify NAME` attacks "
     "one; [Rewards](../../rewards/index.md) says how scores become one reward.",
     "card": "A card says what a data set is and reads it. `vlmrl data explain NAME` shows a row.",
+    "layout": "A layout is a published form of a data set. The card [`auto`](../cards/auto.md) recognises "
+    "it by itself, and `vlmrl data explain PATH` says what it took a path for.",
     "truth": "A kind of truth is one form of a right answer: the keys of a row's `truth`.",
     "family": "A family is everything the trainer knows about one model architecture. "
     "[Model families](../../train/families.md) says what is tested of each.",
@@ -51,6 +53,9 @@ def page(kind: str, name: str) -> str:
         lines += [f"![boxes and what they score]({PICTURES[name]})", ""]
     lines += [" · ".join(f"**{key}** {value}" for key, value in facts(kind, plugin)), ""]
     lines += _options(plugin)
+    if kind == "layout":
+        lines += ["## Fields", "", *header("our key", "in the layout")]
+        lines += [*(row(code(key), code(there)) for key, there in plugin.fields.items()), ""]
     for title in SECTIONS:
         if title in sections:
             lines += [f"## {title}", "", sections[title], ""]
@@ -113,6 +118,11 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Licence", plugin.licence or "yours"
         yield "Splits", ", ".join(f"`{split}`" for split in plugin.splits)
         yield "Verifiers", _links("verifier", plugin.verifiers)
+    elif kind == "layout":
+        yield "Called", plugin.title
+        yield "Described in", plugin.origin
+        yield "Special case of", _links("layout", plugin.narrows) if plugin.narrows else "none"
+        yield "Verifiers", _links("verifier", plugin.verifiers)
     elif kind == "family":
         yield "Model types", ", ".join(f"`{name}`" for name in plugin.model_types)
         yield "Media", ", ".join(plugin.kinds)
@@ -159,6 +169,7 @@ def _use(kind: str, name: str) -> list[str]:
         "verifier": f"rewards:\n  - {{verifier: {name}, weight: 1.0}}",
         "card": f"data:\n  train:\n    - {{card: {name}}}",
         "engine": f"engine: {name}",
+        "layout": f"data:\n  train:\n    - card: auto\n      options: {{path: PATH, layout: {name}}}",
         "algorithm": f"algorithm: {name}",
         "tracker": f"tracking:\n  {name}: true",
     }

@@ -224,7 +224,9 @@ main()
 # --------------------------------------------------------------------------------------- commands
 
 
-@pytest.mark.parametrize("what", ["verifiers", "cards", "families", "algorithms", "engines"])
+@pytest.mark.parametrize(
+    "what", ["verifiers", "cards", "layouts", "families", "algorithms", "engines"]
+)
 def test_list_names_every_part_with_its_options(vlmrl: Callable[..., Ran], what: str) -> None:
     kind = KINDS[what]
     out = vlmrl("list", what).out

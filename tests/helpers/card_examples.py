@@ -24,6 +24,11 @@ def _table(home: Path) -> None:
     (home / "train.jsonl").write_text(json.dumps(row) + "\n")
 
 
+def _auto(home: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "What is two and two?"}], "answer": "4"}
+    (home / "train.jsonl").write_text(json.dumps(row) + "\n")
+
+
 EXAMPLES: Mapping[str, tuple[Callable[[Path], None], Mapping[str, Any]]] = {
     "activitynet_captions": (task_data.activitynet, {"path": "activitynet"}),
     "audioset": (
@@ -35,6 +40,7 @@ EXAMPLES: Mapping[str, tuple[Callable[[Path], None], Mapping[str, Any]]] = {
         },
     ),
     "audioset_strong": (task_data.audioset_strong, {"path": "strong", "root": "strong/sound"}),
+    "auto": (_auto, {"path": "train.jsonl"}),
     "avqa": (task_data.audio_qa, {"path": "avqa", "root": "avqa/sound"}),
     "charades_sta": (task_data.charades, {"path": "charades"}),
     "got10k": (task_data.got10k, {"path": "got10k"}),

@@ -9,6 +9,7 @@ import pytest
 from vlmrl import plugins
 from vlmrl.algorithms.recipes import Recipe
 from vlmrl.data.cards.card import Card
+from vlmrl.data.layouts.base import Layout
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
@@ -18,6 +19,7 @@ from vlmrl.trackers.base import Tracker
 BASES = {
     "verifier": Verifier,
     "card": Card,
+    "layout": Layout,
     "family": Family,
     "engine": Engine,
     "algorithm": Recipe,

@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 from vlmrl.answers import geometry, literals, text
 from vlmrl.schema import Box, Frame, Point, Span
 
-__all__ = ["boxes", "fields", "is_number", "number", "points", "says_nothing", "spans", "track"]
+__all__ = [
+    "BOX_KEYS",
+    "boxes",
+    "fields",
+    "is_number",
+    "number",
+    "points",
+    "says_nothing",
+    "spans",
+    "track",
+]
 
 MAX_ITEMS = 1000
 """Most boxes, points or spans that one answer may list."""

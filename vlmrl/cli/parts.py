@@ -9,6 +9,7 @@ import typer
 KINDS = {
     "verifiers": "verifier",
     "cards": "card",
+    "layouts": "layout",
     "truths": "truth",
     "families": "family",
     "algorithms": "algorithm",
@@ -18,7 +19,15 @@ KINDS = {
 """What one writes after `vlmrl list` -> the kind of part."""
 
 Listed = Literal[
-    "verifiers", "cards", "truths", "families", "algorithms", "engines", "trackers", "configs"
+    "verifiers",
+    "cards",
+    "layouts",
+    "truths",
+    "families",
+    "algorithms",
+    "engines",
+    "trackers",
+    "configs",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Rows of data files: JSONL, Parquet, Hugging Face data sets on disk; nothing is loaded whole.
+"""Open the rows of a data file or folder by its format; nothing is loaded whole where the format allows.
 
 Each row is a dictionary; under the key WHERE it says where it stands (`train.jsonl:17`), so that an
 error can name it.
@@ -6,42 +6,25 @@ error can name it.
 
 from __future__ import annotations
 
-import json
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.json_lines import JsonlRows
+from vlmrl.data.files.json_list import JsonRows
+from vlmrl.data.files.rows import JoinedRows, Rows
 from vlmrl.errors import UserError
 
-__all__ = ["JsonlRows", "file_split", "json_objects", "open_rows"]
-
-Rows = Sequence[Mapping[str, Any]]
+__all__ = ["FORMATS", "file_split", "open_rows", "splits"]
 
 _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
-
-
-def json_objects(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a JSON file that is one list of them, whole.
-
-    Raises:
-        UserError: it is missing, or something else.
-    """
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path}: expected a JSON list of objects")
-    return rows
 
 
 def open_rows(path: Path, split: str) -> Rows:
     """Open the rows of a split of a data file or folder.
 
     A file is one split: the one its name says (`test.jsonl`), else `train`. A folder holds
-    `<split>.jsonl`, `<split>.parquet` (or parts `<split>-*.parquet`), or what `save_to_disk` wrote.
+    `<split>.<format>` or parts `<split>-*.<format>`, in it or in its folder `data`, or what
+    `save_to_disk` wrote.
 
     Raises:
         UserError: no such file, format or split; the message says what there is.
@@ -55,71 +38,72 @@ def open_rows(path: Path, split: str) -> Rows:
     return _open_files([path])
 
 
+def splits(path: Path) -> tuple[str, ...]:
+    """Return the splits that `open_rows` can open; empty where there is no file of a known format."""
+    if path.is_file():
+        return (file_split(path),) if path.suffix in FORMATS else ()
+    if not path.is_dir():
+        return ()
+    if parts := _saved(path):
+        return tuple(parts)
+    return tuple(split for split in _NAMED_SPLITS if _files_of(path, split))
+
+
 def file_split(path: Path) -> str:
     """Return the split that a single data file holds: by its name, else `train`."""
     return path.stem if path.stem in _NAMED_SPLITS else "train"
 
 
 def _open_folder(folder: Path, split: str) -> Rows:
-    if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-        from vlmrl.data.files import hub  # slow to import, and few need it
-
-        parts: Mapping[str, Rows] = hub.open_disk(folder)
+    if parts := _saved(folder):
         if split not in parts:
             raise UserError(f"{folder}: no split {split!r}; there are: {', '.join(parts)}")
         return parts[split]
-    for pattern in (f"{split}.jsonl", f"{split}.parquet", f"{split}-*.parquet"):
-        if files := sorted(folder.glob(pattern)):
-            return _open_files(files)
-    found = sorted(file.name for end in ("jsonl", "parquet") for file in folder.glob(f"*.{end}"))
+    if files := _files_of(folder, split):
+        return _open_files(files)
+    found = sorted(
+        file.name for file in folder.iterdir() if file.suffix in FORMATS and file.is_file()
+    )
     raise UserError(
         f"{folder}: no file for split {split!r}; there are: {', '.join(found) or 'none'}"
     )
 
 
+def _saved(folder: Path) -> Mapping[str, Rows]:
+    """Return the rows of each split of a folder that `save_to_disk` wrote; empty: it did not."""
+    if not any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
+        return {}
+    from vlmrl.data.files import hub  # slow to import, and few need it
+
+    return hub.open_disk(folder)
+
+
+def _files_of(folder: Path, split: str) -> list[Path]:
+    """Return the files of a split in a folder: one, or parts of one format, in the order of their names."""
+    for suffix in FORMATS:
+        for pattern in (f"{split}{suffix}", f"{split}-*{suffix}", f"data/{split}-*{suffix}"):
+            if files := sorted(folder.glob(pattern)):
+                return files
+    return []
+
+
 def _open_files(files: list[Path]) -> Rows:
     suffix = files[0].suffix
-    if suffix == ".jsonl":
-        return JsonlRows(files[0])
-    if suffix == ".parquet":
-        from vlmrl.data.files import hub
-
-        return hub.open_parquet(files)
-    raise UserError(f"{files[0]}: unknown format {suffix!r}; there are: .jsonl, .parquet")
+    if suffix not in FORMATS:
+        raise UserError(f"{files[0]}: unknown format {suffix!r}; there are: {', '.join(FORMATS)}")
+    parts = [FORMATS[suffix](file) for file in files]
+    return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
 
-class JsonlRows(Sequence[Mapping[str, Any]]):
-    """The lines of a JSONL file that are not blank, read one at a time by their offsets."""
+def _open_parquet(file: Path) -> Rows:
+    from vlmrl.data.files import hub
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._starts = array("Q")
-        self._lines = array("Q")
-        start = 0
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    self._starts.append(start)
-                    self._lines.append(number)
-                start += len(line)
+    return hub.open_parquet([file])
 
-    def __len__(self) -> int:
-        return len(self._starts)
 
-    def __getitem__(self, index: Any) -> Any:
-        """Read the row at an index.
-
-        Raises:
-            UserError: the line is not a JSON object; the message names file and line.
-        """
-        where = f"{self._path}:{self._lines[index]}"
-        with self._path.open("rb") as file:
-            file.seek(self._starts[index])
-            line = file.readline()
-        try:
-            row = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not valid JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: expected a JSON object, got {type(row).__name__}")
-        return {**row, WHERE: where}
+FORMATS: dict[str, Callable[[Path], Rows]] = {
+    ".jsonl": JsonlRows,
+    ".parquet": _open_parquet,
+    ".json": JsonRows,
+}
+"""What opens files of a format."""

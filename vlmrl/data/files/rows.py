@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["WHERE", "Rows", "cell", "paths"]
+__all__ = ["WHERE", "JoinedRows", "Rows", "cell", "paths"]
 
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
@@ -14,6 +16,27 @@ MAX_ITEMS = 50
 """Items of a nested list whose paths `paths` names."""
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+class JoinedRows(Sequence[Mapping[str, Any]]):
+    """The rows of several files, one after the other."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+        self._ends = list(itertools.accumulate(len(part) for part in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the row at an index.
+
+        Raises:
+            UserError: the row cannot be read.
+        """
+        index = range(len(self))[index]
+        part = bisect.bisect_right(self._ends, index)
+        return self._parts[part][index - (self._ends[part - 1] if part else 0)]
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
