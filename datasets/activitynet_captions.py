@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.video_annotations import spans_truth, video_named
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample
 from vlmrl.system.atomic_files import read_json

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.cards import audioset_labels, demonstrations
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Frame, Sample

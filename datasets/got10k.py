@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Media, Sample, Track, Truth
 

@@ -32,9 +32,10 @@ from typing import Any, ClassVar
 
 from vlmrl.data.cards import conversation, demonstrations, multiple_choice
 from vlmrl.data.cards.box_checks import check_inside
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.column_aliases import under_our_keys
 from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.rows import WHERE
 from vlmrl.data.source import View
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from vlmrl.answers.parsing import is_number
 from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
 from vlmrl.data.files.json_lines import JsonlRows
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Media, Sample, Truth

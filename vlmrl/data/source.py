@@ -16,8 +16,9 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import Config, DataConfig, SourceConfig
-from vlmrl.data.cards.card import WHERE, Card
+from vlmrl.data.cards.card import Card
 from vlmrl.data.files.opening import file_split
+from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading
 from vlmrl.schema import Media, Sample

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.files.rows import WHERE
 from vlmrl.schema import Sample
 
-__all__ = ["WHERE", "Card"]
+__all__ = ["Card"]
 
 
 @dataclass(frozen=True)
