@@ -313,3 +313,32 @@ def test_special_files_are_refused_without_waiting(folder: Path) -> None:
     for name in ("pipe.png", "loop.png", "nul\0byte.png", "x" * 5000 + ".png"):
         with pytest.raises(MediaError):
             load_image(reference(name, folder), Access(root=str(folder)))
+
+
+# ------------------------------------------------------------------------------------- structure
+
+
+def test_png_whose_pixels_do_not_fit_their_checksum_is_refused() -> None:
+    """Some damage leaves the pixels readable to Pillow, and wrong."""
+    noise = np.random.default_rng(0).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+    whole = Image.fromarray(noise).resize((64, 48), Image.Resampling.BICUBIC)
+    data = encoded(whole, "PNG").data
+    assert data is not None
+    silent = 0
+    for at in range(len(data) - 700, len(data) - 20, 2):
+        harmed = data[:at] + b"\xff\xff\xff\xff" + data[at + 4 :]
+        try:
+            with Image.open(io.BytesIO(harmed)) as plain:
+                silent += plain.convert("RGB").tobytes() != whole.tobytes()
+        except OSError:
+            pass
+        with pytest.raises(MediaError, match=r"the checksum of its chunk b'IDAT' does not fit"):
+            load_image(Media("image", data=harmed))
+    assert silent
+
+
+def test_netpbm_with_a_comment_is_read() -> None:
+    data = b"P6 # by hand\n2 1 # small\n255\n" + bytes([255, 0, 0, 0, 0, 255])
+    assert load_image(Media("image", data=data)).getpixel((1, 0)) == (0, 0, 255)
+    long = b"P5 300 300 255\n" + b"# " * 45000
+    assert load_image(Media("image", data=long)).size == (300, 300)

@@ -189,6 +189,8 @@ def _decode_by_av(stream: BinaryIO, media: Media, config: AudioConfig, of_video:
             if track.codec_context is None:
                 raise MediaError(f"{media.name}: its audio has an unknown codec")
             _check_header(media.name, track.rate, track.channels)
+            if track.codec_context.name == "flac":  # it has checksums, which FFmpeg passes over
+                track.codec_context.options = {"err_detect": "crccheck+explode"}
             zero = container.streams.video[0] if of_video and container.streams.video else track
             origin = _seconds(zero, zero.start_time)
             first, last = _bounds(media, track.rate)

@@ -20,6 +20,7 @@ from PIL import Image
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
+from vlmrl.media.structure import check_structure
 from vlmrl.schema import Media
 
 MAX_PIXELS = 64 * 2**20
@@ -103,8 +104,10 @@ def open_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Ima
     """Return the image of a stream, its header read and nothing decoded.
 
     Raises:
-        MediaError: it is no image, or has more than `max_pixels`; the message names it.
+        MediaError: it is no image, its structure is damaged or out of proportion, or it has more
+            than `max_pixels`; the message names it.
     """
+    check_structure(stream, name)
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:

@@ -45,6 +45,8 @@ _BEGINNINGS = (
 _ANIMATIONS = ((0, b"GIF8"), (8, b"WEBP"), (0, b"\x89PNG"))
 # What FFmpeg writes to standard error where it conceals damage.
 _CONCEALED = (b"error while decoding", b"oncealing", b"orrupt", b"Invalid NAL", b"invalid data")
+# What it writes there where a part of a Matroska file is lost, with the frames in it.
+_LOST = (b"Read error at pos", b"Invalid length")
 
 
 class Reader(Protocol):
@@ -128,12 +130,15 @@ class _Decord:
         self._source = source
         if isinstance(source, io.BytesIO):
             source.seek(0)
-        with _concealed_damage():  # that of a wanted frame is reported when the frame is taken
+        # Damage of a frame is reported when the frame is taken.
+        with _concealed_damage(_LOST) as lost:
             self._video = decord.VideoReader(source, num_threads=1)
             count = len(self._video)
             if count == 0:
                 raise RuntimeError("no frames")
             stamps = self._video.get_frame_timestamp(range(count)).astype(np.float64).round(6)
+        if lost:
+            raise MediaError(f"damaged: {lost[0]}")
         with _concealed_damage() as self._damage:
             self._first = self._video[0].asnumpy()
         if self._first.shape[2] != 3:  # of some narrow videos it returns its padding as channels
@@ -229,7 +234,7 @@ def _increasing(stamps: np.ndarray) -> bool:
 
 
 @contextmanager
-def _concealed_damage() -> Iterator[list[str]]:
+def _concealed_damage(marks: Sequence[bytes] = _CONCEALED) -> Iterator[list[str]]:
     """Collect what FFmpeg, inside decord, only writes to standard error: there is no other sign."""
     found: list[str] = []
     with tempfile.TemporaryFile() as log:
@@ -242,11 +247,9 @@ def _concealed_damage() -> Iterator[list[str]]:
             os.close(kept)
             log.seek(0)
             lines = log.read(2**16).splitlines()
-            found += [line.decode(errors="replace") for line in lines if _is_damage(line)]
-
-
-def _is_damage(line: bytes) -> bool:
-    return any(mark in line for mark in _CONCEALED)
+            found += [
+                line.decode(errors="replace") for line in lines if any(m in line for m in marks)
+            ]
 
 
 # ------------------------------------------------------------------------------- Pillow
