@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import config, data, evaluate, parts, train, verifiers
+from vlmrl.cli import config, data, evaluate, export, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import MissingExtra, UserError
 
@@ -64,7 +64,7 @@ def root(
     Start here: `vlmrl train quickstart`, then open `runs/quickstart/report.html`.
 
     Your own data, in this order: `vlmrl data check`, `vlmrl config validate`, `vlmrl doctor`,
-    `vlmrl train`, `vlmrl eval`. `vlmrl COMMAND --help` has examples of each.
+    `vlmrl train`, `vlmrl eval`, `vlmrl export`. `vlmrl COMMAND --help` has examples of each.
     """
 
 
@@ -72,6 +72,7 @@ app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(train.doctor)
 app.command()(train.report)
+app.command()(export.export)
 app.command()(verifiers.score)
 app.command()(verifiers.verify)
 app.command("list")(parts.list_)

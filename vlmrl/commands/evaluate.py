@@ -7,7 +7,6 @@ the manifest holds them all.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
+from vlmrl.commands.trained_run import find_run, read_config
 from vlmrl.config import (
     Config,
     EvaluationConfig,
@@ -29,7 +29,6 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source, reading_of, target
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.policy import checkpoint
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.scoring.scorer import Scorer
@@ -65,13 +64,14 @@ def evaluate_model(
     Raises:
         UserError: no such model, card, split or verifier; nothing judges this data.
     """
-    run, folder = _run_of(model)
+    run_path, found_checkpoint = find_run(model)
+    run = read_config(run_path) if run_path else None
     source = _source(run, data, options, limit)
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
-    settings = ModelConfig(path=folder)
+    settings = ModelConfig(path=str(found_checkpoint or model))
     policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
     sources = with_audio([open_source(source, reading=reading)], policy.family)
@@ -105,36 +105,6 @@ def evaluate_model(
 
 def _scoring() -> Any:
     return config.ScoringConfig(combine="mean")
-
-
-def _run_of(model: str) -> tuple[Config | None, str]:
-    """Find the config of the run that the model belongs to, if any, and the folder to load."""
-    path = Path(model)
-    if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
-        run = _read_run(path)
-        best = _best(path)
-        return run, str(best)
-    if (path / "trainer/state.json").is_file() and (path.parents[1] / "config.json").is_file():
-        return _read_run(path.parents[1]), model
-    return None, model
-
-
-def _read_run(folder: Path) -> Config:
-    tree = json.loads((folder / "config.json").read_text())
-    return config.parse(
-        {k: v for k, v in tree.items() if k not in ("versions", "git")}, str(folder / "config.json")
-    )
-
-
-def _best(folder: Path) -> Path:
-    summary = folder / "summary.json"
-    best = json.loads(summary.read_text())["best_evaluation"] if summary.is_file() else None
-    if best and (kept := folder / "checkpoints" / f"step-{best['step']}").is_dir():
-        return kept
-    last = checkpoint.latest(folder)
-    if last is None:
-        raise UserError(f"{folder}: this run has no checkpoint yet")
-    return last
 
 
 def _source(

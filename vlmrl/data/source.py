@@ -27,6 +27,7 @@ from vlmrl.system.extras import import_extra
 __all__ = [
     "Source",
     "View",
+    "card_of",
     "open_card",
     "open_config",
     "open_configured",
@@ -165,14 +166,19 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
     Raises:
         UserError: no such card, file or option.
     """
-    options = dict(options or {})
-    if _is_data(name):
-        kind = "table" if "columns" in options else "records"
-        name, options = kind, {"path": name, **options}
+    name, options = card_of(SourceConfig(card=name, options=dict(options or {})))
     card = plugins.build("card", name, options)
     if not isinstance(card, Card):
         raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.cards.card.Card")
     return card
+
+
+def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
+    """Return the name of the card that reads a source, and its options."""
+    if not _is_data(config.card):
+        return config.card, config.options
+    kind = "table" if "columns" in config.options else "records"
+    return kind, {"path": config.card, **config.options}
 
 
 def _is_data(name: str) -> bool:

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from safetensors import SafetensorError
 
 from vlmrl.errors import UserError
-from vlmrl.policy import optimizer_state
+from vlmrl.policy import adapter_folder, optimizer_state
 from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json
@@ -32,14 +31,15 @@ __all__ = [
     "latest",
     "read_progress",
     "read_queue",
+    "require_whole",
     "resolve",
     "restore",
     "restore_adapter",
     "save",
 ]
 
-FORMAT = 2
-"""Written to state.json; 1 had no checksums."""
+FORMAT = 3
+"""Written to state.json; 1 had no checksums, 2 had the adapter in `trainer/`."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,7 @@ def _write(
         if not main:
             return
         if adapter:
-            safetensors.torch.save_file(
-                {k: v.contiguous() for k, v in adapter.items()},
-                working / "trainer" / "adapter.safetensors",
-            )
+            adapter_folder.save(working / adapter_folder.FOLDER, policy, adapter)
         state = asdict(progress)
         (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
         if queue:
@@ -174,13 +171,22 @@ def resolve(resume: str, folder: Path) -> Path | None:
     if resume == "auto":
         return latest(folder)
     path = Path(resume)
+    require_whole(path, "resume", "resume=auto")
+    return path
+
+
+def require_whole(path: Path, where: str, newest: str) -> None:
+    """Refuse a folder that is no checkpoint or a damaged one; `newest` is what takes the newest whole one.
+
+    Raises:
+        UserError: the message begins with `where` and names the file.
+    """
     if not (path / "trainer").is_dir():
-        raise UserError(f"resume: {path} is no checkpoint (it has no folder trainer/)")
+        raise UserError(f"{where}: {path} is no checkpoint (it has no folder trainer/)")
     if damage := _damage(path):
         raise UserError(
-            f"resume: {damage}; take an earlier checkpoint, or resume=auto for the newest whole one"
+            f"{where}: {damage}; take an earlier checkpoint, or {newest} for the newest whole one"
         )
-    return path
 
 
 def _damage(path: Path) -> str | None:
@@ -205,7 +211,7 @@ def read_progress(checkpoint: Path) -> Progress:
     """
     path = checkpoint / "trainer/state.json"
     state = read_json(path)
-    if state.get("format") not in (1, FORMAT):
+    if state.get("format") not in range(1, FORMAT + 1):
         raise UserError(f"{path}: expected format {FORMAT}, got {state.get('format')!r}")
     if unknown := state.keys() - {f.name for f in fields(Progress)}:
         raise UserError(f"{path}: unknown keys {', '.join(sorted(unknown))}")
@@ -244,9 +250,8 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
 
 def restore_adapter(checkpoint: Path, policy: Policy) -> None:
     """Put the checkpoint's adapter, if it has one, on the base model."""
-    adapter = checkpoint / "trainer/adapter.safetensors"
-    if adapter.is_file():
-        policy.restore(safetensors.torch.load_file(adapter))
+    if adapter := adapter_folder.load(checkpoint):
+        policy.restore(adapter)
 
 
 def _all(folder: Path) -> list[Path]:

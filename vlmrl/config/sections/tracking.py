@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-__all__ = ["hide_secrets"]
+__all__ = ["hide_secrets", "without_secrets"]
 
 SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$")
 """What the name of an option ends with whose value is never written or sent."""
@@ -44,16 +44,19 @@ def hide_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
     Values of options named `..._key`, `..._token`, `..._secret` or `..._password` and the user part
     of URLs become `***`.
     """
-    tracking = {name: _hide(options) for name, options in config.get("tracking", {}).items()}
+    tracking = {
+        name: without_secrets(options) for name, options in config.get("tracking", {}).items()
+    }
     return {**config, "tracking": tracking}
 
 
-def _hide(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
+    """Return a JSON value in which secrets are `***`, as `hide_secrets` says."""
     if isinstance(value, Mapping):
         return {
-            name: HIDDEN if SECRET.search(name) and inner is not None else _hide(inner)
+            name: HIDDEN if SECRET.search(name) and inner is not None else without_secrets(inner)
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_hide(inner) for inner in value]
+        return [without_secrets(inner) for inner in value]
     return re.sub(r"://[^/@\s]+@", f"://{HIDDEN}@", value) if isinstance(value, str) else value

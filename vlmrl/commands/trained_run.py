@@ -1,0 +1,52 @@
+"""The run that a model on the command line belongs to, and its checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlmrl import config
+from vlmrl.config import Config
+from vlmrl.errors import UserError
+from vlmrl.policy import checkpoint
+from vlmrl.runs import run_folder
+from vlmrl.system.atomic_files import read_json
+
+__all__ = ["find_run", "read_config"]
+
+
+def find_run(model: str) -> tuple[Path | None, Path | None]:
+    """Return the run folder and the checkpoint that `model` means; None, None if it belongs to no run.
+
+    A run folder means its best checkpoint where that is kept, else its newest whole one.
+
+    Raises:
+        UserError: the run has no checkpoint, or all of them are damaged.
+    """
+    path = Path(model)
+    if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
+        return path, _best_checkpoint(path)
+    if (path / "trainer").is_dir() and (path.absolute().parents[1] / "config.json").is_file():
+        return path.absolute().parents[1], path
+    return None, None
+
+
+def read_config(run: Path) -> Config:
+    """Return the config of a run.
+
+    Raises:
+        UserError: config.json is damaged or of another version.
+    """
+    file = run / "config.json"
+    tree = read_json(file)
+    return config.parse({k: v for k, v in tree.items() if k not in ("versions", "git")}, str(file))
+
+
+def _best_checkpoint(run: Path) -> Path:
+    summary = run_folder.read_summary(run)
+    best = summary["best_evaluation"] if summary else None
+    if best and (kept := run / "checkpoints" / f"step-{best['step']}").is_dir():
+        return kept
+    last = checkpoint.latest(run)
+    if last is None:
+        raise UserError(f"{run}: this run has no checkpoint yet")
+    return last
