@@ -162,7 +162,7 @@ def _figures(config: Config, run: Path, checkpoint: Path) -> str:
         f"| metric | after {min(found)} steps | after {number} steps (this checkpoint) |",
         "|---|---|---|",
     ]
-    hidden = ("mode/",)
+    hidden: tuple[str, ...] = ("mode/",)
     if len(labels := {source.label for source in config.held_out}) == 1:
         hidden = (*hidden, *(f"{label}/" for label in labels))
     lines += [
