@@ -64,14 +64,13 @@ def evaluate_model(
     Raises:
         UserError: no such model, card, split or verifier; nothing judges this data.
     """
-    run_path, found_checkpoint = find_run(model)
-    run = read_config(run_path) if run_path else None
+    run, folder = _run_of(model)
     source = _source(run, data, options, limit)
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
-    settings = ModelConfig(path=str(found_checkpoint or model))
+    settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
     sources = with_audio([open_source(source, reading=reading)], policy.family)
@@ -105,6 +104,12 @@ def evaluate_model(
 
 def _scoring() -> Any:
     return config.ScoringConfig(combine="mean")
+
+
+def _run_of(model: str) -> tuple[Config | None, str]:
+    """Return the config of the run that the model belongs to, if any, and the folder to load."""
+    run, checkpoint = find_run(model)
+    return read_config(run) if run else None, str(checkpoint or model)
 
 
 def _source(
