@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vlmrl.data.cards import demonstrations, typed_rows
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.typed_rows import Typing
+from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.rows import WHERE
 from vlmrl.data.layouts import recognition
 from vlmrl.data.layouts.base import Layout, Place
@@ -33,7 +33,7 @@ class Auto(Card):
     origin: ClassVar[str] = "a data set of yours in a published layout"
 
     path: str
-    """File or folder of the data."""
+    """File or folder of the data, or `hf://datasets/owner/name` of the Hugging Face hub."""
     layout: str | None = None
     """Name of the layout; absent: the one that fits."""
     task: str | None = None
@@ -81,7 +81,7 @@ class Auto(Card):
     @functools.cached_property
     def place(self) -> Place:
         """Return what lies at the path."""
-        return Place(Path(self.path))
+        return Place(locate(self.path))
 
     @functools.cached_property
     def chosen(self) -> tuple[Layout, recognition.Match]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vlmrl.data.cards import demonstrations, typed_rows
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.typed_rows import COLUMNS, PLACES, Typing
+from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, cell, paths
 from vlmrl.errors import UserError
@@ -39,7 +39,7 @@ class Table(Card):
     origin: ClassVar[str] = "a table of yours"
 
     path: str | dict[str, str]
-    """A file or folder, or a map split -> file."""
+    """A file or folder, `hf://datasets/owner/name` of the Hugging Face hub, or a map split -> file."""
     columns: dict[str, str]
     """Our key -> your column, or a dotted path into one (`objects.bbox`, `messages.0.content`): `id`;
     `image`, `video`, `audio` (one or a list of paths, bytes, base64); `question` (an `<image>` in it
@@ -88,12 +88,12 @@ class Table(Card):
 
     def _open(self, split: str) -> Sequence[Mapping[str, Any]]:
         if isinstance(self.path, str):
-            return open_rows(Path(self.path), split)
+            return open_rows(locate(self.path), split)
         if split not in self.path:
             raise UserError(
                 f"card 'table': path has no split {split!r}{nearest(split, [*self.path])}"
             )
-        path = Path(self.path[split])
+        path = locate(self.path[split])
         return open_rows(path, split if path.is_dir() else file_split(path))
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
@@ -105,7 +105,7 @@ class Table(Card):
         """Return `root`, or the folder of the data."""
         if self.root is not None:
             return self.root
-        path = Path(self.path if isinstance(self.path, str) else next(iter(self.path.values())))
+        path = locate(self.path if isinstance(self.path, str) else next(iter(self.path.values())))
         return str(path if path.is_dir() else path.parent)
 
     def group(self, row: Mapping[str, Any]) -> str | None:

@@ -218,10 +218,7 @@ def same_from_disk(source: Source) -> None:
     assert decode(sample, source.access)[0].size == (100, 50)
 
 
-def test_parquet_rows(
-    folder: Path, image_rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub.datasets.config, "HF_DATASETS_CACHE", str(folder / "cache"))
+def test_parquet_rows(folder: Path, image_rows: list[dict[str, Any]]) -> None:
     pyarrow.parquet.write_table(
         pyarrow.Table.from_pylist(image_rows[:4]), folder / "train-0-of-2.parquet"
     )

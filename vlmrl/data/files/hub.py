@@ -1,4 +1,4 @@
-"""The only module that imports Hugging Face `datasets`: rows that lie in Arrow files on disk.
+"""The only module that imports Hugging Face `datasets`: rows of a data set saved to disk.
 
 Rows come as plain Python values; images stay `{"bytes": ..., "path": ...}`, undecoded.
 """
@@ -46,18 +46,3 @@ def open_disk(folder: Path) -> dict[str, Sequence[Mapping[str, Any]]]:
         raise UserError(f"{folder}: cannot be read as a saved data set: {error}") from error
     parts = loaded if isinstance(loaded, datasets.DatasetDict) else {"train": loaded}
     return {name: ArrowRows(part, f"{folder}/{name}") for name, part in parts.items()}
-
-
-def open_parquet(files: Sequence[Path]) -> Sequence[Mapping[str, Any]]:
-    """Open the rows of Parquet files, in order, by way of an Arrow copy in the Hugging Face cache.
-
-    Raises:
-        UserError: a file cannot be read.
-    """
-    name = str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
-    try:
-        data = datasets.Dataset.from_parquet([str(file) for file in files])
-    except (*_UNREADABLE, datasets.exceptions.DatasetGenerationError) as error:
-        reason = error.__cause__ or error
-        raise UserError(f"{name}: cannot be read as Parquet: {reason}") from error
-    return ArrowRows(data, name)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from vlmrl.data.files.delimited import DelimitedRows
 from vlmrl.data.files.json_lines import JsonlRows
 from vlmrl.data.files.json_list import JsonRows
 from vlmrl.data.files.rows import JoinedRows, Rows
+from vlmrl.data.files.webdataset import TarRows
 from vlmrl.errors import UserError
 
 __all__ = ["FORMATS", "file_split", "open_rows", "splits"]
@@ -96,14 +98,24 @@ def _open_files(files: list[Path]) -> Rows:
 
 
 def _open_parquet(file: Path) -> Rows:
-    from vlmrl.data.files import hub
+    from vlmrl.data.files.columnar import ParquetRows  # pyarrow is slow to import
 
-    return hub.open_parquet([file])
+    return ParquetRows(file)
+
+
+def _open_arrow(file: Path) -> Rows:
+    from vlmrl.data.files.columnar import ArrowFileRows
+
+    return ArrowFileRows(file)
 
 
 FORMATS: dict[str, Callable[[Path], Rows]] = {
     ".jsonl": JsonlRows,
     ".parquet": _open_parquet,
+    ".arrow": _open_arrow,
+    ".tar": TarRows,
+    ".tsv": DelimitedRows,
+    ".csv": DelimitedRows,
     ".json": JsonRows,
 }
 """What opens files of a format."""

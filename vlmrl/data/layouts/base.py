@@ -50,12 +50,18 @@ class Place:
         return splits(self.path)
 
     def rows(self, split: str) -> Rows:
-        """Return the rows of a split.
+        """Return the rows of a split, opened once.
 
         Raises:
             UserError: no such file, format or split.
         """
-        return open_rows(self.path, split)
+        if split not in self._opened:
+            self._opened[split] = open_rows(self.path, split)
+        return self._opened[split]
+
+    @functools.cached_property
+    def _opened(self) -> dict[str, Rows]:
+        return {}
 
     @functools.cached_property
     def head(self) -> tuple[Mapping[str, Any], ...]:

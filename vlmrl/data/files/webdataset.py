@@ -1,0 +1,76 @@
+"""Rows of WebDataset tar files: members with the same name but for their ending are one row.
+
+`000017.jpg`, `000017.json` and `000017.txt` are a row with the columns `jpg` (bytes), `json` (what it
+holds) and `txt` (its text); `__key__` is `000017`.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmrl.data.files.rows import WHERE
+from vlmrl.errors import UserError
+
+__all__ = ["TarRows"]
+
+TEXTS = ("txt", "text", "cls", "cap", "caption")
+
+
+class TarRows(Sequence[Mapping[str, Any]]):
+    """The rows of a tar file that is not compressed, read by the places of their members.
+
+    Raises:
+        UserError: the file cannot be read as a tar file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[str, list[tuple[str, int, int]]] = {}
+        try:
+            with tarfile.open(path, "r:") as tar:
+                for member in tar:
+                    if member.isfile():
+                        key, ending = _split(member.name)
+                        place = (ending, member.offset_data, member.size)
+                        self._rows.setdefault(key, []).append(place)
+        except (OSError, tarfile.TarError) as error:
+            raise UserError(f"{path}: cannot be read as a tar file: {error}") from error
+        self._keys = list(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the row at an index.
+
+        Raises:
+            UserError: its JSON or its text cannot be read; the message names file, row and member.
+        """
+        key = self._keys[index]
+        where = f"{self._path}:{key}"
+        row: dict[str, Any] = {"__key__": key}
+        with self._path.open("rb") as file:
+            for ending, offset, size in self._rows[key]:
+                file.seek(offset)
+                row[ending] = _value(ending, file.read(size), where)
+        return {**row, WHERE: where}
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the key of a member and its ending, which begins at the first dot of the file's name."""
+    folder, slash, file = name.rpartition("/")
+    stem, _, ending = file.partition(".")
+    return f"{folder}{slash}{stem}", ending.lower()
+
+
+def _value(ending: str, data: bytes, where: str) -> Any:
+    try:
+        if ending.rpartition(".")[2] == "json":
+            return json.loads(data)
+        return data.decode("utf-8") if ending.rpartition(".")[2] in TEXTS else data
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: member .{ending} cannot be read: {error}") from error

@@ -1,0 +1,88 @@
+"""VLMEvalKit's TSV: an image as base64, a question, options in columns A to J, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vlmrl.answers import literals
+from vlmrl.data.cards import multiple_choice
+from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.replies import read_reply
+from vlmrl.errors import UserError
+
+LETTERS = "ABCDEFGHIJ"
+
+
+@dataclass(frozen=True)
+class Vlmevalkit(Layout):
+    """Rows of a benchmark: `index`, `image` or `image_path`, `question`, `hint`, A to J, `answer`.
+
+    A row without `answer` is refused, as test splits without answers cannot be trained on. `image`
+    may hold a list of several, and in place of its base64 the `index` of the row that has it.
+
+    Source: VLMEvalKit, docs/en/Development.md.
+    """
+
+    title: ClassVar[str] = "VLMEvalKit TSV"
+    origin: ClassVar[str] = "VLMEvalKit, Duan et al. 2024, arXiv 2407.11691"
+    fields: ClassVar[Mapping[str, str]] = {
+        "id": "index",
+        "image": "image or image_path",
+        "question": "hint, question and A to J",
+        "answer": "answer",
+        "choice": "answer",
+        "options": "A to J",
+        "number": "answer",
+        "meta": "category, l2-category, split",
+    }
+
+    def recognise(self, place: Place) -> str | None:
+        """Return why a place holds a benchmark of VLMEvalKit."""
+        shown = place.has_keys("image") or place.has_keys("image_path")
+        if not place.has_keys("index", "question", "answer") or not shown:
+            return None
+        return "rows have `index`, an image, `question` and `answer`"
+
+    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """Return a row under our keys."""
+        question = row.get("question")
+        if not isinstance(question, str):
+            raise UserError(f"key 'question': expected a text, got {question!r:.60}")
+        if isinstance(row.get("hint"), str):
+            question = f"{row['hint']}\n{question}"
+        meta = {k: row[k] for k in ("category", "l2-category", "split") if row.get(k) is not None}
+        stated = {"id": row.get("index"), "image": self._images(row, place), "meta": meta}
+        options = [row[letter] for letter in LETTERS if row.get(letter) is not None]
+        if len(options) < 2:
+            stated |= {"question": question}
+            return {**stated, **read_reply(row.get("answer"), question, "answer")}
+        if any(row.get(letter) is None for letter in LETTERS[: len(options)]):
+            raise UserError(f"key 'A': expected options without a gap, got {len(options)} of them")
+        texts = multiple_choice.options_of([str(option) for option in options])
+        truth = multiple_choice.choice_truth(texts, str(row.get("answer")))
+        stated |= {"question": multiple_choice.with_options(question, texts)}
+        return {**stated, "choice": truth.choice, "options": list(texts), "answer": [*truth.text]}
+
+    def _images(self, row: Mapping[str, Any], place: Place) -> list[Any]:
+        """Return the images of a row, which may stand in another row or in files."""
+        value = row.get("image") if row.get("image") is not None else row.get("image_path")
+        if isinstance(value, str) and value.startswith("["):
+            (value, *more) = literals.values(value) or [None]
+            if more or not isinstance(value, list):
+                raise UserError(f"key 'image': expected a list of images, got {row['image']!r:.60}")
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(isinstance(each, str | bytes) and each for each in values):
+            raise UserError(f"key 'image': expected base64 texts or paths, got {value!r:.60}")
+        return [self._elsewhere(each, place) if str(each).isdigit() else each for each in values]
+
+    def _elsewhere(self, index: str, place: Place) -> Any:
+        """Return the image of the row with an index: large images are written once."""
+        for split in place.splits:
+            rows = place.rows(split)
+            guess = int(index)
+            for at in (guess, guess - 1, *range(len(rows))):
+                if 0 <= at < len(rows) and str(rows[at].get("index")) == index:
+                    return rows[at].get("image")
+        raise UserError(f"key 'image': no row has the index {index}")
