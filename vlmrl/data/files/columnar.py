@@ -47,7 +47,7 @@ class ParquetRows(Sequence[Mapping[str, Any]]):
         self._lock = threading.Lock()
         self._group = -1
         self._batches: Iterator[pyarrow.RecordBatch] = iter(())
-        self._start, self._batch = 0, None
+        self._start, self._batch = 0, pyarrow.RecordBatch.from_pylist([])
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

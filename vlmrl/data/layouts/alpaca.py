@@ -42,7 +42,7 @@ class Alpaca(Layout):
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return a row under our keys."""
-        asked = [row.get(key) for key in ("instruction", "input") if row.get(key)]
+        asked = [row[key] for key in ("instruction", "input") if row.get(key)]
         if not asked or not all(isinstance(text, str) for text in asked):
             raise UserError(f"key 'instruction': expected a text, got {asked!r:.60}")
         turns = [*_before(row.get("history")), {"role": "user", "content": "\n".join(asked)}]

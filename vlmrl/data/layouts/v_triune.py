@@ -78,8 +78,6 @@ def _rewards(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not isinstance(weight, int | float) or not weight >= 0:
             raise UserError(f"key 'reward_model.{key}': expected a weight, got {weight!r:.60}")
         weights[key] = float(weight)
-    rewards = [
-        {"verifier": VERIFIERS[named], "weight": weights["accuracy_ratio"]},
-        {"verifier": "format", "weight": weights["format_ratio"]},
-    ]
-    return [reward for reward in rewards if reward["weight"] > 0]
+    named_weights = {VERIFIERS[named]: "accuracy_ratio", "format": "format_ratio"}
+    stated = {verifier: weights[key] for verifier, key in named_weights.items()}
+    return [{"verifier": v, "weight": weight} for v, weight in stated.items() if weight > 0]

@@ -63,7 +63,12 @@ class Vlmevalkit(Layout):
         texts = multiple_choice.options_of([str(option) for option in options])
         truth = multiple_choice.choice_truth(texts, str(row.get("answer")))
         stated |= {"question": multiple_choice.with_options(question, texts)}
-        return {**stated, "choice": truth.choice, "options": list(texts), "answer": [*truth.text]}
+        return {
+            **stated,
+            "choice": truth.choice,
+            "options": list(texts),
+            "answer": [*(truth.text or ())],
+        }
 
     def _images(self, row: Mapping[str, Any], place: Place) -> list[Any]:
         """Return the images of a row, which may stand in another row or in files."""
@@ -75,7 +80,9 @@ class Vlmevalkit(Layout):
         values = value if isinstance(value, list) else [value]
         if not values or not all(isinstance(each, str | bytes) and each for each in values):
             raise UserError(f"key 'image': expected base64 texts or paths, got {value!r:.60}")
-        return [self._elsewhere(each, place) if str(each).isdigit() else each for each in values]
+        texts = [str(each) if str(each).isdigit() else None for each in values]
+        pairs = zip(values, texts, strict=True)
+        return [value if text is None else self._elsewhere(text, place) for value, text in pairs]
 
     def _elsewhere(self, index: str, place: Place) -> Any:
         """Return the image of the row with an index: large images are written once."""
