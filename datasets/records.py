@@ -2,9 +2,11 @@
 
 Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
 `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
+`tags` (what the cold start writes in tags of the template: {"think": "...", "info": "..."}),
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
-`width`, `height`, `span` ([start, end] in seconds), `options` (texts); `system` and `history` for a
-conversation (`vlmrl.data.cards.conversation`).
+`width`, `height`, `image_index` (which image the boxes are in, from 0), `span` ([start, end] in
+seconds), `options` (texts); `system` and `history` for a conversation
+(`vlmrl.data.cards.conversation`).
 
 The truth of a row is what its question asks for, as its answer shows: a box list means boxes, a
 `span` a span, an integer next to `count` a number, one of the options that the row states a choice,
@@ -103,7 +105,8 @@ class Records(Card):
             if not isinstance(row.get(key), str) or not row[key].strip():
                 raise UserError(f"key {key!r}: expected a text, got {row.get(key)!r:.60}")
         options = _read_options(row)
-        truth = _truth(row, options)
+        about = json_form.read_image(row.get("image_index", 0), "key 'image_index'")
+        truth = replace(_truth(row, options), image=about)
         name = row.get("id")
         if not isinstance(name, str | int):
             raise UserError(f"key 'id': expected a text or integer, got {name!r:.60}")
@@ -121,7 +124,9 @@ class Records(Card):
             parts=(*(reference(path, self._folder, kind) for kind, path in _media(row)), question),
             truth=truth,
             template="think_answer_glue" if grounded else "think_answer",
-            demo=Demo(text=truth.choice, evidence=truth.spans) if grounded else demo,
+            demo=_with_tags(
+                row, Demo(text=truth.choice, evidence=truth.spans) if grounded else demo
+            ),
             meta=_meta(row, truth),
             system=conversation.read_system(row.get("system")),
             history=conversation.read_history(row.get("history"), self._folder),
@@ -201,6 +206,16 @@ def _read_options(row: Mapping[str, Any]) -> tuple[str, ...]:
             except UserError as error:
                 raise UserError(f"key {key!r}: {error}") from error
     return ()
+
+
+def _with_tags(row: Mapping[str, Any], demo: Demo | None) -> Demo | None:
+    """Return the demonstration with what the row states under `tags`: {"think": ..., "info": ...}."""
+    stated = row.get("tags")
+    if stated is None or demo is None:
+        return demo
+    if not isinstance(stated, Mapping) or not all(isinstance(t, str) for t in stated.values()):
+        raise UserError(f"key 'tags': expected texts by tag, got {stated!r:.60}")
+    return replace(demo, thought=stated.get("think", demo.thought), contents=dict(stated))
 
 
 def _is_json_list(answer: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl.data.cards import demonstrations, typed_rows
 from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.typed_rows import COLUMNS, PLACES, Typing
+from vlmrl.data.cards.typed_rows import COLUMNS, PLACES, TAG, Typing
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, cell, paths
@@ -42,12 +42,14 @@ class Table(Card):
     """A file or folder, `hf://datasets/owner/name` of the Hugging Face hub, or a map split -> file."""
     columns: dict[str, str]
     """Our key -> your column, or a dotted path into one (`objects.bbox`, `messages.0.content`): `id`;
-    `image`, `video`, `audio` (one or a list of paths, bytes, base64); `question` (an `<image>` in it
-    says where an image belongs); `system` (text of the system turn); `history` (turns before the
-    question: a list of `{role, content, images}`); `answer` (a text or a list of accepted texts);
-    `boxes`, `box_labels`, `points`, `masks`; `spans` (seconds); `number`, `choice`, `options`,
+    `image`, `video`, `audio` (one or a list of paths, bytes, base64); `image_index` (which image
+    the places are in, from 0); `question` (an `<image>` in it says where it belongs); `system` (text
+    of the system turn); `history` (turns before the question: a list of `{role, content, images}`);
+    `answer` (a text or a list of accepted texts); `boxes`, `box_labels`, `points`, `masks`; `spans`
+    (seconds); `number`, `choice`, `options`,
     `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the
-    question cannot be answered, or where there is nothing to find); `thought` (for the cold start);
+    question cannot be answered, or where there is nothing to find); `thought` (for the cold start),
+    `<info>` and so on (what stands in that tag of the template, for the cold start);
     `width`, `height` (pixels); `weight`."""
     prompt: str = "{question}"
     """Text around the question, which replaces `{question}` in it."""
@@ -64,7 +66,7 @@ class Table(Card):
 
     def __post_init__(self) -> None:
         for key in self.columns:
-            if key not in COLUMNS:
+            if key not in COLUMNS and not TAG.fullmatch(key):
                 raise ValueError(f"columns has no key {key!r}{nearest(key, list(COLUMNS))}")
         if self.box_space is None and (used := [k for k in PLACES if k in self.columns]):
             raise ValueError(

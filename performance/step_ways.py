@@ -167,7 +167,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     policy = Policy(*load_model(config.model), config.model)
     policy.stop_ids = ()  # every completion goes on to the limit
     policy.use_optimizer(adamw(policy.trainable, config.optimizer.lr), config.optimizer)
-    make = prompts.build_prompt_maker(policy, {"noise": False})
+    make = prompts.build_prompt_maker(policy, {"noise": False}, {})
     with Scorer({"noise": config.rewards}, config.scoring) as scorer:
         loader = Loader([open_source(config.data.train[0])], make, case.prompts)
         engine = plugins.build("engine", "hf")

@@ -203,7 +203,7 @@ def every_verifier(calls: int) -> Iterator[str]:
 def _job(verifier: Verifier, calls: int) -> tuple[Callable[[], None], int]:
     """A function that judges about `calls` completions, and how many it judges."""
     jobs = [
-        (lay_out(sample.template, answer), sample, frame)
+        (lay_out(sample, answer), sample, frame)
         for sample, frame in examples()
         if verifier.applies_to(sample)
         for case in list(state_honestly(sample, frame))[:1]

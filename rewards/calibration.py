@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
-from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.schema import AnswerForm, Completion, Sample, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
@@ -62,6 +62,10 @@ class Calibration(Verifier):
     def __post_init__(self) -> None:
         """Build the verifier that says what is right."""
         object.__setattr__(self, "_inner", plugins.build("verifier", self.of, self.of_options))
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for what the verifier of the answer reads."""
+        return self._inner.answer_form()
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge the answer, then the confidence."""

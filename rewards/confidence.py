@@ -9,7 +9,7 @@ import numpy as np
 
 from vlmrl.answers import geometry, parsing
 from vlmrl.answers.matching import agreement, pairs
-from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -51,6 +51,10 @@ class Confidence(AnswerVerifier):
     form: Literal["linear", "brier", "visual_rft"] = "linear"
     """`linear`: a hit gains c, a miss loses c; `brier`: a hit gains 1 - (1 - c)^2, a miss loses c^2;
     `visual_rft`: the published mean of c for hits and 1 - c for misses, which can be cheated."""
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for confidences."""
+        return AnswerForm(self.needs, confidence=True)
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match, then compare confidences with hits."""

@@ -13,7 +13,7 @@ from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import Array
 from vlmrl.answers.matching import How, agreement, pairs
-from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
+from vlmrl.schema import AnswerForm, Box, Completion, Frame, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -135,6 +135,10 @@ class Detection(AnswerVerifier):
             raise ValueError(f"expected penalty in (0, 1], got {self.penalty}")
         if not all(0 <= t <= 1 for t in self._thresholds()):
             raise ValueError(f"expected threshold in [0, 1], got {self.threshold}")
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for confidences where they count."""
+        return AnswerForm(self.needs, confidence=self.use_confidence)
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match and measure."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing, templates
-from vlmrl.schema import Completion, Frame, Sample, Verdict
+from vlmrl.schema import AnswerForm, Completion, Frame, Sample, Template, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 
@@ -65,6 +65,11 @@ class Format(Verifier):
     """What the answer must be readable as, else 0; an explicit nothing can be read as boxes, points and
     spans."""
 
+    def answer_form(self) -> AnswerForm:
+        """Ask for lines of their own, and for the content."""
+        kinds = (self.content,) if self.content in ("boxes", "points", "spans", "number") else ()
+        return AnswerForm(kinds, own_lines=self.own_lines)
+
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge the layout of one completion."""
         parsed = completion.parsed
@@ -77,9 +82,9 @@ class Format(Verifier):
         return Verdict(score, note="" if score == 1 else "does not match the template")
 
 
-def _share_on_lines(text: str, template_name: str) -> float:
+def _share_on_lines(text: str, chosen: str | Template) -> float:
     """Share of marks that occur exactly once with a line break on the inner side."""
-    tags = templates.template(template_name).tags
+    tags = templates.template(chosen).tags
     marks = [mark for tag in tags for mark in (f"{tag.open}\n", f"\n{tag.close}")]
     return sum(text.count(mark) == 1 for mark in marks) / len(marks) if marks else 1.0
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from vlmrl.answers import benchmark_rules, geometry, masks, parsing
 from vlmrl.answers.benchmark_rules import Harness
-from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.schema import Point as UnitPoint
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
@@ -66,6 +66,10 @@ class Point(AnswerVerifier):
         """Refuse widths that are not positive."""
         if self.sigma <= 0 or self.radius <= 0:
             raise ValueError("expected sigma and radius above 0")
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for points, whatever the place to hit."""
+        return AnswerForm(("points",))
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match the points in the answer with the true places."""

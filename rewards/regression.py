@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing
-from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -57,6 +57,10 @@ class Regression(AnswerVerifier):
         """Refuse a tolerance that is not positive."""
         if self.tolerance <= 0:
             raise ValueError(f"expected tolerance above 0, got {self.tolerance}")
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for the key."""
+        return AnswerForm(self.needs, key=self.key)
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Measure the one number in the answer."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import benchmark_rules, geometry, parsing
 from vlmrl.answers.benchmark_rules import Harness
-from vlmrl.schema import Completion, Span, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Span, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -61,6 +61,10 @@ class TemporalIou(AnswerVerifier):
             raise ValueError("binary needs a threshold above 0")
         if self.official == "vlmevalkit":
             raise ValueError("VLMEvalKit has no Charades-STA: the official rule is lmms_eval")
+
+    def answer_form(self) -> AnswerForm:
+        """Leave the answer to other verifiers where the spans are elsewhere."""
+        return AnswerForm(self.needs if self.where == "answer" else ())
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the spans."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.answers import choices
-from vlmrl.schema import Completion, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
 
@@ -33,6 +33,10 @@ class YesNo(AnswerVerifier):
 
     needs: ClassVar[tuple[str, ...]] = ("text", "choice")
     laws: ClassVar[Laws] = Laws(truth=("yes or no",), junk="ANSWER yes no")
+
+    def answer_form(self) -> AnswerForm:
+        """Ask for the word, which the text says where there is one."""
+        return AnswerForm(("text",))
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare what the answer says with the truth."""

@@ -164,3 +164,50 @@ def test_an_unknown_template_suggests_the_nearest():
 def test_completion_carries_the_frame_and_further_fields():
     made = templates.completion("<answer>1</answer>", "answer_only", FRAME, token_ids=(1, 2))
     assert (made.answer, made.frame, made.token_ids) == ("1", FRAME, (1, 2))
+
+
+# ------------------------------------------------------------------------------- the user's own
+
+
+def test_a_template_of_the_users_own_is_laid_out_and_split_like_a_shipped_one():
+    own = templates.read(
+        {
+            "tags": {"look": "required", "think": "optional_empty", "say": "required"},
+            "answer": "say",
+        }
+    )
+    text = "<look>A cat.</look><think>\n\n</think><say>7</say>"
+    parsed = templates.split(text, own)
+    assert (parsed.answer, parsed.well_formed, parsed.mode) == ("7", True, "direct")
+    assert (
+        own.request
+        == "Write <look> </look>, then <think> </think> (may be empty), then <say> </say>."
+    )
+    asked = templates.read({"tags": {"answer": "required"}, "request": "Be brief."}, "mine.yaml")
+    assert (asked.request, str(asked)) == ("Be brief.", "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("stated", "problem"),
+    [
+        ({}, "template.tags: expected a mapping such as {think: required"),
+        ({"tags": ["answer"]}, "template.tags: expected a mapping such as"),
+        ({"tag": {"answer": "required"}}, "template: unknown key 'tag'; did you mean 'tags'?"),
+        ({"tags": {"answer": "yes"}}, "template.tags.answer: expected required, optional"),
+        ({"tags": {"a b": "required"}}, "template.tags: expected letters, digits and _"),
+        (
+            {"tags": {"say": "required"}},
+            "template.answer: expected one of the tags say, got 'answer'",
+        ),
+        ({"tags": {"answer": "optional"}}, "template.tags.answer: the tag with the answer is"),
+        (
+            {"tags": {"answer": "required"}, "request": 3},
+            "template.request: expected a text, got 3",
+        ),
+        ("think_anser", "template: expected a name or a mapping"),
+    ],
+)
+def test_a_template_that_is_none_is_refused_in_one_line(stated, problem):
+    with pytest.raises(UserError) as found:
+        templates.read(stated)
+    assert problem in str(found.value) and "\n" not in str(found.value)

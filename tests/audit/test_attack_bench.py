@@ -173,7 +173,7 @@ def test_honest_answers_are_right_and_wrong() -> None:
             if case.form not in graders or len(sample.truth.boxes or ()) > 1:
                 continue
             verifier = build((graders[case.form], "{}"))
-            texts = [lay_out(sample.template, answer) for answer in (case.right, case.wrong)]
+            texts = [lay_out(sample, answer) for answer in (case.right, case.wrong)]
             completions = [templates.completion(text, sample.template, frame) for text in texts]
             right, wrong = (guard(verifier, verifier, c, sample).score for c in completions)
             assert right == pytest.approx(1.0) and wrong is not None and wrong < 0.4

@@ -97,7 +97,7 @@ def test_every_config_on_a_page_has_valid_keys(page: Path) -> None:
             config.parse(tree)
         for path in keys_of({k: v for k, v in tree.items() if k in SECTIONS}):
             assert is_key(path), ".".join(path)
-        assert tree.keys() <= {*SECTIONS, "card", "options"}
+        assert tree.keys() <= {*SECTIONS, "card", "options", "template"}
 
 
 def keys_of(tree: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:

@@ -201,6 +201,20 @@ def test_the_same_boxes_in_two_verdicts_are_drawn_once(run: Path) -> None:
     assert len(card.attempts[0].shapes) == 1
 
 
+def test_boxes_are_drawn_on_the_image_that_they_are_in(run: Path) -> None:
+    Image.new("RGB", (50, 80), "blue").save(run_folder.media_folder(run) / "blue.png")
+    media = [
+        {"kind": "image", "name": n, "start": None, "end": None, "thumbnail": f"{n}.png"}
+        for n in ("red", "blue")
+    ]
+    box = completion(0.5, [0.0, 0.0, 0.5, 0.5])
+    album = Album(run_folder.media_folder(run), 10**6)
+    (card,) = rollout_cards({1: [row("a", [box], media=media, main_medium=1)]}, album)
+    assert card.canvas is card.views[1] and card.attempts[0].shapes[0].numbers[2:] == (25.0, 40.0)
+    (card,) = rollout_cards({1: [row("a", [box], media=media)]}, album)
+    assert card.canvas is card.views[0] and card.attempts[0].shapes[0].numbers[2:] == (100.0, 50.0)
+
+
 @pytest.mark.parametrize(
     "answer", [{"box": "all"}, {"box": [0, 1]}, [{"point": [None, 2]}], 7, "x"]
 )

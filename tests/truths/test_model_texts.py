@@ -82,7 +82,7 @@ def test_instructions_and_demonstrations_stay_equal_to_the_byte(name: str) -> No
     [
         ("shapes", {"task": "grounding"}, "2b6e0192d3eb1a5f"),
         ("shapes", {"task": "counting"}, "4f5c6dfea0d9f584"),
-        ("shapes", {"task": "question"}, "0385248fb0fa9649"),
+        ("shapes", {"task": "question"}, "8069355d1fa75e01"),
         ("shapes", {"task": "reading"}, "5035a1a38002aa14"),
         ("videos", {}, "0bd2ebe6336dbb39"),
     ],

@@ -16,12 +16,15 @@ from vlmrl.answers import geometry, literals, parsing
 from vlmrl.answers.geometry import Array
 from vlmrl.schema import Frame, Point, Polygon
 
-__all__ = ["contains", "iou_matrix", "polygons", "raster_size"]
+__all__ = ["contains", "inner_point", "iou_matrix", "polygons", "raster_size"]
 
 KEYS = ("polygon", "segmentation", "mask", "points")
 MAX_MASKS = 100
 MAX_SIDE = 1024
 """Longest side of the raster on which polygons are compared, pixels."""
+
+INNER_SIDE = 256
+"""Sides of the raster on which the middle of a polygon is looked for, pixels."""
 
 Corners = Sequence[tuple[float, float]]
 """A polygon of the truth may be any sequence of corners."""
@@ -123,3 +126,14 @@ def contains(mask: Mapping[str, Any] | Corners, p: Point) -> bool:
         if (y1 > p.y) != (y2 > p.y) and p.x < (x2 - x1) * (p.y - y1) / (y2 - y1) + x1:
             inside = not inside
     return inside
+
+
+def inner_point(mask: Mapping[str, Any] | Corners) -> Point:
+    """Return the point of a mask that is farthest from its edge, on a raster of INNER_SIDE or an RLE's."""
+    from scipy import ndimage  # as in `geometry.match`: it takes long to import
+
+    size = raster_size([mask], Frame(INNER_SIDE, INNER_SIDE))
+    filled = np.pad(coco.decode(encoded(mask, size)), 1)
+    depth = ndimage.distance_transform_edt(filled)[1:-1, 1:-1]
+    row, column = np.unravel_index(int(depth.argmax()), depth.shape)
+    return Point((int(column) + 0.5) / size[1], (int(row) + 0.5) / size[0])

@@ -8,16 +8,14 @@ graded.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-from vlmrl.schema import Completion, Frame, Parsed
+from vlmrl.schema import Completion, Frame, Parsed, Presence, Tag, Template
 
-__all__ = ["EMPTY_THOUGHT", "completion", "split", "template"]
-
-Presence = Literal["required", "optional", "optional_empty"]
+__all__ = ["EMPTY_THOUGHT", "completion", "read", "split", "template"]
 
 EMPTY_THOUGHT = "\n\n"
 """Content of a thought that was left out on purpose (TON, arXiv 2505.16854)."""
@@ -25,49 +23,8 @@ EMPTY_THOUGHT = "\n\n"
 MAX_BOXED = 65_536
 """Characters from the end of a completion in which a boxed answer is looked for."""
 
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _BOXED = re.compile(r"\\boxed\{|[{}]")
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """One tag of a template.
-
-    `required`: stands once, with content; `optional_empty`: stands once, may be empty; `optional`:
-    may be left out, has content if it stands.
-    """
-
-    name: str
-    presence: Presence = "required"
-    open: str = field(init=False)
-    """The opening mark, e.g. `<think>`."""
-    close: str = field(init=False)
-    """The closing mark, e.g. `</think>`."""
-
-    def __post_init__(self) -> None:
-        """Spell the marks once: completions are split by the million."""
-        object.__setattr__(self, "open", f"<{self.name}>")
-        object.__setattr__(self, "close", f"</{self.name}>")
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    r"""Tags in order, and where the answer stands.
-
-    `answer` names the tag with the answer; `"boxed"` means the last `\boxed{}` and `"text"`
-    everything after the thought (both have no tags). `request` tells the model about the layout.
-
-    Example: Template((Tag("think"), Tag("answer")), request="First think ...")
-    """
-
-    tags: tuple[Tag, ...]
-    answer: str = "answer"
-    request: str = ""
-    thinks: bool = field(init=False)
-    """True if the template has a thought."""
-
-    def __post_init__(self) -> None:
-        """Look for the thought."""
-        object.__setattr__(self, "thinks", any(tag.name == "think" for tag in self.tags))
 
 
 _THINK_ANSWER = (
@@ -113,21 +70,80 @@ TEMPLATES: dict[str, Template] = {
 }
 
 
-def template(name: str) -> Template:
-    """Return the template of that name.
+def template(chosen: str | Template) -> Template:
+    """Return the template of that name; one of the user's own is returned as it is.
 
     Raises:
         UserError: there is none; the message suggests the nearest name.
     """
-    if name not in TEMPLATES:
-        raise UserError(f"no template is named {name!r}{nearest(name, list(TEMPLATES))}")
-    return TEMPLATES[name]
+    if isinstance(chosen, Template):
+        return chosen
+    if chosen not in TEMPLATES:
+        raise UserError(f"no template is named {chosen!r}{nearest(chosen, list(TEMPLATES))}")
+    return TEMPLATES[chosen]
+
+
+def read(stated: Any, name: str = "of the config") -> Template:
+    """Return the template that a mapping states; `name` is what messages call it.
+
+    `{"tags": {"look": "required", "think": "optional_empty", "answer": "required"}, "answer":
+    "answer", "request": "First look ..."}`. `tags` are in order, each with what it must be;
+    `answer` is the tag with the answer, and `request` tells the model about the layout: without it
+    the tags are named.
+
+    Raises:
+        UserError: an unknown or missing key, a wrong value, or no tag with the answer.
+    """
+    if not isinstance(stated, Mapping):
+        raise UserError(f"template: expected a name or a mapping with `tags`, got {stated!r:.80}")
+    known = ("tags", "answer", "request")
+    for key in stated:
+        if key not in known:
+            raise UserError(f"template: unknown key {key!r}{nearest(str(key), list(known))}")
+    tags, answer, request = (stated.get(key) for key in known)
+    if not isinstance(tags, Mapping) or not tags:
+        raise UserError(
+            f"template.tags: expected a mapping such as {{think: required, answer: required}}, got "
+            f"{tags!r:.80}"
+        )
+    found = tuple(_read_tag(*pair) for pair in tags.items())
+    answer = "answer" if answer is None else answer
+    if answer not in tags:
+        raise UserError(
+            f"template.answer: expected one of the tags {', '.join(tags)}, got {answer!r}"
+        )
+    if answer == "think" or tags[answer] != "required":
+        raise UserError(
+            f"template.tags.{answer}: the tag with the answer is required, and no thought"
+        )
+    if request is None:
+        request = f"Write {', then '.join(map(_ask, found))}."
+    if not isinstance(request, str):
+        raise UserError(f"template.request: expected a text, got {request!r:.80}")
+    return Template(found, answer, request, name)
+
+
+def _read_tag(name: Any, presence: Any) -> Tag:
+    if not isinstance(name, str) or not _TAG.fullmatch(name):
+        raise UserError(
+            f"template.tags: expected letters, digits and _ for a tag, got {name!r:.80}"
+        )
+    if presence not in get_args(Presence):
+        raise UserError(
+            f"template.tags.{name}: expected {', '.join(get_args(Presence))}, got {presence!r:.80}"
+        )
+    return Tag(name, presence)
+
+
+def _ask(tag: Tag) -> str:
+    may = {"required": "", "optional": " if it helps", "optional_empty": " (may be empty)"}
+    return f"{tag.open} {tag.close}{may[tag.presence]}"
 
 
 # --------------------------------------------------------------------------------------- reading
 
 
-def split(text: str, template_name: str) -> Parsed:
+def split(text: str, chosen: str | Template) -> Parsed:
     """Split a completion's text by its template, in time linear in its length.
 
     The answer is the content of the last well-formed answer tag after the thought, stripped, and
@@ -137,7 +153,7 @@ def split(text: str, template_name: str) -> Parsed:
     Raises:
         UserError: no such template.
     """
-    layout = template(template_name)
+    layout = template(chosen)
     well_formed, tag_share = _check(text, layout)
     after, thought_range = _thought(text)
     if after is None:
@@ -167,9 +183,9 @@ def split(text: str, template_name: str) -> Parsed:
     return Parsed(answer, thought, mode, well_formed, tag_share, spans)
 
 
-def completion(text: str, template_name: str, frame: Frame, **fields: Any) -> Completion:
+def completion(text: str, chosen: str | Template, frame: Frame, **fields: Any) -> Completion:
     """Build a completion of this text, split by its template; `fields` are more of its fields."""
-    return Completion(text, split(text, template_name), frame, **fields)
+    return Completion(text, split(text, chosen), frame, **fields)
 
 
 def _thought(text: str) -> tuple[int | None, tuple[int, int] | None]:

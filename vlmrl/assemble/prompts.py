@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vlmrl.assemble.sources import instruct_by_source, with_audio
+from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
@@ -16,7 +16,7 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source
 from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Prompt, PromptBatch, Sample
+from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
 from vlmrl.truths import prompting
 
@@ -24,19 +24,24 @@ __all__ = ["build_prompt_maker"]
 
 
 def build_prompt_maker(
-    policy: Policy, instruct: dict[str, bool], processor: Any = None
+    policy: Policy,
+    instruct: Mapping[str, bool],
+    forms: Mapping[str, AnswerForm],
+    processor: Any = None,
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that turns a sample and its media into a prompt.
 
-    `instruct` says by source name whether the template's instruction is appended (default: yes).
-    `processor` replaces the policy's own.
+    By source name, `instruct` says whether the template's instruction is appended (default: yes),
+    and `forms` how its verifiers read an answer. `processor` replaces the policy's own.
     """
     processor = policy.processor if processor is None else processor
 
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
+        sample = replace(sample, form=forms.get(sample.source, prompting.ANY))
         text = ""
         if instruct.get(sample.source, True):
-            text = prompting.instruct(sample.template, sample.truth, policy.family.space)
+            space, shown = policy.family.space, sample.num_images
+            text = prompting.instruct(sample.template, sample.truth, space, sample.form, shown)
         return make_prompt(sample, media, policy.family, processor, text)
 
     return make
@@ -54,7 +59,7 @@ def build_loader(
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
         with_audio(sources, policy.family),
-        build_prompt_maker(policy, instruct_by_source(config), processor),
+        build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config), processor),
         size,
         seed=config.run.seed,
         rank=distributed.rank(),
@@ -77,7 +82,7 @@ def build_eval_batches(
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Return a function that gives fresh batches of held-out prompts; if `shared`, this rank's share."""
     sources = with_audio(sources, policy.family)
-    make = build_prompt_maker(policy, instruct_by_source(config))
+    make = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
     size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(

@@ -9,8 +9,16 @@ from typing import Any
 from vlmrl.config import Config
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.models.base import Family
+from vlmrl.schema import AnswerForm
+from vlmrl.scoring.answer_forms import form_of
 
-__all__ = ["all_sources", "instruct_by_source", "rewards_by_source", "with_audio"]
+__all__ = [
+    "all_sources",
+    "forms_by_source",
+    "instruct_by_source",
+    "rewards_by_source",
+    "with_audio",
+]
 
 
 def all_sources(config: Config) -> list[Source]:
@@ -38,7 +46,10 @@ def rewards_by_source(config: Config) -> dict[str, Any]:
 
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
-    sources = list(config.data.train)
-    sources += config.evaluation.sources if config.evaluation else []
-    sources += [*config.sft.sources, *config.sft.validation] if config.sft else []
-    return {s.label: s.instruct for s in reversed(sources)}
+    return {s.label: s.instruct for s in reversed(config.named_sources)}
+
+
+def forms_by_source(config: Config) -> dict[str, AnswerForm]:
+    """Return by source name how its verifiers read an answer."""
+    sources = reversed(config.named_sources)
+    return {source.label: form_of(config.rewards_of(source)) for source in sources}

@@ -121,7 +121,7 @@ class _Bench:
         self.end = time.monotonic() + TOTAL_S
         self.tolerance = TOLERANCE * (self.verifier.high - self.verifier.low)
         self.variants = [
-            list(state_honestly(sample, frame))
+            list(state_honestly(replace(sample, form=self.verifier.answer_form()), frame))
             for sample, frame in questions
             if self.verifier.applies_to(sample)
         ]
@@ -182,16 +182,16 @@ class _Bench:
         return right, right > wrong + self.tolerance
 
     def _ask_pair(self, case: Honest) -> _Case:
-        name = case.sample.template
-        (right,) = self.ask(case, [lay_out(name, case.right)], reward=1.0)
-        (wrong,) = self.ask(case, [lay_out(name, case.wrong)])
-        (untidy,) = self.ask(case, [f"{lay_out(name, case.right)} so"], reward=1.0)
+        sample = case.sample
+        (right,) = self.ask(case, [lay_out(sample, case.right)], reward=1.0)
+        (wrong,) = self.ask(case, [lay_out(sample, case.wrong)])
+        (untidy,) = self.ask(case, [f"{lay_out(sample, case.right)} so"], reward=1.0)
         return _Case(case, right, wrong, untidy)
 
     def check_honest(self, cases: Iterable[_Case]) -> Iterator[Finding]:
         """Yield what goes wrong on honest answers: failures, two scores for one completion."""
         for case in cases:
-            right = lay_out(case.honest.sample.template, case.honest.right)
+            right = lay_out(case.honest.sample, case.honest.right)
             for what, verdict in (("right", case.right), ("wrong", case.wrong)):
                 if verdict.fault is not None:
                     problem = f"fails: {verdict.fault}"
@@ -216,8 +216,10 @@ class _Bench:
 
     def _match_length(self, case: _Case, text: str) -> _Case:
         """Return the honest pair at the length of an attack: many group verifiers see only lengths."""
-        name, tokens = case.honest.sample.template, count_tokens(text)
-        right_text, wrong_text = (lay_out(name, a) for a in (case.honest.right, case.honest.wrong))
+        sample, tokens = case.honest.sample, count_tokens(text)
+        right_text, wrong_text = (
+            lay_out(sample, a) for a in (case.honest.right, case.honest.wrong)
+        )
         (right,) = self.ask(case.honest, [right_text], 1.0, tokens)
         (wrong,) = self.ask(case.honest, [wrong_text], 0.0, tokens)
         return replace(case, right=right, wrong=wrong)
@@ -265,15 +267,15 @@ def _finding(attack: str, case: _Case, problem: str, verdict: Verdict, text: str
 
 def _honest_rows(cases: Iterable[_Case]) -> Iterator[Scored]:
     for case in cases:
-        name, which = case.honest.sample.template, case.honest
-        yield make_row(which.sample.id, "right", case.right, lay_out(name, which.right))
-        yield make_row(which.sample.id, "wrong", case.wrong, lay_out(name, which.wrong))
+        sample, which = case.honest.sample, case.honest
+        yield make_row(sample.id, "right", case.right, lay_out(sample, which.right))
+        yield make_row(sample.id, "wrong", case.wrong, lay_out(sample, which.wrong))
 
 
 def _measure_speed(component: Component, cases: Sequence[_Case]) -> float:
     """Measure completions per second in this process; the pool has shown them to be harmless."""
     jobs: list[tuple[Any, ...]] = [
-        (component.spec, case.honest, lay_out(case.honest.sample.template, answer), [], 0.0)
+        (component.spec, case.honest, lay_out(case.honest.sample, answer), [], 0.0)
         for case in cases
         for answer in (case.honest.right, case.honest.wrong)
         if case.right.fault is None and case.wrong.fault is None

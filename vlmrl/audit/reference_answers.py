@@ -41,16 +41,17 @@ class Honest:
     everything: str = ""
 
 
-def lay_out(template_name: str, answer: str, thought: str = "I see it.") -> str:
-    """Put an answer into the layout of a template; its other tags hold the thought too.
+def lay_out(sample: Sample, answer: str, thought: str = "I see it.") -> str:
+    """Put an answer into the sample's template and form; other tags hold the thought too.
 
     Raises:
         UserError: no such template.
     """
-    contents = dict.fromkeys((tag.name for tag in template(template_name).tags), thought)
-    return prompting.lay_out(
-        template_name, answer, {**contents, "think": thought, "glue": "0 to 1"}
-    )
+    contents = dict.fromkeys((tag.name for tag in template(sample.template).tags), thought)
+    if not sample.truth.none:
+        answer = prompting.put_in_form(answer, sample.form)
+    contents |= {"think": thought, "glue": "0 to 1"}
+    return prompting.lay_out(sample.template, answer, contents, sample.form)
 
 
 def state_honestly(sample: Sample, frame: Frame) -> Iterator[Honest]:

@@ -42,10 +42,9 @@ def judge_among_honest(
 
 
 def _pair(case: Honest) -> tuple[Completion, Completion]:
-    name = case.sample.template
     return (
-        _make_completion(case, lay_out(name, case.right)),
-        _make_completion(case, lay_out(name, case.wrong)),
+        _make_completion(case, lay_out(case.sample, case.right)),
+        _make_completion(case, lay_out(case.sample, case.wrong)),
     )
 
 

@@ -42,7 +42,7 @@ def check(
 
         settings = ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
-        make, sources = build_prompt_maker(policy, {}), with_audio(sources, policy.family)
+        make, sources = build_prompt_maker(policy, {}, {}), with_audio(sources, policy.family)
     raise typer.Exit(FAILED if check_and_print(sources, out, make) else 0)
 
 

@@ -31,6 +31,7 @@ from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.scoring.answer_forms import form_of
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training.evaluation import Evaluation, evaluate
 
@@ -81,7 +82,7 @@ def evaluate_model(
         generator.start(policy)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
-        make = build_prompt_maker(policy, {source.label: source.instruct})
+        make = _prompt_maker(policy, source)
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
         found = evaluate(batches, generator, scorer, plan, tokens, policy=policy)
     manifest = {
@@ -100,6 +101,11 @@ def evaluate_model(
     if out is not None:
         run_folder.write_benchmark(out, result, found.rows(out / "media"))
     return result
+
+
+def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
+    forms = {source.label: form_of(source.rewards or ())}
+    return build_prompt_maker(policy, {source.label: source.instruct}, forms)
 
 
 def _scoring() -> Any:

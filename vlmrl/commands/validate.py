@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
-from vlmrl.answers import templates
 from vlmrl.commands.part_source import missing_options
-from vlmrl.config import Config, SourceConfig
-from vlmrl.data.source import open_card
+from vlmrl.config import Config
+from vlmrl.data.source import open_card, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
+from vlmrl.scoring.answer_forms import form_of
 
 __all__ = ["load_valid", "validate"]
 
@@ -45,11 +45,11 @@ def validate(config: Config) -> None:
     """
     for source in config.named_sources:
         open_card(source.card, source.options)
-        if source.template is not None:
-            _check_template(source)
+        read_template(source)
         for reward in config.rewards_of(source):
             for progress in reward_components.thresholds(reward):
                 reward_components.resolve(reward, progress)
+        form_of(config.rewards_of(source))
     if config.model.build:
         _check_part("family", config.model.build.family)
     _check_part("engine", config.engine.name, config.engine.options)
@@ -90,13 +90,6 @@ def _check_part(kind: str, name: str, options: Mapping[str, Any] | None = None) 
         plugins.build(kind, name, options)
     elif missing := missing_options(kind, name):
         raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
-
-
-def _check_template(source: SourceConfig) -> None:
-    try:
-        templates.template(str(source.template))
-    except UserError as error:
-        raise UserError(f"source {source.label!r}: {error}") from error
 
 
 def _check_model(path: str) -> None:

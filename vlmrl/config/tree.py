@@ -18,7 +18,7 @@ from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = ["named", "pairs", "shipped"]
+__all__ = ["named", "pairs", "read_mapping", "shipped"]
 
 SHORT = {
     "algorithm": "name",
@@ -159,16 +159,26 @@ def _long(value: Any, key: str) -> Any:
     return {SHORT[key]: value} if key in SHORT and isinstance(value, str) else value
 
 
-def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
-    if path in below:
-        raise UserError(f"{path}: extends itself through {' -> '.join(p.name for p in below)}")
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML file holds.
+
+    Raises:
+        UserError: no such file, not YAML, or no mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: expected a mapping of sections, got {type(tree).__name__}")
+        raise UserError(f"{path}: expected a mapping, got {type(tree).__name__}")
+    return tree
+
+
+def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    if path in below:
+        raise UserError(f"{path}: extends itself through {' -> '.join(p.name for p in below)}")
+    tree = read_mapping(path)
     parent = tree.pop("extends", None)
     if parent is None:
         return tree

@@ -143,7 +143,7 @@ def _turn_lines(sample: Sample, shown: Iterator[Decoded]) -> Iterator[str]:
 
 def _truth_lines(truth: Truth) -> list[str]:
     """Return what is set of a truth; places are counted, and shown on their own."""
-    lines = []
+    lines = [f"truth     is about image {truth.image}, counted from 0"] if truth.image else []
     for name, value in truth.stated().items():
         if kinds()[name].placed and kinds()[name].listed:
             lines.append(f"truth     {len(value)} {name}")

@@ -59,7 +59,7 @@ def _write_examples(
                 f"example {example.id!r} has no demonstration, so its answer is unknown"
             )
         yield from example.turns
-        answer = prompting.demonstrate(example.demo, example.template, frame)
+        answer = prompting.demonstrate(example.demo, example.template, frame, form=sample.form)
         yield Turn("assistant", (answer,))
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.config import Config, DataConfig, SourceConfig
+from vlmrl.answers import templates
+from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data.cards.card import Card
 from vlmrl.data.files.opening import file_split
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading
-from vlmrl.schema import Media, Sample
+from vlmrl.schema import Media, Sample, Template
 from vlmrl.system.extras import import_extra
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "open_held_out",
     "open_source",
     "open_target",
+    "read_template",
     "reading_of",
     "target",
     "uniform",
@@ -55,7 +57,7 @@ class Source:
     rows: Sequence[Mapping[str, Any]]
     weight: float = 1.0
     """Share in a mixture, relative to the other sources."""
-    template: str | None = None
+    template: str | Template | None = None
     """Answer template of its samples; None: the card's choice."""
     access: Access = field(default_factory=Access)
     """What its media may be read from."""
@@ -77,6 +79,7 @@ class Source:
         where = row.get(WHERE, f"{self.name} {self.split} row {index}")
         try:
             sample = self.card.to_sample(row, self.name)
+            _ = sample.main_medium  # refused here if the truth names an image that there is not
         except UserError as error:
             raise type(error)(f"{where}: {error}") from error
         except (OSError, MemoryError, MissingExtra):  # not about this row
@@ -134,7 +137,7 @@ def open_source(
         config.split,
         rows,
         config.weight,
-        config.template,
+        read_template(config),
         access if access.root else replace(access, root=card.media_root()),
         reading or Reading(),
     )
@@ -158,6 +161,24 @@ def _examples(source: Source, split: str) -> tuple[Sample, ...]:
         if sample.demo is None:
             raise UserError(f"{where}: sample {sample.id!r} has no demonstration of its answer")
     return samples
+
+
+def read_template(config: SourceConfig) -> str | Template | None:
+    """Return the template that a source names: a shipped one by name, its own from a file or mapping.
+
+    Raises:
+        UserError: there is no such template or file, or it states no template.
+    """
+    chosen = config.template
+    try:
+        if isinstance(chosen, str) and chosen.endswith((".yaml", ".yml")):
+            return templates.read(tree.read_mapping(Path(chosen)), chosen)
+        if isinstance(chosen, str):
+            templates.template(chosen)
+            return chosen
+        return None if chosen is None else templates.read(chosen)
+    except UserError as error:
+        raise UserError(f"source {config.label!r}: {error}") from error
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:

@@ -14,6 +14,7 @@ from vlmrl.algorithms.base import Algorithm
 from vlmrl.assemble.build import load_policy_model
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import (
+    forms_by_source,
     instruct_by_source,
     rewards_by_source,
     with_audio,
@@ -93,7 +94,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
 def _prompts(
     config: Config, sources: Sequence[Source], policy: Policy
 ) -> tuple[list[Prompt], list[str]]:
-    make = build_prompt_maker(policy, instruct_by_source(config))
+    make = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
     prompts, bad = [], []
     for source, row in _spread(sources):
         try:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from vlmrl.answers import templates
-from vlmrl.audit.reference_answers import lay_out, state_honestly
 from vlmrl.config import RewardConfig
 from vlmrl.data.source import Source
 from vlmrl.doctor.bench import Bench, Finding
@@ -19,10 +18,11 @@ from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Video, described
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Completion, Encoded, Frame, Prompt, Sample
+from vlmrl.schema import Completion, Demo, Encoded, Frame, Prompt, Sample
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import FunctionVerifier
+from vlmrl.truths import prompting
 
 TRUTHS = 8
 """Rows of each source whose truth is scored."""
@@ -107,11 +107,11 @@ def processor(bench: Bench) -> Iterator[Finding]:
 
 
 def verifiers(bench: Bench) -> Iterator[Finding]:
-    """Check that the truth, written as an answer, gets the full score of every verifier that applies."""
+    """Check that the truth, written as prompts ask for it, gets every verifier's full score."""
     groups: dict[str, list[Prompt]] = defaultdict(list)
     for prompt in bench.prompts:
         groups[prompt.sample.source].append(prompt)
-    # A verifier may well fail on an answer of another kind; only the best-suited kind counts.
+    # What fails on a truth is reported below, by name.
     lenient = bench.config.scoring.model_copy(update={"fault_limit": 1.0})
     with Scorer(bench.scorer.rewards, lenient) as scorer:
         for source, prompts in groups.items():
@@ -186,11 +186,11 @@ def _truths(
     best: dict[str, list[float]] = defaultdict(list)
     faults: dict[str, str] = {}
     for prompt in prompts:
-        kinds = [
-            _completion(bench, prompt.sample, answer, frame)
-            for answer, frame in right_answers(prompt.sample, prompt.frame).items()
+        written = [
+            _completion(bench, prompt.sample, text, frame)
+            for text, frame in right_answers(prompt.sample, prompt.frame).items()
         ]
-        (group,) = scorer.judge([kinds], [prompt.sample], whole=False)
+        (group,) = scorer.judge([written], [prompt.sample], whole=False)
         for reward in scorer.rewards[source]:
             verdicts = [judged.verdicts[reward.label] for judged in group]
             given = [v.score for v in verdicts if v.applies and v.score is not None]
@@ -209,17 +209,23 @@ def _truths(
 
 
 def right_answers(sample: Sample, frame: Frame) -> dict[str, Frame]:
-    """Return the answers that state a sample's truth, each with the frame of its coordinates.
+    """Return demonstrations of a sample's truth, each with the frame of its coordinates.
 
     A model writes whole pixels, which for a small box may be far from its truth, and no fault of
-    the verifier. So the truth is stated on a finer grid too.
+    the verifier. So the truth is stated on a finer grid too. None for a truth that no model could
+    write.
     """
+    if not prompting.can_write(sample.truth):
+        return {}
     fine = replace(frame, space="resized", resized_width=FINE, resized_height=FINE)
-    return {case.right: f for f in (fine, frame) for case in state_honestly(sample, f)}
+    tags = (tag.name for tag in templates.template(sample.template).tags)
+    demo = Demo("I see it.", answer=sample.truth, contents=dict.fromkeys(tags, "I see it."))
+    return {
+        prompting.demonstrate(demo, sample.template, f, form=sample.form): f for f in (fine, frame)
+    }
 
 
-def _completion(bench: Bench, sample: Sample, answer: str, frame: Frame) -> Completion:
-    text = lay_out(sample.template, answer)
+def _completion(bench: Bench, sample: Sample, text: str, frame: Frame) -> Completion:
     ids = tuple(bench.policy.tokenizer(text)["input_ids"])
     return templates.completion(text, sample.template, frame, token_ids=ids)
 

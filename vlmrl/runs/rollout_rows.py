@@ -67,8 +67,8 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "turns": _turns(prompt),
         "prompt": prompt.text,
         "media": _media(media_folder, sample, prompt.media),
-        "main_medium": sample.main_medium,
         "frame": to_json(prompt.frame),
+        "main_medium": sample.main_medium,
         "truth": to_json(sample.truth),
     }
 

@@ -20,6 +20,7 @@ from vlmrl.schema.rollouts import (
     Verdict,
 )
 from vlmrl.schema.samples import (
+    AnswerForm,
     Demo,
     Encoded,
     Media,
@@ -31,10 +32,12 @@ from vlmrl.schema.samples import (
     Truth,
     Turn,
 )
+from vlmrl.schema.template import Presence, Tag, Template
 from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
 
 __all__ = [
     "Advantages",
+    "AnswerForm",
     "Box",
     "Completion",
     "Demo",
@@ -47,6 +50,7 @@ __all__ = [
     "Parsed",
     "Point",
     "Polygon",
+    "Presence",
     "Prompt",
     "PromptBatch",
     "Rewards",
@@ -56,6 +60,8 @@ __all__ = [
     "Space",
     "Span",
     "StepReport",
+    "Tag",
+    "Template",
     "Track",
     "TrainBatch",
     "Truth",

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.schema.geometry import Box, Frame, Point, Span, Track
+from vlmrl.schema.template import Template
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "AnswerForm",
     "Demo",
     "Encoded",
     "Media",
@@ -87,16 +90,24 @@ class Truth:
     none: bool = False
     more: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Values of other kinds by name."""
+    image: int = 0
+    """Which of the sample's images (or videos) its places are in, from 0."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Truth:
+    def of(cls, values: Mapping[str, Any], image: int = 0) -> Truth:
         """Make a truth from values by kind."""
         core = {kind: value for kind, value in values.items() if kind in _CORE_KINDS}
-        return cls(**core, more={k: v for k, v in values.items() if k not in core})
+        return cls(**core, more={k: v for k, v in values.items() if k not in core}, image=image)
 
     def value(self, kind: str) -> Any:
         """Return the value of a kind, None where it is not known (False for `none`)."""
         return self.more.get(kind) if kind not in _CORE_KINDS else getattr(self, kind)
+
+    @property
+    def has_places(self) -> bool:
+        """Return whether it says something of places in an image."""
+        places = (self.boxes, self.points, self.masks, self.track)
+        return bool(self.more) or any(place is not None for place in places)
 
     def stated(self) -> dict[str, Any]:
         """Return the values of all kinds that are set, and `none`, by kind."""
@@ -104,7 +115,7 @@ class Truth:
         return {kind: value for kind, value in found.items() if value is not None}
 
 
-_CORE_KINDS = tuple(name for name in Truth.__dataclass_fields__ if name != "more")
+_CORE_KINDS = tuple(n for n in Truth.__dataclass_fields__ if n not in ("more", "image"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,29 @@ class Demo:
     text: str | None = None
     answer: Truth | None = None
     evidence: tuple[Span, ...] | None = None
-    """Spans that prove the answer, for the `<glue>` tag of a template that has one."""
+    """Spans that prove the answer, for the `<glue>` tag of a template that has one. None: those of
+    `answer`."""
+    contents: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What stands in other tags of the template, by tag: {"info": "Two cats on a mat."}."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How the verifiers of a source read an answer, so that it is asked for and demonstrated like this.
+
+    The default is an answer in the form of the first kind of truth that a sample has.
+
+    Example: AnswerForm(kinds=("number",), key="rating")
+    """
+
+    kinds: tuple[str, ...] = ()
+    """Kinds of truth that are graded; empty: any."""
+    key: str | None = None
+    """The answer is the value under this key of a JSON object."""
+    confidence: bool = False
+    """Each box states a confidence."""
+    own_lines: bool = False
+    """Each mark of the template begins or ends a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +166,11 @@ class Turn:
 
     role: Role
     parts: tuple[str | Media, ...]
+
+    @property
+    def images(self) -> tuple[int, ...]:
+        """Return the places of images and videos among the media."""
+        return tuple(i for i, medium in enumerate(self.media) if medium.kind != "audio")
 
     @property
     def media(self) -> tuple[Media, ...]:
@@ -160,13 +198,15 @@ class Sample:
     source: str
     parts: tuple[str | Media, ...]
     truth: Truth
-    template: str = "think_answer"
-    """Name of the answer template (`templates.TEMPLATES`)."""
+    template: str | Template = "think_answer"
+    """Name of the answer template (`templates.TEMPLATES`), or one of the user's own."""
     demo: Demo | None = None
     """The answer that a cold start imitates."""
     weight: float = 1.0
     """Multiplies this sample's loss."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    form: AnswerForm = AnswerForm()
+    """How the verifiers of its source read an answer."""
     system: str = ""
     """Text of the system turn; empty: none of ours (a chat template may have its own)."""
     history: tuple[Turn, ...] = ()
@@ -189,14 +229,34 @@ class Sample:
     def main_medium(self) -> int | None:
         """Return the place in `media` of the medium that coordinates refer to, None if there is none.
 
-        It is the first medium of the latest turn that has any; an example's never is.
+        It is in the latest turn that has any, an example's never is: the image or video that the
+        truth names (`Truth.image`), and where the truth has no places the first medium.
+
+        Raises:
+            UserError: the turn has no such image.
         """
         place = len(self.media)
         for turn in reversed(self.turns):
             place -= len(turn.media)
             if turn.media:
-                return place
-        return None
+                return place + self._main_place(turn)
+        return self._main_place(Turn("user", ())) if self.truth.image else None
+
+    def _main_place(self, turn: Turn) -> int:
+        shown = turn.images
+        if self.truth.image == 0 and not (self.truth.has_places and shown):
+            return 0
+        if self.truth.image >= len(shown):
+            raise UserError(
+                f"truth.image: expected an index below {len(shown)}, the number of images and "
+                f"videos, got {self.truth.image}"
+            )
+        return shown[self.truth.image]
+
+    @property
+    def num_images(self) -> int:
+        """Return how many images and videos coordinates could refer to."""
+        return next((len(turn.images) for turn in reversed(self.turns) if turn.media), 0)
 
     @property
     def text(self) -> str:

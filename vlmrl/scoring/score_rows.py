@@ -3,7 +3,8 @@
 A row is `{"completion": str, "truth": {...}, "media": {"width", "height", "duration"}, "template":
 name, "space": name, "prompt": str}`; all but the first two may be absent. `space` names the space
 of the truth's and of the completion's coordinates (`pixel` when absent; `resized` needs
-`media.resized_width` and `media.resized_height`). Without a `template` the answer is the `<answer>`
+`media.resized_width` and `media.resized_height`). `media` may be a list, of which `truth.image` says
+which one the places are in. Without a `template` the answer is the `<answer>`
 tag if the completion has one, else everything after the thought. `id` and `meta` go to the sample.
 
 For group verifiers rows of one `group` are one group (rows of one prompt, truth and media when
@@ -94,7 +95,7 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
     text = row.get("completion")
     if not isinstance(text, str):
         raise UserError(f"completion: expected a string, got {text!r:.80}")
-    frame = _frame(row.get("media") or {}, row.get("space", "pixel"))
+    frame = _frame(_choose_medium(row), row.get("space", "pixel"))
     template = row.get("template") or ("answer_only" if "<answer>" in text else "none")
     prompt = str(row.get("prompt", ""))
     sample = Sample(
@@ -108,6 +109,18 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
     same = [row.get(key) for key in ("prompt", "truth", "media")]
     group = json.dumps(row.get("group", same), sort_keys=True)
     return ScoredRow(templates.completion(text, template, frame), sample, group, row.get("reward"))
+
+
+def _choose_medium(row: Mapping[str, Any]) -> Any:
+    """Return the medium that the row's truth is about."""
+    media, truth = row.get("media") or {}, row.get("truth")
+    image = (
+        json_form.read_image(truth.get("image", 0), "truth.image") if isinstance(truth, dict) else 0
+    )
+    listed = media if isinstance(media, list) else [media]
+    if image >= len(listed):
+        raise UserError(f"truth.image: expected an index below {len(listed)}, got {image}")
+    return listed[image]
 
 
 def _frame(media: Any, space: Any) -> Frame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsFloat
 
 from vlmrl.answers import choices, literals, parsing, templates
-from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
+from vlmrl.schema import AnswerForm, Completion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 
 __all__ = [
@@ -66,6 +66,13 @@ class Verifier:
             or sample.truth.none
             or any(all(sample.truth.value(k) is not None for k in n) for n in self._needs())
         )
+
+    def answer_form(self) -> AnswerForm:
+        """Return how an answer must be written for this verifier to read it.
+
+        Prompts ask for it and demonstrations show it. Default: in a form of the truths it `needs`.
+        """
+        return AnswerForm(tuple(dict.fromkeys(kind for need in self._needs() for kind in need)))
 
     def describe_needs(self) -> str:
         """Say what the truth must have: "points and boxes, or masks"."""

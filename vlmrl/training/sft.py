@@ -153,11 +153,16 @@ def _write_demonstration(prompt: Prompt, drop_thought: bool) -> str:
         # The verifier `format` would penalize what the cold start teaches.
         why = "sft.thought_dropout" if drop_thought else f"sft: sample {sample.id!r} has no thought"
         raise UserError(
-            f"{why}: template {sample.template!r} of source {sample.source!r} requires a thought; "
+            f"{why}: template '{sample.template}' of source {sample.source!r} requires a thought; "
             "in think_or_not it is optional, and answer_only has none"
         )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
-    return prompting.demonstrate(demo, sample.template, prompt.frame)
+    try:
+        return prompting.demonstrate(demo, sample.template, prompt.frame, form=sample.form)
+    except UserError as error:
+        raise UserError(
+            f"sft: sample {sample.id!r} of source {sample.source!r}: {error}"
+        ) from error
 
 
 def cold_start(

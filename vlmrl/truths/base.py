@@ -104,6 +104,10 @@ class TruthKind:
         """Say how to write the answer; depends on what kind it is, never on its value."""
         return ""
 
+    def can_state(self, truth: Truth) -> bool:
+        """Return whether a truth can be written as this kind: it has a value of it, or one to derive."""
+        return truth.value(self.name) is not None
+
     def write(self, truth: Truth, frame: Frame) -> str | None:
         """Write a truth that has this kind as a model should, in the frame's space.
 

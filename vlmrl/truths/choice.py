@@ -28,8 +28,9 @@ class Choice(TruthKind):
         return check_text(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Ask for a letter."""
-        return "Answer with the letter of the right option."
+        """Ask for a letter, or for the text where the truth is one."""
+        what = "letter" if _is_letter(truth) else "text"
+        return f"Answer with the {what} of the right option."
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
         """Write the choice as the truth states it."""
@@ -57,3 +58,8 @@ class Choice(TruthKind):
             return " ".join(options)
         every = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
         return " ".join(every or LETTERS[:5])
+
+
+def _is_letter(truth: Truth) -> bool:
+    stated = (truth.choice or "A").strip("() .").upper()
+    return truth.choice not in (truth.options or ()) and stated in LETTERS and len(stated) == 1

@@ -30,9 +30,11 @@ class Fields(TruthKind):
 
     def instruct(self, truth: Truth, space: Space) -> str:
         """Name the keys; every action may have a position or a value, whichever this one has."""
-        keys = ", ".join(f'"{key}"' for key in truth.fields or ())
+        if not truth.fields:
+            return "Write the answer as a JSON object."
+        keys = ", ".join(f'"{key}"' for key in truth.fields)
         text = f"Write the answer as a JSON object with the keys {keys}."
-        if ACTION not in (truth.fields or ()):
+        if ACTION not in truth.fields:
             return text
         return (
             f'{text[:-1]}, and where the action needs it "position": [x, y], {PLACES[space]}, or '

@@ -1,8 +1,9 @@
 """Typed truths and answers from JSON, back to JSON, and into the space of a row.
 
-    {"boxes": [{"box": [x1, y1, x2, y2], "label": "dog"}], "number": 1}
+    {"boxes": [{"box": [x1, y1, x2, y2], "label": "dog"}], "number": 1, "image": 0}
 
-The keys of a truth are the kinds in this folder; each file says how its value is stated.
+The keys of a truth are the kinds in this folder; each file says how its value is stated. `image` says
+which of several images (or videos) its places are in, from 0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from vlmrl.plugins import nearest
 from vlmrl.schema import Frame, Truth
 from vlmrl.truths.base import Mark, TruthKind, kinds
 
-__all__ = ["convert", "marks", "read", "to_json"]
+__all__ = ["convert", "marks", "read", "read_image", "to_json"]
+
+IMAGE = "image"
 
 
 def read(value: Any, frame: Frame) -> Truth:
@@ -35,14 +38,30 @@ def read(value: Any, frame: Frame) -> Truth:
     if not isinstance(value, Mapping) or not value:
         raise UserError(f"expected a truth with some of {', '.join(known)}, got {value!r:.80}")
     found: dict[str, Any] = {}
+    image = read_image(value.get(IMAGE, 0), f"truth.{IMAGE}")
     for key, stated in value.items():
+        if key == IMAGE:
+            continue
         if key not in known:
             raise UserError(f"truth has no key {key!r}{nearest(str(key), list(known))}")
         try:
             found[key] = known[key].parse(stated, frame)
         except ValueError as error:
             raise UserError(f"truth.{key}: {error}") from error
-    return Truth.of(found)
+    if not found:
+        raise UserError(f"expected a truth with some of {', '.join(known)}, got {value!r:.80}")
+    return Truth.of(found, image)
+
+
+def read_image(stated: Any, where: str) -> int:
+    """Return which of several images a truth is about, from 0.
+
+    Raises:
+        UserError: it is no whole number from 0; the message begins with `where`.
+    """
+    if isinstance(stated, bool) or not isinstance(stated, int) or stated < 0:
+        raise UserError(f"{where}: expected the place of an image, from 0, got {stated!r:.60}")
+    return stated
 
 
 def convert(value: Any, frame: Frame) -> Any:
@@ -68,7 +87,7 @@ def to_json(value: Any) -> Any:
     if kind := _kind_of(value):
         return to_json(kind.to_json(value))
     if isinstance(value, Truth):
-        return to_json(value.stated())
+        return to_json(value.stated() | ({IMAGE: value.image} if value.image else {}))
     if isinstance(value, Mapping):
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from vlmrl.answers import geometry
+from vlmrl.answers import geometry, masks
 from vlmrl.schema import Frame, Point, Space, Truth
 from vlmrl.truths.base import (
     PLACES,
@@ -51,9 +51,13 @@ class Points(TruthKind):
             f"{PLACES[space]}."
         )
 
+    def can_state(self, truth: Truth) -> bool:
+        """Return whether there are points, or boxes or masks to point at."""
+        return truth.points is not None or bool(places_to_point_at(truth))
+
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write `{"point_2d": ...}`; labels tell several apart."""
-        points = truth.points or ()
+        """Write `{"point_2d": ...}`, of boxes and masks a point inside; labels tell several apart."""
+        points = places_to_point_at(truth)
         return list_items(
             [
                 {"point_2d": write_point(point, frame)} | label_of(point, len(points) > 1)
@@ -87,8 +91,12 @@ class Points(TruthKind):
 
 
 def places_to_point_at(truth: Truth) -> tuple[Point, ...]:
-    """Return the points of a truth, else the centres of its boxes."""
-    return truth.points or tuple(geometry.centre(box) for box in truth.boxes or ())
+    """Return the points of a truth, else the centres of its boxes, else a point in each mask."""
+    return (
+        truth.points
+        or tuple(geometry.centre(box) for box in truth.boxes or ())
+        or tuple(map(masks.inner_point, truth.masks or ()))
+    )
 
 
 def write_point(point: Point, frame: Frame) -> list[float]:

@@ -1,54 +1,88 @@
 """Ask for an answer and demonstrate one: the one writer of what a model is to write.
 
 Prompts, demonstrations, the doctor and the attack bench all write answers here, each in the form of
-the first kind of truth, by rank, that a truth has.
+the first kind of truth, by rank, that a truth has and the verifiers of its source read (`AnswerForm`).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from vlmrl.answers import parsing
 from vlmrl.answers.templates import EMPTY_THOUGHT, template
 from vlmrl.errors import UserError
-from vlmrl.schema import Demo, Frame, Space, Truth
-from vlmrl.truths.base import kinds
+from vlmrl.schema import AnswerForm, Demo, Frame, Space, Template, Truth
+from vlmrl.truths.base import PLACES, TruthKind, kinds
 from vlmrl.truths.spans import write_time
 
-__all__ = ["can_write", "demonstrate", "instruct", "lay_out"]
+__all__ = ["ANY", "can_write", "demonstrate", "instruct", "lay_out", "put_in_form", "write"]
+
+ANY = AnswerForm()
+"""The form where no verifier says how it reads an answer."""
+FINE = Frame(1, 1, space="norm1", duration=1e9)
+"""A frame in which any truth can be written."""
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
-def instruct(template_name: str, truth: Truth, space: Space) -> str:
+def instruct(
+    chosen: str | Template, truth: Truth, space: Space, form: AnswerForm = ANY, num_images: int = 1
+) -> str:
     """Say what is appended to a question: the template's layout and how to write the answer.
 
-    It depends on the KIND of truth only, never on its values or their number.
+    It depends on the KIND of truth only, never on its values or their number. Among several images
+    the one that coordinates belong to is named.
 
     Raises:
         UserError: no such template.
     """
-    forms = (
-        kind.instruct(truth, space)
-        for name, kind in kinds().items()
-        if truth.value(name) is not None
-    )
-    return " ".join(filter(None, (template(template_name).request, next(filter(None, forms), ""))))
+    forms = ((kind, kind.instruct(truth, space)) for kind in _asked(truth, form))
+    kind, text = next(((kind, text) for kind, text in forms if text), (None, ""))
+    if num_images > 1:
+        place = PLACES[space]
+        text = text.replace(place, place.replace("the image", _name_image(truth.image)))
+    if form.confidence and kind is kinds()["boxes"]:
+        text += ' Give each box a "confidence" from 0 to 1.'
+    if form.key is not None:
+        text += f' Put the answer under the key "{form.key}" of a JSON object.'
+    if form.own_lines:
+        text += " Put each tag on a line of its own."
+    return " ".join(filter(None, (template(chosen).request, text.strip())))
 
 
-def write(truth: Truth, frame: Frame) -> str | None:
+def write(truth: Truth, frame: Frame, form: AnswerForm = ANY) -> str | None:
     """Write a truth as a model should, in `frame.space`; None if no model could.
 
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    texts = (
-        kind.write(truth, frame) for name, kind in kinds().items() if truth.value(name) is not None
-    )
-    return next((text for text in texts if text is not None), None)
+    if form.confidence and truth.boxes:
+        sure = (box if box.score is not None else replace(box, score=1.0) for box in truth.boxes)
+        truth = replace(truth, boxes=tuple(sure))
+    text = _first_text(_stated(truth, form), truth, frame)
+    if text is None and truth.none:
+        text = _write_nothing(form)
+    return None if text is None else put_in_form(text, form)
+
+
+def put_in_form(answer: str, form: AnswerForm) -> str:
+    """Return an answer as the verifiers of a source read it: under their key, if they have one."""
+    if form.key is None:
+        return answer
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        value = answer
+    return json.dumps({form.key: value}, ensure_ascii=False)
 
 
 def can_write(truth: Truth) -> bool:
     """Return True if a model could write the answer to a question with this truth."""
-    return write(truth, Frame(space="norm1")) is not None
+    return write(truth, FINE) is not None
 
 
-def write_demo(demo: Demo, frame: Frame) -> str:
+def write_demo(demo: Demo, frame: Frame, form: AnswerForm = ANY) -> str:
     """Write the answer of a demonstration as the model should, in `frame.space`.
 
     Raises:
@@ -56,8 +90,8 @@ def write_demo(demo: Demo, frame: Frame) -> str:
         ValueError: the frame lacks the size that its space needs.
     """
     if demo.text is not None:
-        return demo.text
-    text = None if demo.answer is None else write(demo.answer, frame)
+        return put_in_form(demo.text, form)
+    text = None if demo.answer is None else write(demo.answer, frame, form)
     if text is None:
         raise UserError(
             "expected a demonstration with a `text` or an `answer` that can be written, "
@@ -66,7 +100,13 @@ def write_demo(demo: Demo, frame: Frame) -> str:
     return text
 
 
-def demonstrate(demo: Demo, template_name: str, frame: Frame, thought: bool = True) -> str:
+def demonstrate(
+    demo: Demo,
+    chosen: str | Template,
+    frame: Frame,
+    thought: bool = True,
+    form: AnswerForm = ANY,
+) -> str:
     r"""Write the completion that a demonstration stands for, in the model's space (`frame.space`).
 
     `thought=False` leaves the thought empty (thought dropout): `<think>\n\n</think>`.
@@ -77,29 +117,92 @@ def demonstrate(demo: Demo, template_name: str, frame: Frame, thought: bool = Tr
         UserError: no such template, or it has a tag that a demonstration cannot fill.
         ValueError: the frame lacks the size that its space needs.
     """
-    answer = write_demo(demo, frame)
-    contents = {"think": (demo.thought if thought else "") or EMPTY_THOUGHT}
-    if demo.evidence is not None:
-        pairs = (f"({write_time(s.start)}, {write_time(s.end)})" for s in demo.evidence)
+    answer = write_demo(demo, frame, form)
+    contents = {**demo.contents, "think": (demo.thought if thought else "") or EMPTY_THOUGHT}
+    evidence = demo.answer.spans if demo.evidence is None and demo.answer else demo.evidence
+    if evidence is not None:
+        pairs = (f"({write_time(s.start)}, {write_time(s.end)})" for s in evidence)
         contents["glue"] = f"[{', '.join(pairs)}]"
-    return lay_out(template_name, answer, contents)
+    return lay_out(chosen, answer, contents, form)
 
 
-def lay_out(template_name: str, answer: str, contents: dict[str, str]) -> str:
+def lay_out(
+    chosen: str | Template, answer: str, contents: Mapping[str, str], form: AnswerForm = ANY
+) -> str:
     """Put an answer into the layout of a template; `contents` by tag fill the other tags.
 
     Raises:
         UserError: no such template, or a required tag has no content.
     """
-    layout = template(template_name)
+    layout = template(chosen)
     if layout.answer == "boxed":
         return f"{contents.get('think', '').strip()} \\boxed{{{answer}}}".strip()
     if layout.answer == "text":
         return answer
-    contents = {**contents, layout.answer: answer}
+    texts = []
     for tag in layout.tags:
-        if tag.name not in contents and tag.presence == "required":
+        content = answer if tag.name == layout.answer else contents.get(tag.name, "")
+        if tag.presence == "required" and not content and tag.name != layout.answer:
             raise UserError(
-                f"template {template_name!r} has {tag.open}, which a demonstration cannot fill"
+                f"template '{chosen}' has {tag.open}, for which the demonstration has no text: state "
+                f"it under `tags` of the row (records) or map a column to '<{tag.name}>' (table)"
             )
-    return "".join(f"{t.open}{contents[t.name]}{t.close}" for t in layout.tags)
+        if tag.presence == "optional" and not content.strip():
+            continue
+        content = content or ("" if tag.presence == "required" else EMPTY_THOUGHT)
+        content = f"\n{content.strip()}\n" if form.own_lines else content
+        texts.append(f"{tag.open}{content}{tag.close}")
+    return ("\n" if form.own_lines else "").join(texts)
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def _stated(truth: Truth, form: AnswerForm) -> list[TruthKind]:
+    """Return the kinds in which a truth may be written: those that verifiers read, if it has any."""
+    read = [k for k in kinds().values() if k.name in form.kinds and k.can_state(truth)]
+    return read or [k for k in kinds().values() if truth.value(k.name) is not None]
+
+
+def _asked(truth: Truth, form: AnswerForm) -> Iterator[TruthKind]:
+    """Yield the kinds that may say how to write the answer.
+
+    Where nothing can be answered that is the kind of the other rows, so that the prompt does not
+    tell. A kind with nothing to say leaves it to another one that states the same answer.
+    """
+    stated = _stated(truth, form)
+    yield from stated
+    answer = _first_text(stated, truth, FINE)
+    if answer is None and truth.none:
+        yield from _graded(form)
+        return
+    others = [k for k in kinds().values() if k not in stated and truth.value(k.name) is not None]
+    yield from (kind for kind in others if _is_same(answer, kind.write(truth, FINE)))
+
+
+def _first_text(stated: list[TruthKind], truth: Truth, frame: Frame) -> str | None:
+    texts = (kind.write(truth, frame) for kind in stated)
+    return next((text for text in texts if text is not None), None)
+
+
+def _graded(form: AnswerForm) -> list[TruthKind]:
+    return [kind for kind in kinds().values() if kind.name in form.kinds]
+
+
+def _write_nothing(form: AnswerForm) -> str:
+    """Write that there is nothing, as every verifier of answers reads it."""
+    graded = _graded(form)
+    return "[]" if graded and graded[0].listed else "none"
+
+
+def _is_same(a: str | None, b: str | None) -> bool:
+    """Return whether two answers are equal, as texts or as numbers: `1,200` and `1200`."""
+    if a is None or b is None:
+        return False
+    number = parsing.number(a)[0]
+    return a == b or (number is not None and number == parsing.number(b)[0])
+
+
+def _name_image(index: int) -> str:
+    """Return what a prompt calls an image: `the second image`, `image 7`."""
+    return f"the {ORDINALS[index]} image" if index < len(ORDINALS) else f"image {index + 1}"

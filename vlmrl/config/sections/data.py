@@ -25,8 +25,9 @@ class SourceConfig(Named):
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
     weight: float = Field(1.0, gt=0)
     """Share in the mixture, relative to the other sources."""
-    template: str | None = None
-    """Answer template of its samples. Absent: the card's choice."""
+    template: str | dict[str, Any] | None = None
+    """Answer template of its samples: a shipped name, a YAML file, or a mapping with `tags`. Absent: the
+    card's choice."""
     instruct: bool = True
     """Append the template's instruction ("think in <think> ...") to the question."""
     few_shot: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,13 +23,14 @@ from vlmrl.schema import Demo, Frame, Media, MediaKind, Sample, Truth
 from vlmrl.truths import json_form
 from vlmrl.truths.base import kinds
 
-__all__ = ["COLUMNS", "KEYS", "PLACES", "Typing", "media_of", "to_sample"]
+__all__ = ["COLUMNS", "KEYS", "PLACES", "TAG", "Typing", "media_of", "to_sample"]
 
 MEDIA: dict[str, MediaKind] = {"image": "image", "video": "video", "audio": "audio"}
 """Keys of media, in the order in which they stand before a question without marks."""
 PLAIN = {
     "id": "a name that no other row has; without it, where the row stands",
     **{name: f"one {name} or a list of them: paths, bytes, base64 texts" for name in MEDIA},
+    "image_index": "which of several images the places are in, from 0",
     "question": "a text; `<image>`, `<video>` or `<audio>` in it says where a medium belongs",
     "system": "text of the system turn",
     "history": "turns before the question: a list of {role, content, images}",
@@ -47,6 +49,8 @@ PLAIN = {
 KEYS = (*PLAIN, *(name for name in kinds() if name not in ("text", "track")))
 COLUMNS = tuple(key for key in KEYS if key not in ("box_space", "box_format", "meta"))
 """Keys that a column of a table can hold."""
+TAG = re.compile(r"<([A-Za-z_][A-Za-z0-9_-]*)>")
+"""A key for what a demonstration writes in a tag of its template: `<info>`."""
 PLACES = tuple(name for name, kind in kinds().items() if kind.placed)
 
 
@@ -77,7 +81,7 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
             the message names the column.
     """
     for key in row:
-        if key not in KEYS:
+        if key not in KEYS and not TAG.fullmatch(key):
             raise UserError(f"a typed row has no key {key!r}; there are: {', '.join(KEYS)}")
     media = media_of(row, typing.folder)
     history = conversation.read_history(row.get("history"), typing.folder)
@@ -141,15 +145,16 @@ def _parts(row: Mapping[str, Any], media: list[Media], typing: Typing) -> tuple[
 
 def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Truth:
     none = _flag(_get(row, "none", False))
+    about = _about(row, media, typing)
     found: dict[str, Any] = {}
     for key, value in row.items():
         name = "text" if key == "answer" else key
-        if value is None or key == "none" or (key in PLAIN and key != "answer"):
+        if value is None or key == "none" or (key not in kinds() and key != "answer"):
             continue
         if none and (value == "" or value == []):
             continue  # the usual way to leave out the answer of an unanswerable question
         try:
-            frame = _frame(row, media, typing) if key in PLACES else Frame()
+            frame = _frame(row, media[about:], typing) if key in PLACES else Frame()
             stated = _boxes(row, value, frame, typing) if key == "boxes" else _typed(key, value)
             found[name] = json_form.read({name: stated}, frame).value(name)
         except UserError as error:
@@ -157,11 +162,26 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
     if not found and not none:
         raise UserError("no answer: no column says what is true")
     nothing = all(kinds()[name].listed and value == () for name, value in found.items())
-    return Truth.of({**found, "none": none or nothing})
+    return Truth.of({**found, "none": none or nothing}, about)
+
+
+def _about(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> int:
+    """Return which of the images (or videos) the places of a row are in."""
+    stated = _get(row, "image_index", 0)
+    if isinstance(stated, str) and stated.strip().isdecimal():
+        stated = int(stated)
+    about = json_form.read_image(stated, typing.column("image_index"))
+    count = sum(medium.kind != "audio" for medium in media)
+    if about >= max(1, count):
+        raise UserError(
+            f"{typing.column('image_index')}: expected an index below {count}, the number of images, "
+            f"got {about}"
+        )
+    return about
 
 
 def _frame(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Frame:
-    """Return the frame of the first medium in the row's space; its size is the row's or the header's."""
+    """Return the frame of the first of these media in the row's space, its size the row's or header's."""
     space = row.get("box_space")
     if space is None:
         raise UserError("no space is known for coordinates; state box_space (it is never guessed)")
@@ -194,10 +214,11 @@ def _boxes(row: Mapping[str, Any], value: Any, frame: Frame, typing: Typing) -> 
 
 
 def _with_thought(row: Mapping[str, Any], demo: Demo | None) -> Demo | None:
-    thought = row.get("thought")
-    if thought is None or demo is None:
-        return demo
-    return replace(demo, thought=str(thought))
+    if demo is None:
+        return None
+    tags = {match[1]: row[key] for key in row if (match := TAG.fullmatch(key))}
+    contents = {tag: str(text) for tag, text in tags.items() if text is not None}
+    return replace(demo, thought=str(_get(row, "thought", demo.thought)), contents=contents)
 
 
 def _typed(key: str, value: Any) -> Any:
