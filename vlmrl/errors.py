@@ -1,6 +1,6 @@
 """What the user can fix: the CLI prints it as one line, exit code 2."""
 
-__all__ = ["MediaError", "MissingExtra", "UserError"]
+__all__ = ["MediaError", "MissingExtra", "NotFinite", "UserError"]
 
 
 class UserError(Exception):
@@ -19,3 +19,7 @@ class MissingExtra(Exception):
 
 class MediaError(UserError):
     """An image, video or audio that cannot be read; the message names the file and the reason."""
+
+
+class NotFinite(UserError):
+    """A NaN or an infinity in weights, logits or rewards; the message names what is not finite."""

@@ -15,6 +15,7 @@ from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
 from vlmrl.errors import UserError
+from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
@@ -95,7 +96,14 @@ def run_cold_start(
 
         def save(stage: sft.Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
-            checkpoint.save(config.folder, policy, state, config.run.keep_checkpoints, None)
+            with finite.naming(f"checkpoint of the cold start, step {stage.step}"):
+                checkpoint.save(config.folder, policy, state, config.run.keep_checkpoints, None)
+
+        def report(step: int, metrics: dict[str, float]) -> None:
+            trainer.tracker.sft_step(step, metrics)
+            if policy.refused:
+                line = f"cold start, step {step}: not applied, because {policy.refused}"
+                trainer.tracker.message(line)
 
         with trainer.timers("sft"):
             stage = sft.cold_start(
@@ -104,7 +112,7 @@ def run_cold_start(
                 settings,
                 stage,
                 validate=_build_validator(trainer),
-                report=trainer.tracker.sft_step,
+                report=report,
                 save=save,
                 interrupt=interrupt,
                 micro_tokens=config.optimizer.micro_batch_tokens,
@@ -128,6 +136,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         trainer.done = progress.step
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
+    with finite.naming("before the first step"):
+        policy.require_finite()
     trainer.engine.sync(policy)
 
 

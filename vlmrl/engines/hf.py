@@ -6,9 +6,10 @@ leave the batch; media token ids are never sampled; token ids are kept as sample
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from transformers import DynamicCache
@@ -16,6 +17,7 @@ from transformers import DynamicCache
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.kv_cache import take_rows
+from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 SHRINK = 0.75
@@ -81,10 +83,12 @@ def _generate(
     stop_ids = set(policy.stop_ids)
     for step in range(sampling.max_tokens):
         token, logprob = _draw(policy, hidden, sampling, generator)
+        drawn = logprob.tolist()
+        if not math.isfinite(sum(drawn)):
+            wrong = [row for row, lp in zip(rows.tolist(), drawn, strict=True) if lp != lp]
+            _refuse(prompts, [row // sampling.n for row in wrong])
         writing = []
-        for at, (row, tok, lp) in enumerate(
-            zip(rows.tolist(), token.tolist(), logprob.tolist(), strict=True)
-        ):
+        for at, (row, tok, lp) in enumerate(zip(rows.tolist(), token.tolist(), drawn, strict=True)):
             if stopped[row]:
                 continue
             tokens[row].append(tok)
@@ -118,6 +122,14 @@ def _generate(
     ]
     groups = [written[at : at + sampling.n] for at in range(0, count, sampling.n)]
     return make_completions(policy, prompts, groups)
+
+
+def _refuse(prompts: Sequence[Prompt], wrong: Sequence[int]) -> NoReturn:
+    sample = prompts[wrong[0] if wrong else 0].sample
+    raise NotFinite(
+        f"the policy's logits are not finite (first: sample {sample.id!r} of source "
+        f"{sample.source!r}); if its weights have diverged, lower the learning rate and resume"
+    )
 
 
 def _prefill(
@@ -170,7 +182,8 @@ def _sampled(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """
     mass = probs.cumsum(-1, dtype=torch.float64)
     share = torch.rand(len(probs), 1, dtype=torch.float64, generator=generator, device=probs.device)
-    return torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
+    found = torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
+    return found.clamp_(max=probs.shape[-1] - 1)  # among NaN nothing is found
 
 
 def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
 from vlmrl.system import distributed
 
-__all__ = ["even_out", "fill", "num_tokens", "pack", "recut"]
+__all__ = ["even_out", "fill", "num_tokens", "pack", "recut", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)

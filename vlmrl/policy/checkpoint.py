@@ -78,7 +78,9 @@ def save(
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
+        NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
     """
+    policy.require_finite()
     final = folder / "checkpoints" / progress.name
     _write(final, policy, progress, queue)
     if distributed.is_main():

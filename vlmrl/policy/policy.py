@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
-from vlmrl.errors import UserError
-from vlmrl.forward import packing
+from vlmrl.errors import NotFinite, UserError
+from vlmrl.forward import finite, packing
 from vlmrl.forward.logprobs import Sharing
 from vlmrl.models.base import Family
 from vlmrl.policy.loss_metrics import add, averages, engine_gap
@@ -23,6 +23,9 @@ from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
 
 __all__ = ["Policy"]
+
+MAX_REFUSED = 10
+"""So many updates in a row whose gradients are not finite end the run."""
 
 
 class Policy(PolicyModel):
@@ -39,6 +42,10 @@ class Policy(PolicyModel):
     ) -> None:
         super().__init__(model, processor, family, config, temperature, shard)
         self._reference: Reference | None = None
+        self.refused = ""
+        """What was not finite in the last update, so that it was not applied."""
+        self._refused_in_a_row = 0
+        self._probe: MicroBatch | None = None
         self._retry = MemoryRetry(sharded=shard)
 
     # ------------------------------------------------------------------------------- reference and old
@@ -123,9 +130,14 @@ class Policy(PolicyModel):
     ) -> dict[str, float]:
         """Take one optimizer step per batch; return metrics averaged over the loss tokens.
 
-        A gradient that is not finite is not applied and is counted in `update/skipped`.
+        A gradient that is not finite is not applied, is counted in `update/skipped`, and `refused`
+        says what it is.
+
+        Raises:
+            NotFinite: a weight is not finite afterwards, or no gradient was for `MAX_REFUSED` updates.
         """
         sums: dict[str, float] = {}
+        self.refused = ""
         norms, skipped, tokens = [], 0, 0
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -133,15 +145,19 @@ class Policy(PolicyModel):
             own = self._retry.run(
                 batch, lambda b: self._accumulate_gradients(b, objective, progress)
             )
-            for share in distributed.gather(own):
+            shares = distributed.gather(own)
+            for share in shares:
                 add(sums, share)
             norm = self._clip_gradients()
             norms.append(norm)
             tokens += batch.num_tokens
             if math.isfinite(norm):
                 self.optimizer.step()
+                self._refused_in_a_row = 0
             else:
                 skipped += 1
+                self._refuse(shares)
+        self._require_finite_weights()
         self.version += 1
         return {
             **averages(sums, tokens, len(batches)),
@@ -152,13 +168,62 @@ class Policy(PolicyModel):
         }
 
     def _clip_gradients(self) -> float:
-        """Sum the gradients over all ranks and clip them; return the norm before clipping."""
+        """Sum the gradients over all ranks and clip them, if they are finite; return the norm before."""
         if self.sharded:  # the backward summed them
             self.sharded.forget_unused()
         else:
             distributed.sum_gradients(self.trainable)
-        norm: Any = torch.nn.utils.clip_grad_norm_(self.trainable, self.max_grad_norm)
-        return (norm.full_tensor() if self.sharded else norm).item()
+        norm = finite.norm_of(self._gradients)
+        if torch.isfinite(norm):
+            torch.nn.utils.clip_grads_with_norm_(self.trainable, self.max_grad_norm, norm)
+        return norm.item()
+
+    @property
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        return {name: p.grad for name, p in self.named.items() if p.grad is not None}
+
+    def _refuse(self, shares: Sequence[Mapping[str, float]]) -> None:
+        """Say what is not finite in an update that is not applied."""
+        known = {"rollout/entropy": "the policy's log-probs", "loss/total": "the loss"}
+        wrong = [
+            what
+            for key, what in known.items()
+            if not all(math.isfinite(s[key]) for s in shares if s)
+        ]
+        name = finite.first_not_finite(self._gradients)
+        self.refused = " and ".join([*wrong, f"the gradient (first: {name})"]) + " not finite"
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row == MAX_REFUSED:
+            raise NotFinite(f"{self.refused}, in {MAX_REFUSED} updates in a row")
+
+    def _require_finite_weights(self) -> None:
+        norm = finite.norm_of(self.named).item()
+        if distributed.any_rank(not math.isfinite(norm)):
+            name = finite.first_not_finite(self.named)
+            raise NotFinite(
+                f"the weights have diverged: their norm is {norm} (first: {name}); lower the learning "
+                "rate and resume, the checkpoints before are kept"
+            )
+
+    def require_finite(self) -> None:
+        """Look for weights that are not finite, or whose log-probs on the last update's data are not.
+
+        All ranks call it. Nothing that fails is to be saved.
+
+        Raises:
+            NotFinite: the message names the first weight.
+        """
+        self._require_finite_weights()
+        finite_here = True
+        if self._probe is not None:
+            with self._evaluating():
+                logprobs, _ = self._forward(self.base, self._probe, shared=False)
+            finite_here = bool(torch.isfinite(logprobs).all())
+        if distributed.any_rank(not finite_here):
+            raise NotFinite(
+                "the weights have diverged: the policy's log-probs are not finite; lower the learning "
+                "rate and resume, the checkpoints before are kept"
+            )
 
     def _align_ranks(self, batches: Sequence[TrainBatch]) -> Sequence[TrainBatch]:
         """Return the batches so that all ranks can process them in step; unchanged for one rank.
@@ -184,6 +249,10 @@ class Policy(PolicyModel):
         self.optimizer.zero_grad(set_to_none=True)
         for micro in batch.micro:
             add(sums, self._backward(micro, batch, objective, progress))
+        if batch.micro:
+            self._probe = packing.rows_of(
+                batch.micro[-1], torch.arange(len(batch.micro[-1].group))[:1]
+            )
         return sums
 
     def _backward(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.errors import UserError
+from vlmrl.errors import NotFinite, UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.calls import KILLED, Calls
@@ -99,6 +99,9 @@ class Scorer:
         `progress`, the share of training done, in [0, 1], drives the schedules; `whole` and errors
         as in `judge`. With several ranks every rank judges whole groups of its own prompts, and all
         get all rewards.
+
+        Raises:
+            NotFinite: a reward does not fit float32.
         """
         import torch
 
@@ -106,10 +109,17 @@ class Scorer:
         samples = [prompt.sample for prompt in prompts]
         homes = [prompt.home for prompt in prompts] if whole and distributed.world() > 1 else None
         judged = self.judge(rollouts.completions, samples, progress, whole, homes)
-        total = [[j.reward or 0.0 for j in group] for group in judged]
+        total = torch.tensor(
+            [[j.reward or 0.0 for j in group] for group in judged], dtype=torch.float32
+        ).reshape(rollouts.shape)
+        for p, g in (~torch.isfinite(total)).nonzero().tolist():
+            raise NotFinite(
+                f"the reward of sample {samples[p].id!r} of source {samples[p].source!r} is "
+                f"{judged[p][g].reward}: expected weights of its verifiers whose sum fits float32"
+            )
         valid = [[j.reward is not None for j in group] for group in judged]
         return Rewards(
-            total=torch.tensor(total, dtype=torch.float32).reshape(rollouts.shape),
+            total=total,
             valid=torch.tensor(valid, dtype=torch.bool).reshape(rollouts.shape),
             verdicts=tuple(tuple(j.verdicts for j in group) for group in judged),
         )

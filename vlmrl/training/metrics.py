@@ -88,6 +88,4 @@ def plain_words(history: Mapping[str, float]) -> list[str]:
         lines.append(
             f"{100 * history['rollout/truncated']:.0f} % of completions were cut at rollout.max_tokens"
         )
-    if history.get("update/skipped", 0.0) > 0:
-        lines.append("a gradient was not finite and was not applied")
     return lines

@@ -16,6 +16,7 @@ from vlmrl.algorithms.base import LossInputs, LossOutput
 from vlmrl.answers import templates
 from vlmrl.config import SftConfig
 from vlmrl.errors import UserError
+from vlmrl.forward import finite
 from vlmrl.forward.packing import pack
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
@@ -183,9 +184,10 @@ def cold_start(
     `policy` already has its optimizer; `stage` is where an earlier run stopped.
     """
     while not stage.done(config):
-        metrics = step(policy, next_batch(), config, stage, micro_tokens, seed)
-        stage = replace(stage, step=stage.step + 1)
-        stage, measured = check(stage, config, validate)
+        with finite.naming(f"cold start, step {stage.step + 1}"):
+            metrics = step(policy, next_batch(), config, stage, micro_tokens, seed)
+            stage = replace(stage, step=stage.step + 1)
+            stage, measured = check(stage, config, validate)
         if measured is not None:
             metrics[f"validation/{config.stop_metric}"] = measured
         report(stage.step, metrics)

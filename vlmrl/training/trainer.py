@@ -12,6 +12,8 @@ from vlmrl.algorithms.base import Algorithm
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.engines.base import Engine
+from vlmrl.errors import NotFinite
+from vlmrl.forward import finite
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy import checkpoint
@@ -91,11 +93,13 @@ class Trainer:
 
         Raises:
             NothingScored: an evaluation has no value of its metric; the checkpoint is written before.
+            NotFinite: weights, logits or rewards are not finite; the message names the step.
         """
         if self.done == 0:
             self._evaluate()
         while self.done < self.config.run.steps:
-            report = self.step()
+            with finite.naming(f"step {self.done + 1}"):
+                report = self.step()
             self._write_report(report)
             last = self.done == self.config.run.steps
             try:
@@ -125,7 +129,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the state after the last step."""
-        with self.timers("checkpoint"):
+        with self.timers("checkpoint"), finite.naming(f"checkpoint of step {self.done}"):
             state = checkpoint.Progress(
                 phase="rl",
                 step=self.done,
@@ -178,6 +182,10 @@ class Trainer:
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         """Pack the step's updates, with reference and old log-probs where they are needed."""
         optimizer = self.config.optimizer
+        if not torch.isfinite(advantages.values[advantages.kept]).all():
+            raise NotFinite(
+                f"an advantage of algorithm {self.config.algorithm.name!r} is not finite"
+            )
         batches = pack(
             rollouts,
             advantages,
@@ -218,6 +226,8 @@ class Trainer:
         self.tracker.step(report)
         for line in metrics.plain_words(report.metrics):
             self.tracker.message(line)
+        if self.policy.refused:
+            self.tracker.message(f"step {self.done}: not applied, because {self.policy.refused}")
         first_or_last = self.done in (1, self.config.run.steps)
         if first_or_last or self._is_due(self.config.run.rollouts_every):
             run_folder.write_rollouts(self.config.folder, report)
@@ -228,7 +238,8 @@ class Trainer:
             return False
         with self.timers("generate"):
             self.queue.drain()
-        with self.timers("evaluate"), self.policy.whole():
+        name = f"evaluation at step {self.done}"
+        with self.timers("evaluate"), self.policy.whole(), finite.naming(name):
             evaluation = evaluate(
                 self.held_out(),
                 self.engine,
