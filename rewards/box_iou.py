@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import benchmark_rules, geometry, parsing, text
-from vlmrl.answers.benchmark_rules import Harness
+from vlmrl.answers import geometry, parsing, text
+from vlmrl.answers.benchmark_rules import VERSIONS, Harness, places
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
@@ -23,7 +23,7 @@ class BoxIou(AnswerVerifier):
     |difference|, in shares of the image). `check_label`: a label that the answer states must be the
     truth's, if it has one. `several`: what more than one box scores, `refuse` 0 or `first` that of
     the first. `official`: RefCOCO by the rule of `lmms_eval` or `vlmevalkit`
-    (`benchmark_rules.refcoco_box`).
+    (`places.refcoco_box`).
 
     Published sets: VLM-R1 REC: `several: first`; V-Triune grounding: `threshold: {schedule: [[0,
     0.85], [0.1, 0.95], [0.25, 0.99]]}`; Visual-RFT LISA, GPG: `measure: giou`; GUI-G1: `iou_weight:
@@ -81,7 +81,7 @@ class BoxIou(AnswerVerifier):
     several: Literal["refuse", "first"] = "refuse"
     """What more than one box scores: `refuse` 0, `first` that of the first."""
     official: Harness | None = None
-    """RefCOCO by the rule of a harness (`benchmark_rules.refcoco_box`); to compare, not to train."""
+    """RefCOCO by the rule of a harness (`places.refcoco_box`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse options that would pay everything."""
@@ -138,12 +138,12 @@ class BoxIou(AnswerVerifier):
 
     def _official(self, answer: str, frame: Frame, right: Box) -> Verdict:
         assert self.official is not None
-        found = benchmark_rules.refcoco_box(answer, frame, self.official)
+        found = places.refcoco_box(answer, frame, self.official)
         if found is None:
             return Verdict(0.0, note="no box found by the official rule")
-        overlap = benchmark_rules.raw_iou(found, right.xyxy)
+        overlap = places.raw_iou(found, right.xyxy)
         score = float(overlap >= self.threshold) if self.binary else overlap
-        return Verdict(score, {"iou": overlap}, note=benchmark_rules.VERSIONS[self.official])
+        return Verdict(score, {"iou": overlap}, note=VERSIONS[self.official])
 
 
 def _contradicts(stated: str | None, right: str | None) -> bool:

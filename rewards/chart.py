@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import benchmark_rules, parsing, text
-from vlmrl.answers.benchmark_rules import Harness
+from vlmrl.answers import parsing, text
+from vlmrl.answers.benchmark_rules import VERSIONS, Harness, free_text
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
@@ -23,7 +23,7 @@ class Chart(AnswerVerifier):
     Where the truth is a number (currency signs, thousands separators and % aside), `tolerance` of
     it may be missed; a whole number from 1800 to 2099 is taken for a year and must be met. Other
     truths are compared as normalised text. `official`: ChartQA's rule as in `lmms_eval` and
-    `vlmevalkit` (`benchmark_rules.relaxed`).
+    `vlmevalkit` (`free_text.relaxed`).
 
     Used by: ChartQA; Mixed-R1 (chart), V-Triune (chart).
 
@@ -47,19 +47,17 @@ class Chart(AnswerVerifier):
     tolerance: float = 0.05
     """Share of the true number by which the answer may miss it."""
     official: Harness | None = None
-    """ChartQA's rule as in a harness (`benchmark_rules.relaxed`); to compare, not to train."""
+    """ChartQA's rule as in a harness (`free_text.relaxed`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted answer."""
         assert truth.text is not None
         if self.official:
             right = any(
-                benchmark_rules.relaxed(answer, accepted, self.official, self.tolerance)
+                free_text.relaxed(answer, accepted, self.official, self.tolerance)
                 for accepted in truth.text
             )
-            return Verdict(
-                float(right), answer=answer, note=benchmark_rules.VERSIONS[self.official]
-            )
+            return Verdict(float(right), answer=answer, note=VERSIONS[self.official])
         return Verdict(float(any(self._meets(answer, t) for t in truth.text)), answer=answer)
 
     def _meets(self, answer: str, wanted: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import benchmark_rules, text
-from vlmrl.answers.benchmark_rules import Harness
+from vlmrl.answers import text
+from vlmrl.answers.benchmark_rules import VERSIONS, Harness, free_text
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
@@ -19,7 +19,7 @@ class Ocr(AnswerVerifier):
     `measure`: `cer` 1 - character errors / characters of the truth, floored at 0; `wer` the same in
     words; `anls` 1 - distance / longer length, 0 below `cut`; `exact` 1 if equal. Texts are in
     Unicode NFKC with white space collapsed, and in lower case unless `ignore_case` is false.
-    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`benchmark_rules.anls`).
+    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`free_text.anls`).
 
     Published sets: Video-R1, HumanOmniV2: `measure: wer, ignore_case: false`; Visionary-R1, VLM-R1
     default: `measure: anls, cut: 0`; DocVQA, InfoVQA: `measure: anls`.
@@ -54,14 +54,14 @@ class Ocr(AnswerVerifier):
     ignore_case: bool = True
     """Whether texts are compared in lower case."""
     official: Harness | None = None
-    """ANLS as a harness computes it (`benchmark_rules.anls`); to compare, not to train."""
+    """ANLS as a harness computes it (`free_text.anls`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text; the best counts."""
         assert truth.text is not None
         if self.official:
-            score = benchmark_rules.anls(answer, truth.text, self.cut)
-            return Verdict(score, answer=answer, note=benchmark_rules.VERSIONS[self.official])
+            score = free_text.anls(answer, truth.text, self.cut)
+            return Verdict(score, answer=answer, note=VERSIONS[self.official])
         found = self._form(answer)
         score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)
         return Verdict(score, answer=answer)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from vlmrl.answers import benchmark_rules, geometry, masks, parsing
-from vlmrl.answers.benchmark_rules import Harness
+from vlmrl.answers import geometry, masks, parsing
+from vlmrl.answers.benchmark_rules import VERSIONS, Harness, places
 from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.schema import Point as UnitPoint
 from vlmrl.scoring.laws import Laws
@@ -24,7 +24,7 @@ class Point(AnswerVerifier):
     sigma^2)), d the distance to the true point or to the centre of the true box; `distance` 1 if d
     is at most `radius`. Distances, `sigma` and `radius` are in the unit square. Where the truth has
     points only, `inside` means `distance`. A predicted box stands for its centre. `official`:
-    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`benchmark_rules.screenspot_hit`).
+    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`places.screenspot_hit`).
 
     Published sets: GUI-G1 hit, ScreenSpot: the defaults; TON: `measure: distance, radius: 0.14`.
 
@@ -60,7 +60,7 @@ class Point(AnswerVerifier):
     radius: float = 0.14
     """Largest distance of a hit, in the unit square."""
     official: Harness | None = None
-    """ScreenSpot by the rule of a harness (`benchmark_rules.screenspot_hit`); to compare, not to train."""
+    """ScreenSpot by the rule of a harness (`places.screenspot_hit`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse widths that are not positive."""
@@ -104,7 +104,5 @@ class Point(AnswerVerifier):
         assert self.official is not None
         if not truth.boxes or len(truth.boxes) != 1:
             raise ValueError("the official ScreenSpot rule needs one true box")
-        hit = benchmark_rules.screenspot_hit(
-            answer, truth.boxes[0], completion.frame, self.official
-        )
-        return Verdict(float(hit), note=benchmark_rules.VERSIONS[self.official])
+        hit = places.screenspot_hit(answer, truth.boxes[0], completion.frame, self.official)
+        return Verdict(float(hit), note=VERSIONS[self.official])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import benchmark_rules, geometry, parsing
-from vlmrl.answers.benchmark_rules import Harness
+from vlmrl.answers import geometry, parsing
+from vlmrl.answers.benchmark_rules import VERSIONS, Harness, spans
 from vlmrl.schema import AnswerForm, Completion, Span, Truth, Verdict
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import AnswerVerifier
@@ -19,7 +19,7 @@ class TemporalIou(AnswerVerifier):
     `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
     the time covered; `hull` from the first start to the last end, so that a gap counts. `where`:
     `glue` reads the spans of the `<glue>` tag. `official: lmms_eval`: Charades-STA
-    (`benchmark_rules.charades_span`).
+    (`spans.charades_span`).
 
     Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
     `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
@@ -53,7 +53,7 @@ class TemporalIou(AnswerVerifier):
     where: Literal["answer", "glue"] = "answer"
     """`answer`, or `glue`: read the spans of the `<glue>` tag."""
     official: Harness | None = None
-    """Charades-STA as in lmms-eval (`benchmark_rules.charades_span`); to compare, not to train."""
+    """Charades-STA as in lmms-eval (`spans.charades_span`); to compare, not to train."""
 
     def __post_init__(self) -> None:
         """Refuse options that would pay everything."""
@@ -75,7 +75,7 @@ class TemporalIou(AnswerVerifier):
         if not found:
             return Verdict(0.0, note=note)
         if self.union == "hull" or self.official:
-            overlap = benchmark_rules.hull_iou(_hull(found), _hull(right))
+            overlap = spans.hull_iou(_hull(found), _hull(right))
         else:
             overlap = geometry.interval_iou(found, right)
         if overlap < self.threshold:
@@ -84,9 +84,9 @@ class TemporalIou(AnswerVerifier):
 
     def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
         if self.official:
-            span = benchmark_rules.charades_span(answer)
+            span = spans.charades_span(answer)
             return (
-                ([span], benchmark_rules.VERSIONS[self.official])
+                ([span], VERSIONS[self.official])
                 if span
                 else ([], "no span found by the official rule")
             )

@@ -1,0 +1,39 @@
+"""Counts: CountBench, PixMo-Count."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["count_first", "count_word"]
+
+_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
+_NUMERALS = {"none": "0"} | {word: str(number) for number, word in enumerate(_WORDS)}
+
+
+def count_word(answer: str, right: int | str) -> bool:
+    """Return whether the whole answer is the count: lmms-eval on CountBench (`tasks/countbench`).
+
+    A word from none and zero to twenty stands for its number; anything else must be equal.
+    """
+    return _numeral(answer) == _numeral(str(right))
+
+
+def count_first(answer: str, right: int | str) -> bool:
+    """Return whether the answer's first digits are the count: lmms-eval on PixMo-Count.
+
+    Source: `tasks/pixmo_count/utils.py`. Differs from strict: "3, not 5" is right for 3.
+    """
+    return _first_digits(answer) == _first_digits(str(right))
+
+
+def _numeral(said: str) -> str:
+    said = said.strip().lower()
+    return _NUMERALS.get(said, said)
+
+
+def _first_digits(said: str) -> str:
+    match = re.search(r"\d+", said)
+    return match[0] if match else said.strip()
