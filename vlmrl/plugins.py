@@ -35,6 +35,7 @@ KINDS = {
     "verifier": "vlmrl.rewards",
     "card": "vlmrl.datasets",
     "layout": "vlmrl.data.layouts",
+    "benchmark": "vlmrl.benchmarks",
     "truth": "vlmrl.truths",
     "family": "vlmrl.models",
     "engine": "vlmrl.engines",

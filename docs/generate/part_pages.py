@@ -24,6 +24,8 @@ INTRODUCTIONS = {
     "card": "A card says what a data set is and reads it. `vlmrl data explain NAME` shows a row.",
     "layout": "A layout is a published form of a data set. The card [`auto`](../cards/auto.md) recognises "
     "it by itself, and `vlmrl data explain PATH` says what it took a path for.",
+    "benchmark": "A benchmark is a public evaluation set, with each harness's way to ask and to score, and "
+    "a strict verifier. [Benchmarks](../../evaluate/benchmarks.md) says how to run one.",
     "truth": "A kind of truth is one form of a right answer: the keys of a row's `truth`.",
     "family": "A family is everything the trainer knows about one model architecture. "
     "[Model families](../../train/families.md) says what is tested of each.",
@@ -52,6 +54,7 @@ def page(kind: str, name: str) -> str:
     if kind == "verifier" and name in PICTURES:
         lines += [f"![boxes and what they score]({PICTURES[name]})", ""]
     lines += [" · ".join(f"**{key}** {value}" for key, value in facts(kind, plugin)), ""]
+    lines += _protocols(plugin) if kind == "benchmark" else []
     lines += _options(plugin)
     if kind == "layout":
         lines += ["## Fields", "", *header("our key", "in the layout")]
@@ -60,6 +63,16 @@ def page(kind: str, name: str) -> str:
         if title in sections:
             lines += [f"## {title}", "", sections[title], ""]
     return "\n".join([*lines, *_use(kind, name)])
+
+
+def _protocols(plugin: Any) -> list[str]:
+    """Return the table of how each harness asks and scores."""
+    lines = ["## Protocols", "", *header("protocol", "prompt", "tokens", "scorer", "number")]
+    for one in plugin.officials:
+        number = " ".join(filter(None, [one.aggregate, one.by and f"by {one.by}", f"({one.unit})"]))
+        shown = code(one.ask.replace("\n", "\\n"))
+        lines.append(row(code(one.protocol), shown, str(one.max_tokens), code(one.scorer), number))
+    return [*lines, ""]
 
 
 def _options(plugin: type) -> list[str]:
@@ -123,6 +136,12 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Described in", plugin.origin
         yield "Special case of", _links("layout", plugin.narrows) if plugin.narrows else "none"
         yield "Verifiers", _links("verifier", plugin.verifiers)
+    elif kind == "benchmark":
+        yield "Origin", plugin.origin
+        yield "Hub", plugin.hub
+        yield "Licence", plugin.licence
+        yield "Rows", f"{plugin.count} (split `{plugin.split}`)"
+        yield "Strict", f"{_links('verifier', [plugin.strict.verifier])}, {plugin.strict.aggregate}"
     elif kind == "family":
         yield "Model types", ", ".join(f"`{name}`" for name in plugin.model_types)
         yield "Media", ", ".join(plugin.kinds)
@@ -164,6 +183,7 @@ def _use(kind: str, name: str) -> list[str]:
     tried = {
         "verifier": [f"vlmrl verify {name}", f"vlmrl score {name} --in rows.jsonl"],
         "card": [f"vlmrl data explain {name}", f"vlmrl data check {name}"],
+        "benchmark": [f"vlmrl eval MODEL --benchmark {name} --protocol lmms_eval"],
     }
     named = {
         "verifier": f"rewards:\n  - {{verifier: {name}, weight: 1.0}}",

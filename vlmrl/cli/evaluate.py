@@ -1,53 +1,95 @@
-"""`vlmrl eval`: a model on data, with the verifiers that train."""
+"""`vlmrl eval`: a model on data, with the verifiers that train, or on public benchmarks."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vlmrl.cli.arguments import Options
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.config import PluginRef
+
+Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
+Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
+Benchmark = Annotated[
+    str | None, typer.Option(help="Public benchmarks, e.g. `chartqa,mmstar`, instead of --data.")
+]
+Protocol = Annotated[
+    str, typer.Option(help="How a benchmark is asked and scored: `ours`, `lmms_eval`, ...")
+]
+DataRoot = Annotated[
+    Path, typer.Option(help="Folder with a folder of published data for each benchmark.")
+]
+Samples = Annotated[
+    int, typer.Option(min=0, help="Sampled completions per prompt, besides the greedy one.")
+]
+ForceThinking = Annotated[
+    bool, typer.Option("--force-thinking", help="Also force it to think, and not to.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the result and its samples.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N rows.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts at a time.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Longest completion.")]
+Verifiers = Annotated[
+    list[str] | None,
+    typer.Option(help="Judge by this, e.g. `box_iou(threshold=0.5)`; repeatable."),
+]
+EngineName = Annotated[
+    str, typer.Option(help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
+]
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")],
-    data: Annotated[str, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")],
-    samples: Annotated[
-        int, typer.Option(min=0, help="Sampled completions per prompt, besides the greedy one.")
-    ] = 0,
-    force_thinking: Annotated[
-        bool, typer.Option("--force-thinking", help="Also force it to think, and not to.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the result and its samples.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N rows.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 32,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest completion.")] = None,
-    verifier: Annotated[
-        list[str] | None,
-        typer.Option(help="Judge by this, e.g. `box_iou(threshold=0.5)`; repeatable."),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
-    ] = "hf",
+    model: Model,
+    data: Data = None,
+    benchmark: Benchmark = None,
+    protocol: Protocol = "ours",
+    data_root: DataRoot = Path("data"),
+    samples: Samples = 0,
+    force_thinking: ForceThinking = False,
+    out: Out = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 32,
+    max_tokens: MaxTokens = None,
+    verifier: Verifiers = None,
+    engine: EngineName = "hf",
     option: Options = None,
 ) -> None:
-    """Evaluate a model: the cards and verifiers that train, greedy and k samples, with intervals.
+    """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
     - `vlmrl eval runs/quickstart --data shapes:test --samples 4 --out results`
     - `vlmrl eval path/to/checkpoint --data my.jsonl --verifier exact --verifier my.py:score`
     - `vlmrl eval runs/think_or_not --data shapes:test --force-thinking` says what a thought is worth
     - `vlmrl eval Qwen/Qwen2.5-VL-3B-Instruct --data my.jsonl --engine vllm`
+    - `vlmrl eval runs/mine --benchmark chartqa,mmstar --protocol lmms_eval --out results` prints the
+      harness's number next to a strict one; run again, it goes on where it was stopped
 
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
+    `vlmrl list benchmarks` lists the benchmarks.
     """
     from vlmrl.config import PluginRef, RewardConfig, tree
 
-    options = tree.pairs(option or ())
-    rewards = [tree.named(text) for text in verifier or ()]
+    if (data is None) == (benchmark is None):
+        raise UserError("vlmrl eval: expected either --data or --benchmark")
     name, engine_options = tree.named(engine)
+    generator = PluginRef(name=name, options=engine_options)
+    if benchmark is not None:
+        if verifier or samples or force_thinking or option:
+            raise UserError(
+                "vlmrl eval --benchmark: --verifier, --samples, --force-thinking and -o are for --data"
+            )
+        out = out or Path("results")
+        root = (protocol, data_root, out, generator, limit, batch_size, max_tokens)
+        return _evaluate_benchmarks(model, benchmark.split(","), *root)
+    assert data is not None
     from vlmrl.commands import evaluate
 
+    rewards = [tree.named(text) for text in verifier or ()]
     result = evaluate.evaluate_model(
         model,
         data,
@@ -58,12 +100,37 @@ def evaluate(
         batch_size=batch_size,
         max_tokens=max_tokens,
         rewards=[RewardConfig(verifier=name, options=chosen) for name, chosen in rewards],
-        engine=PluginRef(name=name, options=engine_options),
-        options=options,
+        engine=generator,
+        options=tree.pairs(option or ()),
     )
+    _print_result(result)
+
+
+def _print_result(result: dict[str, Any]) -> None:
     for name, value in result["metrics"].items():
         low, high = result["intervals"][name]
         print(f"{name:32} {value:.4f}  [{low:.4f}, {high:.4f}]")
     for k, value in (result["pass_at_k"] or {}).items():
         print(f"{'pass@' + k:32} {value:.4f}")
     print(f"{result['num_samples']} samples; in brackets: 95 % intervals")
+
+
+def _evaluate_benchmarks(
+    model: str,
+    names: list[str],
+    protocol: str,
+    data_root: Path,
+    out: Path,
+    engine: PluginRef,
+    limit: int | None,
+    batch_size: int,
+    max_tokens: int | None,
+) -> None:
+    from vlmrl.commands.benchmark import Plan, evaluate_benchmarks, print_results
+
+    plan = Plan(protocol, data_root, out, engine, limit, batch_size, max_tokens)
+    print_results(evaluate_benchmarks(model, names, plan, tell=_show_progress))
+
+
+def _show_progress(name: str, answered: int, rows: int) -> None:
+    print(f"{name}: {answered} of {rows} rows answered", file=sys.stderr)

@@ -35,7 +35,7 @@ from vlmrl.scoring.answer_forms import form_of
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training.evaluation import Evaluation, evaluate
 
-__all__ = ["evaluate_model"]
+__all__ = ["evaluate_model", "run_of"]
 
 MAX_TOKENS = 512
 """Completion limit of a model that comes with no run config."""
@@ -65,7 +65,7 @@ def evaluate_model(
     Raises:
         UserError: no such model, card, split or verifier; nothing judges this data.
     """
-    run, folder = _run_of(model)
+    run, folder = run_of(model)
     source = _source(run, data, options, limit)
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
@@ -112,7 +112,7 @@ def _scoring() -> Any:
     return config.ScoringConfig(combine="mean")
 
 
-def _run_of(model: str) -> tuple[Config | None, str]:
+def run_of(model: str) -> tuple[Config | None, str]:
     """Return the config of the run that the model belongs to, if any, and the folder to load."""
     run, checkpoint = find_run(model)
     return read_config(run) if run else None, str(checkpoint or model)

@@ -14,7 +14,7 @@ _NUMERALS = {"none": "0"} | {word: str(number) for number, word in enumerate(_WO
 
 
 def count_word(answer: str, right: int | str) -> bool:
-    """Return whether the whole answer is the count: lmms-eval on CountBench (`tasks/countbench`).
+    """Return whether the whole answer is the count: lmms-eval on CountBench (tasks/countbench).
 
     A word from none and zero to twenty stands for its number; anything else must be equal.
     """
@@ -24,7 +24,7 @@ def count_word(answer: str, right: int | str) -> bool:
 def count_first(answer: str, right: int | str) -> bool:
     """Return whether the answer's first digits are the count: lmms-eval on PixMo-Count.
 
-    Source: `tasks/pixmo_count/utils.py`. Differs from strict: "3, not 5" is right for 3.
+    Source: tasks/pixmo_count/utils.py. Differs from strict: "3, not 5" is right for 3.
     """
     return _first_digits(answer) == _first_digits(str(right))
 

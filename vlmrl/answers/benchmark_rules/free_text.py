@@ -16,7 +16,7 @@ def anls(answer: str, accepted: tuple[str, ...], cut: float = 0.5) -> float:
 
     1 - distance / longer length, the best over the accepted texts, 0 below `cut`. The distance is
     between the texts in lower case with white space collapsed; the lengths are those of the raw
-    texts (lmms-eval `api/metrics.py`, VLMEvalKit `dataset/utils/vqa_eval.py`).
+    texts (lmms-eval api/metrics.py, VLMEvalKit dataset/utils/vqa_eval.py).
 
     Differs from strict: white space raises the score of a wrong answer, no Unicode normalisation;
     an empty answer can be right.
@@ -66,8 +66,8 @@ def ocrbench(answer: str, accepted: Sequence[str], harness: Harness, formula: bo
     """Return whether an accepted text occurs in the answer, as OCRBench v1 reads both.
 
     Case and line ends do not count; `formula` (its sub-set HME100k): blanks do not count, case does.
-    lmms_eval (`tasks/ocrbench/utils.py`) also reads full-width characters as ASCII; vlmevalkit
-    (`dataset/image_vqa.py`) does not.
+    lmms_eval (tasks/ocrbench/utils.py) also reads full-width characters as ASCII; vlmevalkit
+    (dataset/image_vqa.py) does not.
 
     Differs from strict: an answer that lists many texts is right.
     """
@@ -88,8 +88,8 @@ def vqa_accuracy(answer: str, accepted: Sequence[str], harness: Harness) -> floa
 
     For each annotator the answers of the others are compared, and the mean is taken. Both texts
     are normalised: lower case, no articles, most punctuation removed, number words up to ten as
-    digits, apostrophes of contractions put back (lmms-eval `tasks/_task_utils/vqa_eval_metric.py`,
-    VLMEvalKit `dataset/utils/vqa_eval.py`; they treat `'s`, commas and full stops differently).
+    digits, apostrophes of contractions put back (lmms-eval tasks/_task_utils/vqa_eval_metric.py,
+    VLMEvalKit dataset/utils/vqa_eval.py; they treat `'s`, commas and full stops differently).
 
     Source: Antol et al. 2015, VQA, arXiv 1505.00468, and the EvalAI server's processing.
     """
@@ -115,7 +115,7 @@ def strip_punctuation(said: str, harness: Harness) -> str:
 
     A mark is removed where some mark of its kind has a blank next to it, or where the text has a
     comma between digits; else it becomes a blank. A full stop is removed unless a digit follows
-    (vlmevalkit: or precedes); at most 32 are, since both pass the flag `re.UNICODE` as the count.
+    (vlmevalkit: or precedes); at most 32 are, since both pass the flag re.UNICODE as the count.
     """
     joined = _COMMA[harness].search(said) is not None
     found = said

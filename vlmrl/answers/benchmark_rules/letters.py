@@ -42,7 +42,7 @@ _BLANKED = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
 
 
 def lmms_letter(answer: str, letters: Sequence[str]) -> str | None:
-    """Find a letter as `extract_mcq_answer` of lmms-eval does (`tasks/_task_utils/mcq_extract.py`).
+    """Find a letter as extract_mcq_answer of lmms-eval does (tasks/_task_utils/mcq_extract.py).
 
     Forms by rank: at the start, at the end, after a phrase such as "the answer is", `(A)`, `A.`,
     `A:`, `A)`, `A `, anywhere; the later place wins within a rank, the earlier letter within a place.
@@ -72,7 +72,7 @@ def lmms_letter(answer: str, letters: Sequence[str]) -> str | None:
 
 
 def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
-    """Find a letter as lmms-eval does for MMMU (`tasks/_task_utils/mmmu_mcq_utils.py`).
+    """Find a letter as lmms-eval does for MMMU (tasks/_task_utils/mmmu_mcq_utils.py).
 
     `options` are the texts by letter. The forms `(A)`, `A `, `A.` are tried in this order, then, in
     an answer of more than five words, the options' texts; of several the last counts.
@@ -95,7 +95,7 @@ def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
-    """Find a letter as `can_infer` of VLMEvalKit does (`utils/matching_util.py`).
+    """Find a letter as can_infer of VLMEvalKit does (utils/matching_util.py).
 
     `options` are the texts by letter. It is the only letter among the words, and one of the last
     five; else stated as "answer is B"; else the only option whose text occurs, in an answer that
@@ -124,7 +124,7 @@ def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def first_letter(answer: str) -> str:
-    """Return the first character in upper case: lmms-eval on SEED-Bench (`tasks/seedbench/utils.py`).
+    """Return the first character in upper case: lmms-eval on SEED-Bench (tasks/seedbench/utils.py).
 
     Differs from strict: "Answer: B" says A.
     """
@@ -138,7 +138,7 @@ def option_start(answer: str) -> str:
 
 
 def cv_bench_letter(answer: str) -> str | None:
-    """Find a letter as lmms-eval does for CV-Bench (`tasks/cv_bench/utils.py`): the first one.
+    """Find a letter as lmms-eval does for CV-Bench (tasks/cv_bench/utils.py): the first one.
 
     Differs from strict: "The answer is B" says T.
     """
@@ -147,7 +147,7 @@ def cv_bench_letter(answer: str) -> str | None:
 
 
 def blink_letter(answer: str, letters: Sequence[str] = tuple(string.ascii_uppercase)) -> str | None:
-    """Find a letter as lmms-eval 0.7.3 does for BLINK (`tasks/blink/utils.py`).
+    """Find a letter as lmms-eval 0.7.3 does for BLINK (tasks/blink/utils.py).
 
     A short first line that is a letter; else the last of "answer is B", or of `(B)`; else a letter
     at the start, be it that of a word.
@@ -167,7 +167,7 @@ def blink_letter(answer: str, letters: Sequence[str] = tuple(string.ascii_upperc
 
 
 def vstar_letter(answer: str) -> str | None:
-    """Find a letter of A to D as lmms-eval does for V* (`tasks/vstar_bench/utils.py`).
+    """Find a letter of A to D as lmms-eval does for V* (tasks/vstar_bench/utils.py).
 
     Differs from strict: case does not count, so "Based on" says B.
     """

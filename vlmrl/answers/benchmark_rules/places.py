@@ -28,8 +28,8 @@ _CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
 def refcoco_box(answer: str, frame: Frame, harness: Harness) -> Numbers | None:
     """Read the box as a harness does for RefCOCO: xyxy in the unit square, or None.
 
-    lmms_eval (`tasks/refcoco/utils_rec.py`): the first four numbers in square brackets, taken as
-    0-1, neither ordered nor clipped. vlmevalkit (`dataset/refcoco.py`): the first four numbers in
+    lmms_eval (tasks/refcoco/utils_rec.py): the first four numbers in square brackets, taken as
+    0-1, neither ordered nor clipped. vlmevalkit (dataset/refcoco.py): the first four numbers in
     square brackets, else the first four numbers anywhere; up to 1.5 they are 0-1, up to 1000 they
     are 0-1000, else pixels; clipped, then ordered.
 
@@ -66,9 +66,9 @@ def raw_iou(a: Numbers, b: Numbers) -> float:
 def screenspot_hit(answer: str, truth: Box, frame: Frame, harness: Harness) -> bool:
     """Return whether a click counts by the ScreenSpot rule of a harness.
 
-    lmms_eval (`tasks/screenspot/utils_rec.py`, Center_ACC): the centre of the first four numbers in
+    lmms_eval (tasks/screenspot/utils_rec.py, Center_ACC): the centre of the first four numbers in
     square or round brackets lies in the true box; all four are divided by 1000 if one exceeds 1.
-    vlmevalkit (`dataset/GUI/screenspot.py`): the point `x=.., y=..`, divided by the image size if a
+    vlmevalkit (dataset/GUI/screenspot.py): the point `x=.., y=..`, divided by the image size if a
     coordinate exceeds 1, lies in the true box less one pixel on the right and at the bottom.
 
     Differs from strict: what cannot be read is the point (0, 0), which may lie in the true box.

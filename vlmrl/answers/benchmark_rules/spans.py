@@ -22,7 +22,7 @@ _SECONDS_RANGE = re.compile(rf"(?<!\d)({_DECIMAL})\s*s?\s*[–-]\s*({_DECIMAL})"
 
 
 def charades_span(answer: str) -> Span | None:
-    """Read the span as lmms-eval does for Charades-STA (`tasks/charades_sta/utils.py`), or None.
+    """Read the span as lmms-eval does for Charades-STA (tasks/charades_sta/utils.py), or None.
 
     Every "to" becomes a dash, wherever it is, and the text is split at line ends, `!` and `?`; if
     any part mentions a start, an end or "happen", only such parts count. The first of these that is

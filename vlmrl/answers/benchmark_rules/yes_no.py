@@ -12,7 +12,7 @@ Said = Literal["yes", "no"]
 
 
 def yes_no_exact(answer: str) -> Said | None:
-    """Read the answer as lmms-eval does for POPE (`tasks/pope/utils.py`): it is `yes` or `no`.
+    """Read the answer as lmms-eval does for POPE (tasks/pope/utils.py): it is `yes` or `no`.
 
     Stricter than most: "Yes." is neither.
     """
@@ -21,7 +21,7 @@ def yes_no_exact(answer: str) -> Said | None:
 
 
 def yes_no_prefix(answer: str) -> Said | None:
-    """Read the answer as lmms-eval does for MME (`tasks/mme/utils.py`): its first four characters.
+    """Read the answer as lmms-eval does for MME (tasks/mme/utils.py): its first four characters.
 
     Full stops do not count, and a single `y` or `n` does.
 
@@ -34,7 +34,7 @@ def yes_no_prefix(answer: str) -> Said | None:
 
 
 def yes_no_words(answer: str) -> Said | None:
-    """Read the answer as VLMEvalKit does (`dataset/utils/yorn.py`): one of the two words occurs.
+    """Read the answer as VLMEvalKit does (dataset/utils/yorn.py): one of the two words occurs.
 
     Differs from strict: "not yes" says yes; "there is no cat, so yes" says neither.
     """

@@ -1,0 +1,204 @@
+"""Benchmarks: published layouts are read, official and strict numbers equal hand-computed ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from helpers import small
+from helpers.published import ROWS, write_published
+from vlmrl import plugins
+from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate
+from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.scoring import Answer, Result, score_answers
+from vlmrl.cli.app import app
+from vlmrl.data.source import Source
+from vlmrl.errors import UserError
+
+NAMES = plugins.names("benchmark")
+FRAME = {"width": 96, "height": 64, "space": "norm1000"}
+
+
+def opened(folder: Path, name: str, protocol: str, template: str = "none") -> Source:
+    benchmark = plugins.load("benchmark", name)
+    path = write_published(folder, name, benchmark.split, ROWS[name])
+    card = BenchmarkCard(open_benchmark(name, str(path)), protocol)
+    return Source(name, card, benchmark.split, card.rows(benchmark.split), template=template)
+
+
+def scored(
+    folder: Path, name: str, protocol: str, answers: Sequence[str], template: str = "none"
+) -> Result:
+    source = opened(folder, name, protocol, template)
+    given = [Answer(i, text, 3, "stop", FRAME) for i, text in enumerate(answers)]
+    return score_answers(source.card.benchmark, source, protocol, given)  # type: ignore[attr-defined]
+
+
+def values(result: Result) -> dict[str, float]:
+    return {name: round(figure.value, 6) for name, figure in result.figures.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_declares_all_that_a_number_needs(name: str) -> None:
+    benchmark = plugins.load("benchmark", name)
+    assert benchmark.origin.startswith("https://") and benchmark.licence and benchmark.hub
+    assert benchmark.count > 0
+    plugins.build("verifier", benchmark.strict.verifier, benchmark.strict.options)
+    for official in benchmark.officials:
+        harness, _, version = official.protocol.partition("@")
+        assert harness in ("lmms_eval", "vlmevalkit", "paper") and version
+        assert "{question}" in official.ask or "{capitalized}" in official.ask
+        assert {official.aggregate, benchmark.strict.aggregate, *official.also} <= set(AGGREGATES)
+        assert official.max_tokens > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_layout_is_read_and_asked_by_every_protocol(
+    tmp_path: Path, name: str
+) -> None:
+    for number, protocol in enumerate(open_benchmark(name, "").protocols()):
+        source = opened(tmp_path / str(number), name, protocol)
+        assert len(source.rows) == len(ROWS[name])
+        for index in range(len(source.rows)):
+            sample = source.sample(index)
+            assert len(sample.media) == 1 and sample.media[0].data
+            asked = " ".join(part for part in sample.parts if isinstance(part, str))
+            assert asked and "{" not in asked
+            assert sample.truth.stated()
+
+
+def test_chartqa_by_hand(tmp_path: Path) -> None:
+    """The answers that lmms-eval 0.7.3 scored with 0.75 when it replayed them from a log."""
+    answers = ["104", "2010", "yes.", "0.12"]
+    result = scored(tmp_path, "chartqa", "lmms_eval", answers)
+    assert result.protocol == "lmms_eval@0.7.3"
+    assert values(result) == {"official": 0.75, "strict": 0.5}
+    rows = [(row.official, row.strict) for row in result.rows]
+    assert rows == [(1, 1), (1, 0), (0, 1), (1, 0)]
+    assert result.disagreeing == 3
+    groups = {
+        value: values_of["official"].value for value, values_of in result.groups["type"].items()
+    }
+    assert groups == {"augmented_test": 0.5, "human_test": 1.0}
+
+
+def test_only_the_answer_of_a_template_is_scored(tmp_path: Path) -> None:
+    answers = ["<think>A? no, 2</think><answer>B</answer>", "<think>D</think>", "A", "B"]
+    result = scored(tmp_path, "ai2d", "lmms_eval", answers, "think_answer")
+    assert [row.answer for row in result.rows] == ["B", None, None, None]
+    assert [row.official for row in result.rows] == [0, 0, 0, 0]
+    result = scored(tmp_path / "again", "ai2d", "vlmevalkit", ["A", "(B)", "A b", "b"])
+    assert [row.official for row in result.rows] == [1, 1, 0, 0]
+
+
+def test_mme_adds_accuracy_and_whole_pairs(tmp_path: Path) -> None:
+    answers = ["Yes.", "no", "yes", "yes", "No", "No"]
+    result = scored(tmp_path, "mme", "lmms_eval", answers)
+    # color: 3 of 4 right, 1 of 2 pairs: 75 + 50; OCR: 1 of 2 right, no pair: 50
+    assert values(result)["official"] == 175
+    assert opened(tmp_path / "b", "mme", "lmms_eval").sample(0).parts[-1] == (
+        "Is it red?\nAnswer the question using a single word or phrase."
+    )
+
+
+def test_pope_counts_accuracy_and_f1(tmp_path: Path) -> None:
+    result = scored(tmp_path, "pope", "lmms_eval", ["yes", "Yes.", "no", "no"])
+    assert values(result)["official"] == 0.5
+    assert values(result)["official f1"] == pytest.approx(2 / 3, abs=1e-6)
+    result = scored(tmp_path / "b", "pope", "vlmevalkit", ["yes", "Yes.", "no", "no"])
+    assert values(result)["official"] == 0.5  # one of two said, one of two true
+
+
+def test_gaming_answers_are_paid_by_harnesses_and_not_by_us(tmp_path: Path) -> None:
+    digits = " ".join(map(str, range(21)))
+    result = scored(tmp_path, "countbench", "vlmevalkit", [digits] * 3)
+    assert values(result) == {"official": 1.0, "strict": 0.0}
+    result = scored(tmp_path, "ocrbench", "lmms_eval", ["x^2 centre of all", "a centre, b"])
+    assert values(result)["official"] == 1.0 and values(result)["strict"] < 0.6
+
+
+def test_a_wrong_number_of_rows_is_an_error(tmp_path: Path, checkpoint: Path) -> None:
+    write_published(tmp_path, "chartqa", "test", ROWS["chartqa"])
+    done = run(checkpoint, tmp_path, tmp_path / "out", "--benchmark", "chartqa")
+    assert "expected 2500 rows in split 'test', got 4" in str(done.exception)
+
+
+def test_an_unknown_protocol_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'ai2d' has no protocol 'lmms'.*lmms_eval@0.7.3.*ours"):
+        opened(tmp_path, "ai2d", "lmms")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "step-1"
+    small.policy().save(str(folder))
+    return folder
+
+
+def run(checkpoint: Path, data: Path, out: Path, *more: str):
+    asked = ("--protocol", "lmms_eval", "--data-root", str(data), "--out", str(out))
+    return CliRunner().invoke(app, ["eval", str(checkpoint), *asked, *more])
+
+
+@pytest.mark.slow
+def test_an_evaluation_goes_on_where_it_was_stopped(tmp_path: Path, checkpoint: Path) -> None:
+    for name in ("chartqa", "ai2d"):
+        write_published(tmp_path, name, "test", ROWS[name])
+    more = ("--benchmark", "chartqa,ai2d", "--limit", "4", "--batch-size", "2", "--max-tokens", "4")
+    done = run(checkpoint, tmp_path, tmp_path / "out", *more)
+    assert done.exit_code == 0, done.exception
+    stored = tmp_path / "out/chartqa/answers.jsonl"
+    whole = stored.read_text()
+    result = json.loads((tmp_path / "out/chartqa/result.json").read_text())
+    assert result["manifest"]["rows"] == 4 and len(result["manifest"]["weights_sha256"]) == 64
+    stored.write_text("".join(whole.splitlines(keepends=True)[:3]))
+    assert run(checkpoint, tmp_path, tmp_path / "out", *more).exit_code == 0
+    assert stored.read_text() == whole
+    refused = run(checkpoint, tmp_path, tmp_path / "out", *more[:-1], "5")
+    assert "given with another max_tokens: expected 5, got 4" in str(refused.exception)
+
+
+# --------------------------------------------------------------------------------- intervals
+
+
+def drawn(draw: np.random.Generator, aggregate: str, count: int = 120) -> tuple[Rows, list[str]]:
+    """Rows in clusters of two whose scores depend on each other, in three groups."""
+    cluster = np.repeat(np.arange(count // 2), 2)
+    easy = draw.beta(2, 2, count // 2)[cluster]
+    scores = (draw.random(count) < easy).astype(float)
+    right = np.where(draw.random(count) < 0.5, "yes", "no")
+    said = np.where(scores == 1, right, np.where(right == "yes", "no", "yes"))
+    by = [
+        f"{'abc'[int(c) % 3]}/{c}" if aggregate == "sum_of_pairs" else "abc"[int(c) % 3]
+        for c in cluster
+    ]
+    return Rows(scores, by, [str(s) for s in said], [str(r) for r in right]), [
+        str(c) for c in cluster
+    ]
+
+
+TRUE = {"mean": 0.5, "mean_of_groups": 0.5, "f1": 0.5, "sum_of_pairs": 3 * (50 + 30)}
+"""What the aggregates are of the distribution that `drawn` draws from: P(both right) = E[p^2] = 0.3."""
+
+
+@pytest.mark.parametrize("aggregate", sorted(AGGREGATES))
+def test_intervals_cover_the_truth(aggregate: str) -> None:
+    draw = np.random.default_rng(0)
+    inside = 0
+    for seed in range(200):
+        rows, clusters = drawn(draw, aggregate)
+        _, low, high = estimate(aggregate, rows, clusters, resamples=200, seed=seed)
+        inside += low <= TRUE[aggregate] <= high
+    assert 0.90 <= inside / 200 <= 0.985  # 200 draws: 0.95 within three standard errors
+
+
+def test_without_clusters_intervals_would_be_too_narrow() -> None:
+    rows, clusters = drawn(np.random.default_rng(1), "mean", 2000)
+    _, low, high = estimate("mean", rows, clusters)
+    _, lower, higher = estimate("mean", rows, [str(i) for i in range(2000)])
+    assert high - low > 1.05 * (higher - lower)

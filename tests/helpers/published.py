@@ -1,0 +1,93 @@
+"""Small data sets in the layouts in which benchmarks are published."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "ai2d": [
+        {"question": "Which?", "options": ["a fox", "two", "b", "3"], "answer": str(i)}
+        for i in range(4)
+    ],
+    "chartqa": [
+        {"type": kind, "question": "How many?", "answer": answer}
+        for kind, answer in (
+            ("human_test", "100"),
+            ("human_test", "2019"),
+            ("augmented_test", "Yes"),
+            ("augmented_test", "12%"),
+        )
+    ],
+    "countbench": [{"question": "How many?", "number": n, "text": "a text"} for n in (2, 3, 10)],
+    "cv_bench": [
+        {
+            "idx": i,
+            "type": "2D",
+            "task": "Count",
+            "source": "COCO",
+            "prompt": "How many? (A) 1 (B) 2",
+        }
+        | {"choices": ["1", "2"], "answer": answer}
+        for i, answer in enumerate(("(A)", "(B)"))
+    ],
+    "docvqa": [
+        {
+            "questionId": str(i),
+            "docId": i // 2,
+            "question": "Title?",
+            "answers": ["Old Moon", "moon"],
+        }
+        for i in range(4)
+    ],
+    "infovqa": [{"questionId": str(i), "question": "Sum?", "answers": ["12"]} for i in range(2)],
+    "mme": [
+        {"question_id": f"q{i // 2}", "category": "color" if i < 4 else "OCR"}
+        | {"question": "Is it red? Please answer yes or no.", "answer": ("Yes", "No")[i % 2]}
+        for i in range(6)
+    ],
+    "mmstar": [
+        {"index": i, "question": "Which?\nOptions: A: x, B: y, C: z, D: w", "answer": "ABCD"[i]}
+        | {"category": "math", "l2_category": ("geometry", "statistics")[i // 3]}
+        for i in range(4)
+    ],
+    "ocrbench": [
+        {"dataset": name, "question": "Read.", "question_type": "HME", "answer": answer}
+        for name, answer in (("HME100k", ["x ^ 2"]), ("IIIT5K", ["Centre"]))
+    ],
+    "pixmo_count": [{"question": "How many?", "answer": str(n)} for n in (2, 3)],
+    "pope": [
+        {"question": "Is there a cat?", "answer": answer, "image_source": f"im{i // 2}"}
+        | {"category": "random"}
+        for i, answer in enumerate(("yes", "no", "yes", "no"))
+    ],
+    "realworldqa": [
+        {"question": "Which?\nA. x\nB. y", "answer": "B"},
+        {"question": "How many?", "answer": "2"},
+    ],
+    "textvqa": [
+        {"question_id": 1, "question": "Which Brand?", "answers": ["nike"] * 7 + ["x"] * 3}
+    ],
+}
+"""A few rows of each benchmark, without their image."""
+
+
+def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows as a clone of a hub data set: Parquet in `data/`, images as bytes with a path."""
+    files = folder / name / "data"
+    files.mkdir(parents=True)
+    full = [{**row, "image": {"bytes": _png(i), "path": f"{i}.png"}} for i, row in enumerate(rows)]
+    pq.write_table(pa.Table.from_pylist(full), files / f"{split}-00000-of-00001.parquet")
+    return folder / name
+
+
+def _png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (96, 64), (40 * number % 255, 200, 90)).save(file, "PNG")
+    return file.getvalue()

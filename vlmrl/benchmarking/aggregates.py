@@ -1,0 +1,137 @@
+"""Aggregates of a benchmark's scores, and the interval of each by resampling clusters.
+
+An aggregate is a table of per-row columns, whose sums over rows are all it needs, and a formula of
+these sums. So the formula itself is resampled, be it a mean of group means, an F1 or MME's sum, and
+not a mean of per-row numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AGGREGATES", "Rows", "estimate"]
+
+Array = npt.NDArray[np.float64]
+RESAMPLES = 1000
+CHUNK = 50
+"""Resamples at a time: what they need is held in memory together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `said` and `right` [N]."""
+
+    scores: Array
+    by: Sequence[str]
+    said: Sequence[str]
+    right: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """`columns` makes [N, K] of the rows, `value` an aggregate of each row of sums [..., K]."""
+
+    columns: Callable[[Rows], Array]
+    value: Callable[[Array], Array]
+
+
+def estimate(
+    aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
+
+    Args:
+        aggregate: a name of `AGGREGATES`.
+        rows: the scored rows.
+        clusters: [N] for each row what it shares with rows it depends on, such as its image.
+        resamples: number of bootstrap draws.
+        seed: of the draws.
+    """
+    how = AGGREGATES[aggregate]
+    columns = how.columns(rows)
+    _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+    sums = np.zeros((place.max() + 1, columns.shape[1]))
+    np.add.at(sums, place, columns)
+    draw, count, found = np.random.default_rng(seed), len(sums), []
+    for start in range(0, resamples, CHUNK):
+        size = min(CHUNK, resamples - start)
+        picks = draw.integers(0, count, (size, count))
+        offsets = count * np.arange(size)[:, None]
+        times = np.bincount((picks + offsets).ravel(), minlength=size * count)
+        found.append(how.value(times.reshape(size, count).astype(float) @ sums))
+    low, high = np.nanquantile(np.concatenate(found), [0.025, 0.975])
+    return float(how.value(columns.sum(0))), float(low), float(high)
+
+
+def _mean_columns(rows: Rows) -> Array:
+    return np.stack([rows.scores, np.ones(len(rows.scores))], 1)
+
+
+def _ratio(sums: Array) -> Array:
+    return sums[..., 0] / sums[..., 1]
+
+
+def _group_columns(rows: Rows) -> Array:
+    """Return for each group its scores and its count: [N, 2 groups]."""
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    return np.concatenate([member * rows.scores[:, None], member], 1)
+
+
+def _mean_of_groups(sums: Array) -> Array:
+    """Return the mean of the groups' means; a group that was not drawn does not count."""
+    half = sums.shape[-1] // 2
+    with np.errstate(invalid="ignore"):
+        return np.nanmean(sums[..., :half] / sums[..., half:], -1)
+
+
+def _f1_columns(rows: Rows) -> Array:
+    """Return true positives, predicted positives and positives; `yes` is the positive answer."""
+    said = np.array([one == "yes" for one in rows.said], float)
+    right = np.array([one == "yes" for one in rows.right], float)
+    return np.stack([said * right, said, right], 1)
+
+
+def _f1(sums: Array) -> Array:
+    both = sums[..., 1] + sums[..., 2]
+    return np.divide(2 * sums[..., 0], both, out=np.zeros_like(both), where=both > 0)
+
+
+def _pair_columns(rows: Rows) -> Array:
+    """Return for each group of MME its scores, its pairs that are wholly right, and half its rows.
+
+    `by` is `group/pair`: the two questions about one image.
+    """
+    groups = [one.rpartition("/")[0] for one in rows.by]
+    _, pair = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    whole = (np.bincount(pair, rows.scores) == np.bincount(pair))[pair] / np.bincount(pair)[pair]
+    _, place = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    pairs = 1 / np.bincount(pair)[pair]
+    parts = [
+        member * rows.scores[:, None],
+        member,
+        member * whole[:, None],
+        member * pairs[:, None],
+    ]
+    return np.concatenate(parts, 1)
+
+
+def _sum_of_pairs(sums: Array) -> Array:
+    """Return the sum over groups of 100 accuracy + 100 accuracy of whole pairs (MME)."""
+    scores, rows, whole, pairs = np.split(sums, 4, -1)
+    with np.errstate(invalid="ignore"):
+        return 100 * np.nansum(scores / rows + whole / pairs, -1)
+
+
+AGGREGATES = {
+    "mean": Aggregate(_mean_columns, _ratio),
+    "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
+    "f1": Aggregate(_f1_columns, _f1),
+    "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
+}
+"""Aggregates by name."""
