@@ -1,7 +1,7 @@
 """Read JSONL records with a task, a question, an answer and boxes in pixels, media next to the file.
 
-Source: the layout of the shared test data (README there). One JSON object a line: `id`, `task`,
-`images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (always a string),
+Source: the layout of this project's example data (examples/data/README.md). One JSON object a line: `id`,
+`task`, `images`, `videos` or `audios` (paths relative to the folder), `question`, `answer` (a string),
 `tags` (what the cold start writes in tags of the template: {"think": "...", "info": "..."}),
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
 `width`, `height`, `image_index` (which image the boxes are in, from 0), `span` ([start, end] in
@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?")
 class Records(Card):
     """Rows of a folder (`<split>.jsonl`) or of one JSONL file."""
 
-    origin: ClassVar[str] = "a folder or file of yours; ../shared/data has examples"
+    origin: ClassVar[str] = "a folder or file of yours; `example:cards` is one"
     licence: ClassVar[str] = "see the data's own README"
     verifiers: ClassVar[tuple[str, ...]] = (
         "box_iou", "detection", "point", "count", "number", "choice", "exact", "ocr", "format",

@@ -1,7 +1,7 @@
 """Spoken digits (Free Spoken Digit Dataset): audio of under two seconds, which digit is it?
 
-The data set is a folder of files `<digit>_<speaker>_<take>.wav`, 8 kHz. As its authors divide it, takes 0
-to 4 are for testing. The same six speakers are on both sides.
+The data set is a folder of files `<digit>_<speaker>_<take>.wav` (or `.flac`), 8 kHz. As its authors
+divide it, takes 0 to 4 are for testing. The same six speakers are on both sides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Sample, Truth
 
-_NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]+)\.wav")
+_NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]+)\.(?P<suffix>wav|flac)")
 TEST_TAKES = 5
 
 
@@ -32,7 +32,6 @@ class SpokenDigits(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("exact", "number", "format")
 
     path: str
-    """Folder `recordings` of the data set."""
     """Folder of the recordings (`recordings` of the data set)."""
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
@@ -42,7 +41,7 @@ class SpokenDigits(Card):
                 f"card 'spoken_digits' has no split {split!r}: {', '.join(self.splits)}"
             )
         folder = Path(self.path)
-        names = sorted(file.name for file in folder.glob("*.wav")) if folder.is_dir() else []
+        names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
         found = [match for name in names if (match := _NAME.fullmatch(name))]
         if not found:
             raise UserError(
@@ -52,7 +51,7 @@ class SpokenDigits(Card):
             )
         testing = split == "test"
         return [
-            {"id": match[0].removesuffix(".wav"), **match.groupdict()}
+            {"id": Path(match[0]).stem, **match.groupdict()}
             for match in found
             if (int(match["take"]) < TEST_TAKES) == testing
         ]
@@ -63,7 +62,7 @@ class SpokenDigits(Card):
         return Sample(
             id=row["id"],
             source=source,
-            parts=(reference(f"{row['id']}.wav", self.path, "audio"), "Which digit?"),
+            parts=(reference(f"{row['id']}.{row['suffix']}", self.path, "audio"), "Which digit?"),
             truth=Truth(text=(digit,), number=float(digit)),
             template="answer_only",
             demo=Demo(text=digit),

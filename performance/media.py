@@ -1,8 +1,8 @@
 """Media decoding compared with what people use today, on the same files: speed, equality, memory.
 
-    python performance/media.py videos --data ../shared/data
-    python performance/media.py audio --data ../shared/data
-    python performance/media.py memory --data ../shared/data --loads 10000
+    python performance/media.py videos
+    python performance/media.py audio
+    python performance/media.py memory --loads 10000
 
 Videos: `load_video` against `qwen_vl_utils` (decord back-end) with the same budget, only decoded and
 also reduced; frames are compared bit for bit. Audio: `load_audio` against `librosa.load` at 16 kHz,
@@ -38,6 +38,8 @@ from vlmrl.media.decode import decode
 from vlmrl.media.video import load_video
 from vlmrl.schema import Media, Sample, Truth
 
+ROOT = Path(__file__).parents[1]
+HARD = ROOT / "tests" / "data" / "hard"
 Way = Callable[[Path], np.ndarray]
 
 VIDEO = VideoConfig(max_pixels=28 * 28 * 64)
@@ -177,8 +179,8 @@ def audios(data: Path, rounds: int) -> str:
     ]
     with tempfile.TemporaryDirectory() as folder:
         sets = {
-            f"{len(digits)} spoken digits, WAV, 8 kHz": digits,
-            f"{len(SOUNDS)} of the hard files": [data / "hard" / name for name in SOUNDS],
+            f"{len(digits)} spoken digits, FLAC, 8 kHz": digits,
+            f"{len(SOUNDS)} of the hard files": [HARD / name for name in SOUNDS],
         }
         for path in long_audios(Path(folder)):
             sets[f"a minute of stereo, 44.1 kHz, {path.suffix[1:].upper()}"] = [path]
@@ -191,10 +193,10 @@ def memory(data: Path, loads: int) -> str:
     """Resident memory of this process, and of those it started, over many loads."""
     small = sorted(video_files(data), key=lambda path: path.stat().st_size)[:12]
     sounds = sorted((data / "fsdd" / "audio").iterdir())[:50]
-    images = [data / "hard" / name for name in ("exif_rotate6.jpg", "lossy.webp", "rgb16.png")]
+    images = [HARD / name for name in ("exif_rotate6.jpg", "lossy.webp", "rgb16.png")]
     sets = (("video", small), ("audio", sounds), ("image", images))
     reading = Reading(video=VideoConfig(fps=1, max_frames=4, max_pixels=VIDEO.max_pixels))
-    process, access = psutil.Process(), Access(str(data))
+    process, access = psutil.Process(), Access(str(ROOT))
     lines = ["| loads | MiB here | MiB in the process apart |", "|---|---|---|"]
     for number in range(loads):
         kind, paths = sets[number % 3]
@@ -213,16 +215,13 @@ def main() -> None:
     """Run what was asked for, print it, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("videos", "audio", "memory"))
-    parser.add_argument(
-        "--data", type=Path, required=True, help="the folder with video, fsdd, hard"
-    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loads", type=int, default=10000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     vision_process.get_video_reader_backend = lambda: "decord"
-    data = options.data.resolve()
+    data = ROOT / "examples" / "data"
     if options.what == "memory":
         text = memory(data, options.loads)
     else:

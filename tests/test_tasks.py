@@ -30,6 +30,7 @@ from vlmrl.config import (
     VideoConfig,
     load,
 )
+from vlmrl.data.example_data import PREFIX
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.source import open_source, reading_of
 from vlmrl.media.access import Reading
@@ -42,18 +43,16 @@ from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.truths import prompting
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared" / "data"
 EXAMPLES = ROOT / "docs" / "examples" / "tasks"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A row of the page: who writes its data (None: drawn, or shared), and wrong completions."""
+    """A row of the page: who writes its data (None: drawn, or example data), and wrong completions."""
 
     write: Callable[[Path], None] | None
     wrong: str
     family: str = "qwen2_5_vl"
-    shared: bool = False
 
 
 def answered(text: str) -> str:
@@ -68,10 +67,10 @@ TASKS = {
     "tracking": Task(task_data.got10k, answered(FAR)),
     "grounded_qa": Task(task_data.next_gqa, f"{answered('B')}<glue>[(1.5, 2)]</glue>"),
     "video_qa": Task(task_data.next_qa, answered("B")),
-    "real_videos": Task(None, answered("zzz"), shared=True),
+    "real_videos": Task(None, answered("zzz")),
     "audio_qa": Task(task_data.audio_qa, answered("D"), "qwen2_audio"),
     "spoken_digits": Task(task_data.spoken_digits, answered("5"), "qwen2_audio"),
-    "real_audio": Task(None, answered("zzz"), "qwen2_audio", shared=True),
+    "real_audio": Task(None, answered("zzz"), "qwen2_audio"),
     "audio_tags": Task(task_data.audioset, answered("Rain"), "qwen2_audio"),
     "audio_events": Task(task_data.audioset_strong, answered(LATE), "qwen2_audio"),
     "transcription": Task(task_data.librispeech, answered("nothing at all"), "qwen2_audio"),
@@ -84,7 +83,7 @@ def located(options: dict[str, Any], home: Path) -> dict[str, Any]:
     def within(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: within(path) for key, path in value.items()}
-        return str((ROOT if value.startswith("..") else home) / value)
+        return value if value.startswith(PREFIX) else str(home / value)
 
     return {k: within(v) if k in ("path", "root", "classes") else v for k, v in options.items()}
 
@@ -155,8 +154,6 @@ def scores(
 @pytest.mark.parametrize("name", TASKS)
 def test_a_right_answer_is_paid_and_a_wrong_one_is_not(tmp_path: Path, name: str) -> None:
     task, config = TASKS[name], config_of(name)
-    if task.shared and not SHARED.exists():
-        pytest.skip("the shared data folder is not here")
     if task.write:
         task.write(tmp_path)
     sources = [*config.data.train, *(config.evaluation.sources if config.evaluation else [])]

@@ -233,7 +233,7 @@ def test_no_path_and_no_secret_leaves(
     [
         ("/home/joe/data/train.jsonl", "train.jsonl"),
         ("~/data/my rows", "my rows"),
-        ("../shared/x.jsonl", "x.jsonl"),
+        ("../mine/x.jsonl", "x.jsonl"),
         ("C:\\Users\\joe\\x.jsonl", "x.jsonl"),
         ("/home/joe/checks.py:score", "checks.py:score"),
         ("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-2B-Instruct"),

@@ -1,4 +1,4 @@
-"""Records with pixel boxes: shared rows, named errors, splits; and `vlmrl data check|explain`."""
+"""Records with pixel boxes: the example data, named errors, splits; and `vlmrl data check|explain`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ import pytest
 import soundfile
 from PIL import Image
 
+from helpers.example_data import EXAMPLE_DATA
 from vlmrl.config import SourceConfig
 from vlmrl.data.check import check, check_and_print, explain, list_cards
+from vlmrl.data.example_data import EXAMPLES
 from vlmrl.data.source import Source, open_source, open_target, select
 from vlmrl.errors import MediaError, UserError
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio
 from vlmrl.schema import Truth
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-DATASETS = ("bccd", "cards", "charts", "gui", "iqa_livec", "tables", "fsdd", "video")
 KINDS = ("images", "videos", "audios")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("name", DATASETS)
-def test_every_shared_row_becomes_a_sample(name: str) -> None:
-    for file in (SHARED / name).glob("*.jsonl"):
-        source = open_source(SourceConfig(card=str(SHARED / name), split=file.stem))
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_row_of_the_example_data_becomes_a_sample(name: str) -> None:
+    for file in (EXAMPLE_DATA / name).glob("*.jsonl"):
+        source = open_source(SourceConfig(card=str(EXAMPLE_DATA / name), split=file.stem))
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         assert len(source.rows) == len(rows)
         for i, row in enumerate(rows):

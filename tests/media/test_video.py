@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.example_data import EXAMPLE_DATA
 from helpers.hard import HARD, hard_rows
 from helpers.videos import animation, numbers, write_video
 from vlmrl.config import VideoConfig
@@ -32,8 +33,7 @@ from vlmrl.media.video import load_video
 from vlmrl.media_types import Video
 from vlmrl.schema import Media, Sample, Truth
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-REAL = DATA / "video"
+REAL = EXAMPLE_DATA / "video"
 ALL = VideoConfig(fps=1000, max_frames=10000, total_pixels=10**9, max_pixels=10**8)
 """Every frame, as large as it is."""
 
@@ -94,7 +94,6 @@ def test_narrow_video_equals_an_independent_decode(width: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the shared data folder is not here")
 def test_real_clips_equal_an_independent_decode() -> None:
     rows = [json.loads(line) for s in ("train", "test") for line in (REAL / f"{s}.jsonl").open()]
     stated = {path: row for row in rows for path in row["videos"]}
@@ -109,14 +108,22 @@ def test_real_clips_equal_an_independent_decode() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not REAL.exists(), reason="the shared data folder is not here")
-@pytest.mark.parametrize("name", ["asl_again.mkv", "cars_0.mp4", "flower.webm", "friday.mp4"])
-def test_frames_and_sizes_are_those_of_qwen_vl_utils(name: str, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "video",
+    [
+        REAL / "clips" / "asl_milk.mkv",
+        REAL / "clips" / "cars_0.mp4",
+        REAL / "clips" / "bottles_0.mp4",
+        HARD / "vp9.webm",
+    ],
+    ids=lambda video: video.name,
+)
+def test_frames_and_sizes_are_those_of_qwen_vl_utils(video: Path, monkeypatch: Any) -> None:
     from vlmrl.system import torchvision_shim  # noqa: F401  isort: skip
     from qwen_vl_utils import vision_process
 
     monkeypatch.setattr(vision_process, "get_video_reader_backend", lambda: "decord")
-    path = str(REAL / "clips" / name)
+    path = str(video)
     for fps, most, total in (
         (2.0, 64, 10**8),
         (4.0, 10, 10**8),
@@ -129,7 +136,7 @@ def test_frames_and_sizes_are_those_of_qwen_vl_utils(name: str, monkeypatch: Any
         (theirs, meta), rate = vision_process.fetch_video(
             asked, return_video_sample_fps=True, return_video_metadata=True
         )
-        ours = load_video(Media("video", path=path), Access(str(REAL)), config)
+        ours = load_video(Media("video", path=path), Access(str(video.parent)), config)
         assert list(ours.indices) == list(meta["frames_indices"])
         assert rate == pytest.approx(len(ours.frames) / ours.total * ours.fps, rel=1e-6)
         if ours.original != ours.size:

@@ -83,6 +83,7 @@ config_app.command()(config.schema)
 app.add_typer(data_app, name="data")
 data_app.command()(data.check)
 data_app.command()(data.explain)
+data_app.command()(data.fetch)
 data_app.command("list")(data.list_cards)
 
 

@@ -62,6 +62,22 @@ def explain(
     print(explain(_open_sources(data, overrides, option, media_root)[0], row))
 
 
+def fetch(
+    name: Annotated[str, typer.Argument(help="Name of a folder of examples/data.")],
+    archive: Annotated[
+        str | None,
+        typer.Option(help="Path or URL of a .tar.gz of the repository, instead of its release."),
+    ] = None,
+) -> None:
+    """Get example data that shipped configs read, unless it is here, as it is in a checkout.
+
+    - `vlmrl data fetch bccd`, then `vlmrl train bccd_grounding`
+    """
+    from vlmrl.data import example_data
+
+    print(example_data.fetch(name, archive))
+
+
 def list_cards() -> None:
     """List the shipped cards: origin, licence, splits, verifiers that fit."""
     from vlmrl.data.check import list_cards

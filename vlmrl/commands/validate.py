@@ -10,6 +10,7 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
 from vlmrl.config import Config
+from vlmrl.data import example_data
 from vlmrl.data.source import open_card, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
@@ -79,7 +80,7 @@ def check_paths(config: Config) -> None:
     for source in config.named_sources:
         if ":" not in source.card:
             for key in PATH_OPTIONS:
-                found = source.options.get(key)
+                found = example_data.resolve(source.options.get(key))
                 for path in found.values() if isinstance(found, Mapping) else (found,):
                     _require_path(f"source {source.label!r}, option {key!r}", path)
 

@@ -17,6 +17,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import Config, DataConfig, SourceConfig, tree
+from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
 from vlmrl.data.files.opening import file_split
 from vlmrl.data.files.rows import WHERE
@@ -195,11 +196,16 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
 
 
 def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
-    """Return the name of the card that reads a source, and its options."""
-    if not _is_data(config.card):
-        return config.card, config.options
-    kind = "table" if "columns" in config.options else "records"
-    return kind, {"path": config.card, **config.options}
+    """Return the name of the card that reads a source, and its options.
+
+    Raises:
+        UserError: they name example data that is not on this machine.
+    """
+    name, options = example_data.resolve(config.card), example_data.resolve(config.options)
+    if not _is_data(name):
+        return name, options
+    kind = "table" if "columns" in options else "records"
+    return kind, {"path": name, **options}
 
 
 def _is_data(name: str) -> bool:
@@ -264,6 +270,9 @@ def open_configured(settings: Config, source: SourceConfig) -> Source:
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     """Return card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
+    if text.startswith(example_data.PREFIX):  # whose colon begins no split
+        name, split = target(text.removeprefix(example_data.PREFIX), otherwise)
+        return example_data.PREFIX + name, split
     head, bracket, cut = text.partition("[")  # a cut may hold a colon
     name, colon, split = head.rpartition(":")
     outside = name.endswith(".py") or ("." in name and not _is_data(name) and ":" not in name)

@@ -1,0 +1,123 @@
+"""Every shipped config runs from any folder, on data of the repository, every source by its own verifiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmrl.assemble import lifecycle
+from vlmrl.commands.validate import validate
+from vlmrl.config import load
+from vlmrl.config.tree import shipped
+from vlmrl.data.source import open_source
+from vlmrl.errors import UserError
+
+TINY = [
+    "run.threads=1",
+    "run.steps=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "sft.max_steps=4",
+    "sft.batch_size=4",
+    "sft.validate_from=2",
+    "sft.validate_every=2",
+    "sft.decay_steps=1",
+    "sft.validation_limit=4",
+    "rollout.prompts=6",
+    "rollout.group_size=2",
+    "rollout.max_tokens=8",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever runs a shipped config may be anywhere."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+SOURCES = {
+    "quickstart": {"shapes": ["box_iou", "format"]},
+    "think_or_not": {"shapes": ["box_iou", "format"]},
+    "video_grounding": {"videos": ["temporal_iou", "format"]},
+    "omni_mixed": {
+        "shapes": ["box_iou", "format"],
+        "videos": ["temporal_iou", "format"],
+        "digits": ["exact", "format"],
+    },
+    "bccd_grounding": {"cells": ["box_iou", "format"]},
+    "spoken_digits": {"digits": ["exact", "format"]},
+    "cards_mixed": {
+        "referring": ["box_iou", "class_name", "format"],
+        "questions": ["count", "class_name", "format"],
+    },
+}
+"""Config -> source -> verifiers."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_config_takes_two_steps_and_scores_every_source(
+    tmp_path: Path, name: str
+) -> None:
+    folder, sources = tmp_path / name, SOURCES[name]
+    limit = 60 if name == "cards_mixed" else 12  # the first classification is after 30 counts
+    overrides = [f"run.dir={folder}", f"evaluation.limit={limit}", *TINY]
+    settings = load(name, overrides)
+    validate(settings)
+    summary = lifecycle.train(settings)
+
+    assert summary["finished"] and summary["steps"] == 2
+    assert summary["dropped"] == {} and summary["faulted"] == {}
+    wanted = {f"{source}/{verifier}" for source in sources for verifier in sources[source]}
+    for when in ("first_evaluation", "last_evaluation"):
+        metrics = summary[when]["metrics"]
+        scored = {key for key in metrics if key.count("/") == 1 and not key.startswith("sampled/")}
+        plain = {
+            f"{source}/{key}" for source in sources for key in ("reward", "answered", "length")
+        }
+        assert scored == wanted | plain
+        assert wanted <= set(summary[when]["intervals"])
+    curves = {key for line in lines(folder / "metrics.jsonl") for key in line}
+    assert {f"source/{key}" for key in wanted} <= curves
+    checked = [
+        line for line in lines(folder / "sft.jsonl") if any("validation/" in k for k in line)
+    ]
+    assert [line["step"] for line in checked] == [2]
+
+
+@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed"])
+def test_photos_that_are_not_there_are_one_clear_line(tmp_path: Path, name: str) -> None:
+    absent = tmp_path / "absent"
+    paths = [f"data.train.{i}.options.path={absent}" for i in range(len(load(name).data.train))]
+    with pytest.raises(UserError) as refused:
+        lifecycle.train(load(name, [f"run.dir={tmp_path / 'run'}", *paths]))
+    assert str(refused.value) == f"{absent}: no such file or folder"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["bccd_grounding", "cards_mixed", "spoken_digits"])
+def test_no_photo_serves_two_purposes(name: str) -> None:
+    """Imitation, its stop, GRPO and evaluation each have images of their own."""
+    config = load(name)
+    assert config.sft
+    held_out = [s.model_copy(update={"split": "test"}) for s in config.data.train]
+    purposes = [config.data.train, config.sft.sources, config.sft.validation, held_out]
+    seen: set[str] = set()
+    for sources in purposes:
+        opened = [open_source(source) for source in sources]
+        images = {
+            str(image)
+            for source in opened
+            for row in source.rows
+            for image in row.get("images", [row["id"]])
+        }
+        assert images and not images & seen
+        seen |= images
