@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = "configs docs tests datasets rewards performance vlmrl benchmarks".split()
 SUFFIXES = (".py", ".md", ".yaml", ".yml", ".toml", ".jsonl", ".cff", ".in", "")
 OUTSIDE = re.compile(
-    r"\.\./shared|shared/data|(?<![\w.:/])/(?:work|root|home)/|[\"']shared[\"'] */|ROOT\.parent\b"
+    r"\.\./shared|shared/data|(?<![\w.:/])/(?:work|root)/|[\"']shared[\"'] */|ROOT\.parent\b"
 )
 UP = re.compile(r"Path\(__file__\)(?:\.resolve\(\))?\.parents\[(\d+)\]")
 

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 from vlmrl.errors import MediaError
 
+__all__ = ["download"]
+
 CHUNK = 65536
 
 
