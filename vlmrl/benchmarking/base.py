@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
 from vlmrl.benchmarking.official import SCORERS
+from vlmrl.config import RewardConfig
 from vlmrl.data.cards.card import Card
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE
@@ -65,6 +66,10 @@ class Strict:
     options: Mapping[str, Any]
     aggregate: str = "mean"
     by: str = ""
+
+    def reward(self) -> RewardConfig:
+        """Return the verifier as a reward, as a config names it."""
+        return RewardConfig(verifier=self.verifier, options=dict(self.options))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from vlmrl.answers import templates
 from vlmrl.benchmarking.aggregates import Rows, estimate
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
 from vlmrl.benchmarking.official import SCORERS
-from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.schema import Completion, FinishReason, Frame, Sample
 from vlmrl.scoring.scorer import Scorer
@@ -98,9 +98,7 @@ def score_answers(
     """
     official = benchmark.official(protocol)
     rows, said, right = [], [], []
-    reward = RewardConfig(
-        verifier=benchmark.strict.verifier, options=dict(benchmark.strict.options)
-    )
+    reward = benchmark.strict.reward()
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
         for some in _batches(answers):
             samples = [source.sample(one.index) for one in some]

@@ -32,6 +32,7 @@ from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.scoring.answer_forms import form_of
 from vlmrl.system import atomic_files
 from vlmrl.truths.json_form import to_json
 
@@ -142,7 +143,8 @@ def _answer(
     stored = {answer.index: answer for answer in _stored(folder, manifest)}
     left = [index for index in range(len(source.rows)) if index not in stored]
     quarantine = Quarantine()
-    make = build_prompt_maker(policy, {source.name: plan.protocol == OURS})
+    forms = {source.name: form_of([benchmark.strict.reward()])}
+    make = build_prompt_maker(policy, {source.name: plan.protocol == OURS}, forms)
     part = replace(source, rows=View(source.rows, left))
     sampling = Sampling(1, _max_tokens(benchmark, plan), greedy=True)
     for batch in eval_batches([part], make, plan.batch_size, quarantine=quarantine) if left else ():
