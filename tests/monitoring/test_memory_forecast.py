@@ -113,7 +113,7 @@ def test_low_memory_keeps_less_than_shared_and_shared_less_than_plain():
 
 def test_optimizer_state_is_that_of_the_config():
     names = Config.model_fields["optimizer"].annotation.model_fields["name"].annotation
-    assert set(memory_forecast.STATE) == set(names.__args__)
+    assert set(memory_forecast.STATE_SIZE) == set(names.__args__)
 
 
 def test_the_peak_takes_the_larger_of_generation_and_update():

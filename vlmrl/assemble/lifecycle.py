@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -16,12 +17,13 @@ from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
+from vlmrl.monitoring.disk_forecast import require_room_for_run
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder, run_lock
-from vlmrl.system import distributed
+from vlmrl.system import disk_space, distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import sft
 from vlmrl.training.evaluation import evaluate
@@ -46,7 +48,14 @@ def train(config: Config) -> dict[str, Any]:
     with distributed.session(config.distributed.timeout_s), ExitStack() as stack:
         if distributed.is_main():
             stack.enter_context(run_lock.own(config.folder))
+        if config.run.on_full_disk == "wait":
+            stack.enter_context(disk_space.pausing(_say))
         return _run(config)
+
+
+def _say(line: str) -> None:
+    if distributed.is_main():
+        print(line, file=sys.stderr, flush=True)  # a live view leaves room for it
 
 
 def _run(config: Config) -> dict[str, Any]:
@@ -59,6 +68,9 @@ def _run(config: Config) -> dict[str, Any]:
             return summary
     with ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack)
+        existing = checkpoint.count(config.folder) if start else 0
+        if lack := require_room_for_run(config, trainer.policy, existing):
+            trainer.tracker.message(lack)
         finished = run_cold_start(trainer, start, progress, interrupt)
         if finished:
             begin_rl(trainer, start, progress)

@@ -15,6 +15,7 @@ from vlmrl.engines.base import Engine
 from vlmrl.engines.vllm_parts.options import VllmOptions, weight_bytes
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack
+from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
@@ -23,9 +24,6 @@ __all__ = ["TIGHT", "forecast"]
 GIB = 2**30
 TIGHT = 0.85
 """Share of the device above which fragmentation and other overhead may no longer fit."""
-
-STATE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit": 0.5}
-"""Size of an optimizer's state relative to the float32 weights that it trains: two moments."""
 
 LOWER = {
     "weights": "model.lora with model.quantization=nf4 or model.dtype=bfloat16, or a smaller model",
@@ -102,7 +100,7 @@ def forecast(
         "weights": weights,
         "reference": weights if kl and policy.adapter is None else 0,
         "gradients": trained,
-        "optimizer": round(STATE[config.optimizer.name] * trained),
+        "optimizer": round(STATE_SIZE[config.optimizer.name] * trained),
         "engine": stays,
         "activations": measure_activations(config, policy, prompt, rows),
         "logits": _logits(policy, limit if low_memory else rows * limit),

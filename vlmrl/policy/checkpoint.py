@@ -8,6 +8,7 @@ still is. Random numbers need no state: every draw is a function of the run's se
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -16,8 +17,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, optimizer_state
 from vlmrl.policy.policy import Policy
@@ -25,9 +24,11 @@ from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
+from vlmrl.system.disk_space import persist, require_room
 
 __all__ = [
     "Progress",
+    "count",
     "latest",
     "read_progress",
     "read_queue",
@@ -36,10 +37,13 @@ __all__ = [
     "restore",
     "restore_adapter",
     "save",
+    "size",
 ]
 
 FORMAT = 3
 """Written to state.json; 1 had no checksums, 2 had the adapter in `trainer/`."""
+OTHER_FILES = 1.02
+"""Config, tokenizer and state of the trainer, as a factor of a checkpoint's size."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,21 @@ def save(
     """
     policy.require_finite()
     final = folder / "checkpoints" / progress.name
-    _write(final, policy, progress, queue)
+    working = final.with_name(f".{final.name}.part")
+    if distributed.is_main():
+        _clear(final.parent)
+    require_room(final, size(policy, optimizer_state.size(policy.optimizer)))
+
+    def write() -> None:
+        try:
+            _write(working, final, policy, progress, queue)
+        except BaseException:  # a second Ctrl-C, too
+            if distributed.is_main():
+                shutil.rmtree(working, ignore_errors=True)
+            raise
+
+    said = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
+    persist(final, write, said, again=distributed.world() == 1)
     if distributed.is_main():
         _prune(folder, keep, best)
     distributed.barrier()
@@ -90,50 +108,32 @@ def save(
 
 
 def _write(
-    final: Path, policy: Policy, progress: Progress, queue: Sequence[Mapping[str, Any]]
+    working: Path,
+    final: Path,
+    policy: Policy,
+    progress: Progress,
+    queue: Sequence[Mapping[str, Any]],
 ) -> None:
-    working = final.with_name(f".{final.name}.part")
     main = distributed.is_main()
-    try:
-        if main:
-            shutil.rmtree(working, ignore_errors=True)
-            (working / "trainer").mkdir(parents=True)
-        distributed.barrier()
-        policy.save(str(working))
-        optimizer_state.save(working / "trainer", policy)
-        adapter = policy.training_state()
-        distributed.barrier()
-        if not main:
-            return
-        if adapter:
-            adapter_folder.save(working / adapter_folder.FOLDER, policy, adapter)
-        state = asdict(progress)
-        (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
-        if queue:
-            (working / "trainer" / "queue.json").write_text(json.dumps(queue))
-        write_checksums(working, working / "trainer")
-        _to_disk(working)
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(working, final)
-    except (OSError, SafetensorError, RuntimeError) as error:
-        if not _is_disk_fault(error):
-            raise
-        shutil.rmtree(working, ignore_errors=True)
-        free = shutil.disk_usage(working.parent).free / 2**20
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise UserError(
-            f"cannot write checkpoint {final}: {reason} ({free:.0f} MiB free); earlier ones are kept"
-        ) from error
-
-
-def _is_disk_fault(error: Exception) -> bool:
-    """Tell a failing write from a bug: torch and safetensors have no class of their own for it."""
-    return (
-        isinstance(error, OSError)
-        or "I/O error" in str(error)
-        or "PytorchStreamWriter" in str(error)
-        or "inline_container" in str(error)
-    )
+    if main:
+        (working / "trainer").mkdir(parents=True)
+    distributed.barrier()
+    policy.save(str(working))
+    optimizer_state.save(working / "trainer", policy)
+    adapter = policy.training_state()
+    distributed.barrier()
+    if not main:
+        return
+    if adapter:
+        adapter_folder.save(working / adapter_folder.FOLDER, policy, adapter)
+    state = asdict(progress)
+    (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
+    if queue:
+        (working / "trainer" / "queue.json").write_text(json.dumps(queue))
+    write_checksums(working, working / "trainer")
+    _to_disk(working)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(working, final)
 
 
 def _warn(message: str) -> None:
@@ -256,6 +256,26 @@ def restore_adapter(checkpoint: Path, policy: Policy) -> None:
         policy.restore(adapter)
 
 
+def size(policy: Policy, state_bytes: float) -> int:
+    """Return about how many bytes a checkpoint has, given those of its optimizer's state.
+
+    The rest are the weights with the adapter merged in, and the adapter.
+    """
+    total = state_bytes
+    for parameter in policy.base.parameters():
+        packed: Any = getattr(parameter, "quant_state", None)
+        if packed is None:
+            total += parameter.numel() * parameter.element_size()
+        else:  # written as ordinary numbers
+            total += math.prod(packed.shape) * packed.dtype.itemsize
+    return round(OTHER_FILES * total)
+
+
+def count(folder: Path) -> int:
+    """Return how many checkpoints a run folder has."""
+    return len(_all(folder))
+
+
 def _all(folder: Path) -> list[Path]:
     """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
     return list((folder / "checkpoints").glob("[!.]*-*"))
@@ -267,12 +287,18 @@ def _order(path: Path) -> tuple[bool, int]:
 
 
 def _prune(folder: Path, keep: int, best: int | None) -> None:
-    """Delete all but the last `keep` and the best, and what a killed process left half deleted."""
+    """Delete all but the last `keep` and the best."""
     for path in sorted(_all(folder), key=_order)[:-keep]:
         if best is None or path.name != f"step-{best}":
             path.rename(path.with_name(f".{path.name}.old"))
-    for path in (folder / "checkpoints").glob(".*.old"):
-        shutil.rmtree(path)
+    _clear(folder / "checkpoints")
+
+
+def _clear(folder: Path) -> None:
+    """Delete what is to go, and what a killed process left half written or half deleted."""
+    for suffix in ("old", "part"):
+        for path in folder.glob(f".*.{suffix}"):
+            shutil.rmtree(path)
 
 
 def _to_disk(folder: Path) -> None:

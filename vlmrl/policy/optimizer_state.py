@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 WHOLE, SLICES = "optimizer.pt", "optimizer"
 
 
+def size(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state."""
+    return sum(
+        value.numel() * value.element_size()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+
+
 def save(folder: Path, policy: Policy) -> None:
     """Write the state of the policy's optimizer; all ranks call it."""
     if policy.sharded:

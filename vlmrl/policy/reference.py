@@ -16,14 +16,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from vlmrl.errors import UserError
 from vlmrl.policy.policy_model import PolicyModel
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import writing
 from vlmrl.system.checksums import find_damage, write_checksums
+from vlmrl.system.disk_space import persist
 
 __all__ = ["Reference"]
 
@@ -125,7 +124,8 @@ def _find_damage(folder: Path) -> str | None:
 
 def _write(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
     working = folder.with_name(f".{folder.name}.part")
-    with writing(folder):
+
+    def write() -> None:
         try:
             shutil.rmtree(working, ignore_errors=True)
             working.mkdir(parents=True)
@@ -134,7 +134,7 @@ def _write(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
             write_checksums(working, working)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(working, folder)
-        except SafetensorError as error:  # what a full disk is to safetensors
-            raise OSError(str(error)) from error
         finally:
             shutil.rmtree(working, ignore_errors=True)
+
+    persist(folder, write, again=distributed.world() == 1)

@@ -1,20 +1,22 @@
 """Files written whole or not at all, and JSON lines that survive a killed run.
 
 A file appears under its name only when every byte is on the disk (temporary file, fsync, rename); a
-failing write (disk full, no permission) is one clear line, and leaves what was there before.
+failing write (disk full, no permission) is one clear line, and leaves what was there before. A run
+that waits for room on a full disk (`disk_space.pausing`) goes on with the same write.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import UserError
+from vlmrl.system.disk_space import describe_free, persist, reason_of
 
 __all__ = [
     "append_line",
@@ -24,6 +26,7 @@ __all__ = [
     "write_bytes",
     "write_json",
     "write_lines",
+    "write_whole",
     "writing",
 ]
 
@@ -34,28 +37,34 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"{path}: cannot be written: {reason}{_free_space(path)}") from error
-
-
-def _free_space(path: Path) -> str:
-    home = next((p for p in path.absolute().parents if p.exists()), None)
-    return f" ({shutil.disk_usage(home).free / 2**20:.0f} MiB free)" if home else ""
+        reason = reason_of(error)
+        raise UserError(f"{path}: cannot be written: {reason}{describe_free(path)}") from error
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file whole or not at all; make the folders above it."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(data)
+
+    return write_whole(path, write)
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
+    """Let `write` make a file under another name, then give it its own; make the folders above it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path):
+
+    def attempt() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
+            write(temporary)
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+    persist(path, attempt)
     return path
 
 
@@ -72,16 +81,19 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append one JSON line, whole or not at all."""
     data = _line(line)
-    with writing(path):
+
+    def attempt() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
                 if file.write(data) != len(data):
-                    raise OSError("the disk took only a part of the line")
-            except OSError:
+                    raise OSError(errno.ENOSPC, "the disk took only a part of the line")
+            except BaseException:
                 file.truncate(before)
                 raise
+
+    persist(path, attempt)
 
 
 def _line(line: Mapping[str, Any]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from vlmrl.config.section import Section
@@ -26,5 +28,7 @@ class RunConfig(Section):
     """Number of recent checkpoints to keep. The best one is kept as well."""
     rollouts_every: int = Field(10, ge=1)
     """Steps between the files `rollouts/step-N.jsonl`. The first and the last step are always written."""
+    on_full_disk: Literal["stop", "wait"] = "stop"
+    """What a full disk does: stop the run in one line, or let it wait until there is room."""
     report: bool = True
     """Write report.html at the end."""
