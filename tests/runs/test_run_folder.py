@@ -2,11 +2,7 @@
 
 import json
 import math
-import resource
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from helpers.disk import largest_file
 from vlmrl.config import parse
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
@@ -230,19 +227,6 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not JSON"):
         atomic_files.truncate_lines(path, 3)
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_is_one_clear_line_and_leaves_whole_files(tmp_path: Path) -> None:

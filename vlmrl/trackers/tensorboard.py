@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,14 @@ class Tensorboard(Tracker):
 
     _writers: dict[Phase, Any] = field(default_factory=dict, init=False, repr=False)
     _folder: Path = field(default=Path(), init=False, repr=False)
+    _hook: Any = field(default=None, init=False, repr=False)
 
     def start(self, run: TrackedRun) -> None:
         """Remember the folder; files are opened with the first step of each phase."""
         self.import_package("tensorboard")
         self._folder = run.folder / "tensorboard"
+        if self._hook is None:
+            self._hook, threading.excepthook = threading.excepthook, self._report_thread
 
     def log(self, phase: Phase, step: int, metrics: Mapping[str, float]) -> None:
         """Write one scalar per metric."""
@@ -38,5 +42,14 @@ class Tensorboard(Tracker):
 
     def close(self) -> None:
         """Write what is buffered and close the files."""
-        while self._writers:
-            self._writers.popitem()[1].close()
+        try:
+            while self._writers:
+                self._writers.popitem()[1].close()
+        finally:
+            if self._hook is not None:
+                threading.excepthook, self._hook = self._hook, None
+
+    def _report_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """Keep quiet about TensorBoard's thread: `log` raises its error again, for one line."""
+        if type(failed.thread).__module__ != "tensorboard.summary.writer.event_file_writer":
+            self._hook(failed)
