@@ -12,7 +12,7 @@ from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
-from vlmrl.policy import checkpoint, checkpoint_size
+from vlmrl.policy import checkpoint
 from vlmrl.system import disk_space
 
 ONE_STEP = [*TINY, "run.steps=1", "run.save_every=1", "sft=null", "evaluation=null"]
@@ -32,14 +32,13 @@ def test_the_forecast_is_the_size_of_the_checkpoint(
     lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forecast = []
-    real = checkpoint_size.checkpoint_bytes
+    real = checkpoint.size
 
     def note(*arguments):
         forecast.append(real(*arguments))
         return forecast[-1]
 
-    monkeypatch.setattr(checkpoint_size, "checkpoint_bytes", note)
-    monkeypatch.setattr(checkpoint, "checkpoint_bytes", note)
+    monkeypatch.setattr(checkpoint, "size", note)
     lifecycle.train(config(tmp_path / "run", *(["model.lora={}"] if lora else [])))
     files = (tmp_path / "run/checkpoints/step-1").rglob("*")
     real_size = sum(path.stat().st_size for path in files if path.is_file())
@@ -55,7 +54,9 @@ def test_a_disk_without_room_is_found_out_at_the_start_and_before_each_save(
     free, folder = [1000], tmp_path / "run"
     report_free(monkeypatch, lambda: free[0])
     monkeypatch.setattr(disk_space, "RETRY_S", 0.0)
-    with pytest.raises(UserError, match=r"0 MiB free, but 1 more checkpoints .*run\.on_full_disk=wait"):
+    with pytest.raises(
+        UserError, match=r"0 MiB free, but 1 more checkpoints .*run\.on_full_disk=wait"
+    ):
         lifecycle.train(config(folder))
     assert not (folder / "checkpoints").exists()
 
