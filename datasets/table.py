@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.data.cards import demonstrations, typed_rows
+from vlmrl.data.cards import demonstrations, row_rewards, typed_rows
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.typed_rows import COLUMNS, PLACES, TAG, Typing
 from vlmrl.data.files.hub_download import locate
@@ -50,7 +50,8 @@ class Table(Card):
     `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the
     question cannot be answered, or where there is nothing to find); `thought` (for the cold start),
     `<info>` and so on (what stands in that tag of the template, for the cold start);
-    `width`, `height` (pixels); `weight`."""
+    `width`, `height` (pixels); `weight`; `rewards` (the row's own verifiers in place of the source's: a
+    list of names or of `{verifier, weight, options}`)."""
     prompt: str = "{question}"
     """Text around the question, which replaces `{question}` in it."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None
@@ -82,10 +83,12 @@ class Table(Card):
         """Return the rows of a split.
 
         Raises:
-            UserError: no such file or split, or a mapped column that no row has.
+            UserError: no such file or split, a mapped column that no row has, or bad `rewards` in a row.
         """
         rows = self._open(split)
         self._check_columns(rows)
+        if "rewards" in self.columns:
+            row_rewards.check_all(rows, self.columns["rewards"])
         return rows
 
     def _open(self, split: str) -> Sequence[Mapping[str, Any]]:
@@ -117,7 +120,7 @@ class Table(Card):
 
     def corpus(self) -> list[str]:
         """Return questions and answers of the split `train`."""
-        return demonstrations.corpus(self, self.rows("train"))
+        return demonstrations.corpus(self, self._open("train"))
 
     def _check_columns(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Refuse a misspelt column; some rows may lack a column."""

@@ -29,7 +29,7 @@ import pydantic
 from vlmrl import renamed
 from vlmrl.errors import UserError
 
-__all__ = ["KINDS", "build", "check", "class_name", "load", "names", "nearest"]
+__all__ = ["KINDS", "build", "check", "class_name", "load", "names", "nearest", "options_of"]
 
 KINDS = {
     "verifier": "vlmrl.rewards",

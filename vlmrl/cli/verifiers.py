@@ -49,6 +49,7 @@ def verify(
     """Attack a verifier before training on it: does it pay for completions that do not deserve it?
 
     Shows how honest answers score, then what hostile ones were paid. Exit code 1 if any was paid.
+    Rows that name verifiers under `rewards` attack those, one report each.
 
     - `vlmrl verify my_reward.py:score`
     - `vlmrl verify box_iou --data rows.jsonl -o threshold=0.5`
@@ -60,12 +61,15 @@ def verify(
 
     from vlmrl.audit.attack_bench import verify
     from vlmrl.commands.audit_table import tables
-    from vlmrl.scoring.score_rows import read_rows
+    from vlmrl.scoring.score_rows import by_reward, read_rows
     from vlmrl.system.atomic_files import write_json
 
     reward = RewardConfig(verifier=verifier, options=options)
-    report = verify(reward, read_rows(data) if data else ())
+    named = by_reward(read_rows(data), reward) if data else [(reward, [])]
+    reports = [verify(each, rows) for each, rows in named]
     if out:
-        write_json(out, report.as_json())
-    Console().print(*tables(report), sep="\n")
-    raise typer.Exit(FAILED if report.findings else 0)
+        told = [report.as_json() for report in reports]
+        write_json(out, told[0] if len(told) == 1 else {"reports": told})
+    for report in reports:
+        Console().print(*tables(report), sep="\n")
+    raise typer.Exit(FAILED if any(report.findings for report in reports) else 0)

@@ -19,6 +19,7 @@ from vlmrl.answers import templates
 from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
+from vlmrl.data.cards.row_rewards import check_applies
 from vlmrl.data.files.opening import file_split
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import MissingExtra, UserError
@@ -81,6 +82,7 @@ class Source:
         try:
             sample = self.card.to_sample(row, self.name)
             _ = sample.main_medium  # refused here if the truth names an image that there is not
+            check_applies(sample)
         except UserError as error:
             raise type(error)(f"{where}: {error}") from error
         except (OSError, MemoryError, MissingExtra):  # not about this row

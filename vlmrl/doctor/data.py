@@ -185,13 +185,15 @@ def _truths(
 ) -> Iterator[Finding]:
     best: dict[str, list[float]] = defaultdict(list)
     faults: dict[str, str] = {}
+    looked: dict[str, RewardConfig] = {reward.label: reward for reward in scorer.rewards[source]}
     for prompt in prompts:
         written = [
             _completion(bench, prompt.sample, text, frame)
             for text, frame in right_answers(prompt.sample, prompt.frame).items()
         ]
         (group,) = scorer.judge([written], [prompt.sample], whole=False)
-        for reward in scorer.rewards[source]:
+        for reward in scorer.rewards_of(prompt.sample):
+            looked[reward.label] = reward
             verdicts = [judged.verdicts[reward.label] for judged in group]
             given = [v.score for v in verdicts if v.applies and v.score is not None]
             wrong = [v.fault for v in verdicts if v.fault is not None]
@@ -199,7 +201,7 @@ def _truths(
                 best[reward.label].append(max(given))
             elif wrong:
                 faults[reward.label] = f"sample {prompt.sample.id!r}: {wrong[0]}"
-    for reward in scorer.rewards[source]:
+    for reward in looked.values():
         name = f"{source}/{reward.label}"
         if reward.label in faults:
             problem = f"{name} fails on the truth: {faults[reward.label]}"

@@ -23,6 +23,7 @@ __all__ = [
     "Prompt",
     "PromptBatch",
     "Role",
+    "RowReward",
     "Sample",
     "Truth",
     "Turn",
@@ -158,6 +159,18 @@ class AnswerForm:
 
 
 @dataclass(frozen=True, slots=True)
+class RowReward:
+    """A shipped verifier that a row names for itself; `options` is JSON text, so that it can be compared.
+
+    Example: RowReward("detection", 1.0, '{"threshold": 0.85}')
+    """
+
+    verifier: str
+    weight: float = 1.0
+    options: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of the conversation before the question; `parts` are as those of a sample.
 
@@ -213,6 +226,8 @@ class Sample:
     """Earlier turns of this conversation."""
     examples: tuple[Sample, ...] = ()
     """Solved samples shown first (few-shot); their demonstrations become the assistant's turns."""
+    rewards: tuple[RowReward, ...] = ()
+    """Its own verifiers; empty: those of its source."""
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -27,6 +27,8 @@ THREADS = 16
 """Calls that wait at the same time."""
 THREAD_LIMIT_S = 600.0
 """Seconds after which a call in a thread is given up; a thread cannot be killed, so it is lost."""
+LOADING_S = 30.0
+"""Seconds more for a call whose verifier the workers did not load before, because a row named it."""
 NOTICE_S = 10.0
 """Seconds of waiting for one verifier after which the log says which one it is."""
 KILLED = "killed_grader"
@@ -41,16 +43,20 @@ class Calls:
     """Starts calls of components and waits for their results. Close it to end its workers."""
 
     def __init__(self, workers: int, specs: Iterable[Spec], memory_mb: int) -> None:
-        prepare = functools.partial(_load, tuple(specs))
+        specs = tuple(specs)
+        prepare = functools.partial(_load, specs)
         self._pool = DeadlinePool(workers, prepare, memory_mb * 2**20)
         self._threads = ThreadPool(THREADS)
         self._noticed: set[str] = set()
+        self._loaded = frozenset(specs)
 
     def start(self, c: Component, *arguments: Any) -> Any:
         """Start a call in the pool, or in a thread if the verifier only waits."""
         if c.deadline is None:
             return self._threads.schedule(_call, args=(c.spec, arguments))
-        return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline)
+        # A verifier that a row names is loaded by its first call in a worker.
+        loading = 0.0 if c.spec in self._loaded else LOADING_S
+        return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline + loading)
 
     def result(self, c: Component, future: Any) -> Any:
         """Wait for a call and return what it returned; name the verifier if this takes long.

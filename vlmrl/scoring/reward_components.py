@@ -10,13 +10,15 @@ import functools
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import RewardConfig
+from vlmrl.data.cards.row_rewards import MAX_CONFIGURATIONS
 from vlmrl.errors import UserError
+from vlmrl.schema import RowReward, Sample
 from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
 from vlmrl.scoring.verifier import FunctionVerifier, Verifier
 
@@ -62,6 +64,34 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     verifier = build(spec)
     deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
     return Component(reward.label, verifier, float(weight), reward.gate, spec, deadline)
+
+
+@functools.lru_cache(maxsize=256)
+def from_row(reward: RowReward) -> RewardConfig:
+    """Return a row's reward as a config would state it."""
+    options = json.loads(reward.options)
+    return RewardConfig(verifier=reward.verifier, weight=reward.weight, options=options)
+
+
+def from_rows(
+    sample: Sample, of_source: Sequence[RewardConfig], named: set[RowReward]
+) -> list[RewardConfig]:
+    """Return the rewards of a sample with its own: the gates of its source, then its own.
+
+    `named` collects what the rows of a run name.
+
+    Raises:
+        UserError: that becomes more than MAX_CONFIGURATIONS.
+    """
+    named.update(replace(reward, weight=1.0) for reward in sample.rewards)
+    if len(named) > MAX_CONFIGURATIONS:
+        raise UserError(
+            f"sample {sample.id!r}: its rewards: the rows of a run may name at most "
+            f"{MAX_CONFIGURATIONS} different verifiers with options"
+        )
+    own = [from_row(reward) for reward in sample.rewards]
+    labels = {reward.label for reward in own}
+    return [r for r in of_source if r.gate and r.label not in labels] + own
 
 
 def _default_deadline(name: str, verifier: Verifier) -> float | None:

@@ -10,6 +10,9 @@ tag if the completion has one, else everything after the thought. `id` and `meta
 For group verifiers rows of one `group` are one group (rows of one prompt, truth and media when
 absent), and `reward` is what the item verifiers gave.
 
+A row's own `rewards` (a list of names or of `{verifier, weight, options}`) judge it in place of the
+verifier: `score` is then their weighted mean, `parts` their scores.
+
 A result line is `{"score": float|null, "fault": str|null, "parts": {...}, "answer": ..., "note":
 str}`. A bad row is the user's mistake and an error; a hostile completion never is.
 """
@@ -20,27 +23,29 @@ import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.data.cards.row_rewards import read_rewards
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-from vlmrl.schema import Completion, Frame, Sample, Space, Verdict
+from vlmrl.schema import Completion, Frame, RowReward, Sample, Space, Verdict
 from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import guard_many
-from vlmrl.scoring.reward_components import Component, build, resolve
-from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring.reward_components import Component, build, from_row, resolve
+from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.truths import json_form
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["SOURCE", "ScoredRow", "read_row", "read_rows", "score_file"]
+__all__ = ["SOURCE", "ScoredRow", "by_reward", "read_row", "read_rows", "score_file"]
 
 KEYS = (
     "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
+    "rewards",
 )  # fmt: skip
 MEDIA_KEYS = ("width", "height", "duration", "resized_width", "resized_height")
 SOURCE = "rows"
@@ -105,8 +110,9 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
         truth=json_form.read(row.get("truth"), frame),
         template=template,
         meta=row.get("meta") or {},
+        rewards=read_rewards(row.get("rewards")),
     )
-    same = [row.get(key) for key in ("prompt", "truth", "media")]
+    same = [row.get(key) for key in ("prompt", "truth", "media", "rewards")]
     group = json.dumps(row.get("group", same), sort_keys=True)
     return ScoredRow(templates.completion(text, template, frame), sample, group, row.get("reward"))
 
@@ -144,6 +150,52 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
         UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
     """
     component = resolve(reward)
+    found: dict[int, Verdict] = {}
+    for own in (True, False):
+        chosen = [i for i, row in enumerate(rows) if bool(row.sample.rewards) == own]
+        of_rows = [rows[i] for i in chosen]
+        verdicts = _score_by_own(of_rows) if own else _score_by(of_rows, reward, component)
+        found.update(zip(chosen, verdicts, strict=True))
+    return [found[i] for i in range(len(rows))]
+
+
+def by_reward(
+    rows: Sequence[ScoredRow], reward: RewardConfig
+) -> list[tuple[RewardConfig, list[ScoredRow]]]:
+    """Return every distinct verifier with its rows: those that rows name, and `reward` for the others."""
+    found: dict[RowReward | None, list[ScoredRow]] = {}
+    for row in rows:
+        for own in row.sample.rewards or (None,):
+            found.setdefault(own and replace(own, weight=1.0), []).append(row)
+    return [(from_row(own) if own else reward, of) for own, of in found.items()]
+
+
+def _score_by_own(rows: Sequence[ScoredRow]) -> list[Verdict]:
+    """Return what the rewards that each row names for itself add up to."""
+    if not rows:
+        return []
+    groups = _groups(rows, alone=False)
+    samples = [rows[group[0]].sample for group in groups]
+    found: dict[int, Verdict] = {}
+    with Scorer({SOURCE: []}, ScoringConfig(combine="mean", fault_limit=1.0)) as scorer:
+        judged = scorer.judge([[rows[i].completion for i in group] for group in groups], samples)
+    for group, of_group in zip(groups, judged, strict=True):
+        found.update((i, _add_up(one)) for i, one in zip(group, of_group, strict=True))
+    return [found[i] for i in range(len(rows))]
+
+
+def _add_up(judged: Judged) -> Verdict:
+    if judged.reward is None:
+        return Verdict.failed(judged.reason)
+    given = {label: v for label, v in judged.verdicts.items() if v.applies and v.score is not None}
+    parts = {label: float(v.score or 0.0) for label, v in given.items()}
+    answers = [v.answer for v in given.values() if v.answer is not None]
+    return Verdict(judged.reward, parts, answer=answers[0] if answers else None)
+
+
+def _score_by(
+    rows: Sequence[ScoredRow], reward: RewardConfig, component: Component
+) -> list[Verdict]:
     verifier = component.verifier
     groups = _groups(rows, alone=verifier.scope == "item")
     completions = [[rows[i].completion for i in group] for group in groups]

@@ -17,16 +17,11 @@ from typing import Any
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.plugins import nearest
-from vlmrl.schema import Completion, Rewards, Rollouts, Sample, Verdict
+from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
 from vlmrl.scoring.calls import KILLED, Calls
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many
-from vlmrl.scoring.reward_components import Component, Spec, resolve, thresholds
-from vlmrl.scoring.verifier import (
-    BatchVerifier,
-    CorrectnessVerifier,
-    GroupVerifier,
-    Verifier,
-)
+from vlmrl.scoring.reward_components import Component, Spec, from_rows, resolve, thresholds
+from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import was_killed
 
@@ -87,11 +82,17 @@ class Scorer:
         self.rewards = dict(rewards_by_source)
         self.scoring = scoring
         self.counts: dict[tuple[str, str], Counter[str]] = {}
+        self._named: set[RowReward] = set()
         self._recent: dict[tuple[str, str], deque[str | None]] = {}
         specs: dict[Spec, None] = {}
         for source, rewards in self.rewards.items():
             specs.update((c.spec, None) for c in _check(source, rewards, scoring) if c.deadline)
         self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb)
+
+    def rewards_of(self, sample: Sample) -> list[RewardConfig]:
+        """Return the rewards of a sample: its own and the gates of its source, else its source's."""
+        of_source = list(self.rewards[sample.source])
+        return from_rows(sample, of_source, self._named) if sample.rewards else of_source
 
     def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
         """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.
@@ -172,7 +173,7 @@ class Scorer:
     def _components(self, sample: Sample, progress: float) -> list[Component]:
         if sample.source not in self.rewards:
             raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")
-        components = [resolve(reward, progress) for reward in self.rewards[sample.source]]
+        components = [resolve(reward, progress) for reward in self.rewards_of(sample)]
         if not any(c.verifier.applies_to(sample) for c in components):
             needs = (f"{c.label} needs {c.verifier.describe_needs()}" for c in components)
             raise UserError(

@@ -35,7 +35,7 @@ class TrlVerifier(Verifier):
         """Call the function with a batch of one."""
         columns: dict[str, Any] = {"solution": solution(sample.truth), **sample.meta}
         result = self.function(
-            prompts=[[{"role": "user", "content": sample.text}]],
+            prompts=[_messages(sample)],
             completions=[[{"role": "assistant", "content": completion.text}]],
             completion_ids=[list(completion.token_ids)],
             **{key: [value] for key, value in columns.items()},
@@ -64,6 +64,12 @@ def solution(truth: Truth) -> str | None:
     if truth.number is not None:
         return f"{truth.number:g}"
     return None
+
+
+def _messages(sample: Sample) -> list[dict[str, str]]:
+    """Return the turns of a sample as chat messages, without media."""
+    first = [{"role": "system", "content": sample.system}] if sample.system else []
+    return first + [{"role": turn.role, "content": turn.text} for turn in sample.turns]
 
 
 async def _wait(result: Any) -> Any:

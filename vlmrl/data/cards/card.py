@@ -6,10 +6,10 @@ A card is a frozen dataclass; its fields are its options in the config. Reading 
 `vlmrl.data.files` opens data files with the place of each row. Helpers of cards, next to this file:
 `typed_rows` makes samples of rows under our keys; `multiple_choice` reads options; `box_checks` finds
 boxes stated in another space; `column_aliases` names columns as published; `demonstrations` writes
-answers for a cold start; `conversation` reads the turns before a question; `video_annotations` finds
-video files and checks spans; `audioset_labels` knows the classes of AudioSet.
-`vlmrl.media.access.reference` makes a `Media` of a path or bytes, and `vlmrl.truths.json_form.read` a
-`Truth` of its JSON form.
+answers for a cold start; `conversation` reads the turns before a question; `row_rewards` reads a row's
+own verifiers; `video_annotations` finds video files and checks spans; `audioset_labels` knows the
+classes of AudioSet. `vlmrl.media.access.reference` makes a `Media` of a path or bytes, and
+`vlmrl.truths.json_form.read` a `Truth` of its JSON form.
 """
 
 from __future__ import annotations

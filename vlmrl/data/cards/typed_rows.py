@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vlmrl.data.cards import conversation, demonstrations
+from vlmrl.data.cards import conversation, demonstrations, row_rewards
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, reference
@@ -42,7 +42,7 @@ PLAIN = {
     "box_space": "space of all places: pixel, norm1000 or norm1",
     "box_format": "order of the numbers of a box: xyxy or xywh",
     "weight": "factor of the sample's loss",
-    "rewards": "verifiers of this row, as `rewards` in a config names them",
+    "rewards": "verifiers of this row: a list of names or of {verifier, weight, options}",
     "meta": "other values, for the report",
 }
 """Keys that are no kind of truth, and what stands under them."""
@@ -107,6 +107,7 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
         },
         system=conversation.read_system(row.get("system")),
         history=history,
+        rewards=row_rewards.read_rewards(row.get("rewards")),
     )
 
 
