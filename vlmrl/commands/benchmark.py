@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vlmrl import plugins
+from vlmrl.answers.templates import Template
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.benchmarking.base import INDEX, OURS, Benchmark, BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers, write_table
@@ -25,7 +26,7 @@ from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import Source, View
+from vlmrl.data.source import Source, View, read_template
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
@@ -70,7 +71,7 @@ def evaluate_benchmarks(
     """
     run, folder = run_of(model)
     otherwise = "answer_only" if plan.protocol == OURS else "none"
-    template = (run.data.train[0].template if run else None) or otherwise
+    template = (read_template(run.data.train[0]) if run else None) or otherwise
     opened = [open_benchmark(name, str(plan.data_root / name)) for name in names]
     sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
     settings = ModelConfig(path=folder)
@@ -91,7 +92,7 @@ def evaluate_benchmarks(
     return results
 
 
-def _open(name: str, benchmark: Benchmark, plan: Plan, template: str) -> Source:
+def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template) -> Source:
     """Open the rows of a benchmark and count them."""
     card = BenchmarkCard(benchmark, plan.protocol)
     rows = card.rows(benchmark.split)
@@ -118,7 +119,7 @@ def _manifest(
         "rows": len(source.rows),
         "protocol": official.protocol if official else OURS,
         "ask": official.ask if official else None,
-        "template": source.template,
+        "template": str(source.template),
         "decoding": "greedy",
         "max_tokens": _max_tokens(benchmark, plan),
         "engine": plan.engine.model_dump(mode="json"),
