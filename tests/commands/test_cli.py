@@ -177,7 +177,12 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize("command", ["train", "list nothing", "nothing", "score format --in"])
 def test_wrong_usage_is_exit_code_2(vlmrl: Callable[..., Ran], command: str) -> None:
     ran = vlmrl(*command.split())
-    assert ran.code == 2 and "Error" in ran.err and ran.out == ""
+    assert (
+        ran.code == 2
+        and ran.err.startswith("error: ")
+        and ran.err.count("\n") == 1
+        and ran.out == ""
+    )
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

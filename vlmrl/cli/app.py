@@ -18,13 +18,22 @@ from vlmrl.cli import config, data, evaluate, export, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import MissingExtra, UserError
 
+_UsageError: Any = typer.BadParameter.__base__
+"""A mistake in the arguments, as typer's own copy of click raises it."""
+
 
 class _Commands(TyperGroup):
-    """The commands; Ctrl-C in one of them is one line and exit code 130."""
+    """The commands; a mistake in their arguments, and Ctrl-C (exit code 130), is one line."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                raise
+            asked = ctx.command_path if error.ctx is None else error.ctx.command_path
+            what = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
+            raise UserError(f"{what}; see `{asked} --help`") from error
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None

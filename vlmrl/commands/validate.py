@@ -97,6 +97,10 @@ def _check_model(path: str) -> None:
     folder = Path(path).expanduser()
     if (folder / "checkpoints").is_dir():
         raise UserError(f"model.path: {path} is a run folder{_best_of(folder)}")
+    if folder.is_file():
+        raise UserError(
+            f"model.path: expected a checkpoint folder or a name on the hub, got {path!r}"
+        )
     owner, _, name = path.partition("/")
     is_hub_name = owner not in ("", ".", "..", "~") and "/" not in name and not Path(owner).is_dir()
     if not is_hub_name:

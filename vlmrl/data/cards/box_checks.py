@@ -30,7 +30,10 @@ def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
         if x1 >= x2 or y1 >= y2:
             raise UserError(f"expected a box with x1 < x2 and y1 < y2, got {list(box)}")
         if min(x1, y1) < -slack or x2 > width + slack or y2 > height + slack:
-            raise UserError(f"box {list(box)} lies outside 0..{width:g} x 0..{height:g}")
+            raise UserError(
+                f"box {list(box)} lies outside 0..{width:g} x 0..{height:g}: expected x1, y1, x2, y2 in "
+                f"the space {frame.space!r}"
+            )
 
 
 def _is_four_numbers(box: Any) -> bool:
