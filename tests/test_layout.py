@@ -127,7 +127,15 @@ def test_rooms_are_small_enough_to_know() -> None:
 
 SHARED = {
     "truth": {"base", "checks", "json_form", "prompting"},
-    "layout": {"base", "conversations", "media_columns", "recognition", "replies"},
+    "layout": {
+        "base",
+        "conversations",
+        "media_columns",
+        "objects",
+        "recognition",
+        "replies",
+        "xml_files",
+    },
     "family": {"base", "loading"},
     "engine": {"base", "completions", "kv_cache", "serve"},
     "algorithm": {"base", "recipes"},

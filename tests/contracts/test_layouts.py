@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from vlmrl.data.layouts.recognition import matches
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
+from vlmrl.schema import Truth
+from vlmrl.truths.json_form import to_json
 
 KIND = "layout"
 
@@ -69,8 +72,8 @@ def test_its_rows_become_samples_with_the_truths_that_were_written(
 ) -> None:
     source = opened(part, written)
     samples = [source.sample(index) for index in range(len(source.rows))]
-    found = [sample.truth.stated() for sample in samples]
-    require(found == [t.stated() for t in written.truths], part, f"read the truths, got {found}")
+    found = [stated(sample.truth) for sample in samples]
+    require(found == [stated(t) for t in written.truths], part, f"read the truths, got {found}")
     require(len({s.id for s in samples}) == len(samples), part, "give each row an id of its own")
     for sample in samples:
         require(sample.text.strip(), part, "ask something: a sample's text is empty")
@@ -95,6 +98,12 @@ def test_a_bad_row_is_one_line_with_file_row_and_key(
 def test_a_split_that_does_not_exist_is_refused_by_name(part: str, written: Written) -> None:
     with pytest.raises(UserError, match="no such split"):
         opened(part, written, "no such split")
+
+
+def stated(truth: Truth) -> Any:
+    """What a truth states, to nine digits: percent of an image are not exact."""
+    text = json.dumps(to_json(truth.stated()))
+    return json.loads(text, parse_float=lambda number: round(float(number), 9))
 
 
 def opened(part: str, written: Written, split: str | None = None) -> Source:

@@ -1,0 +1,175 @@
+"""COCO's JSON and what is written like it: instances, keypoints, captions, LVIS, Objects365."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.objects import (
+    annotated,
+    ask,
+    locate,
+    mask_of,
+    numbers,
+    one_split,
+    root_of,
+    run_lengths,
+)
+from vlmrl.errors import UserError
+
+KEYS = {"caption": "caption", "keypoints": "keypoints"}
+"""Task -> the key of an annotation that speaks for it."""
+
+
+@dataclass(frozen=True)
+class Coco(Layout):
+    """One file with `images`, `annotations` and `categories`; a row is an image.
+
+    An image: {"id": 1, "file_name": "a.jpg", "width": 640, "height": 480} (LVIS: `coco_url` in place of
+    `file_name`). An annotation: {"image_id": 1, "category_id": 3, "bbox": [x, y, width, height],
+    "segmentation": polygons or RLE, "iscrowd": 0}, with `keypoints` [x, y, v, ...] or a `caption` in
+    the files of those tasks. Coordinates are pixels from 0. Regions of crowds are left out and
+    counted in `meta["crowds"]`.
+
+    Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
+    """
+
+    title: ClassVar[str] = "COCO instances, keypoints, captions; LVIS; Objects365"
+    origin: ClassVar[str] = "COCO, Lin et al. 2014, arXiv 1405.0312"
+    fields: ClassVar[Mapping[str, str]] = {
+        "image": "file_name",
+        "boxes": "bbox",
+        "box_labels": "category_id",
+        "masks": "segmentation",
+        "keypoints": "keypoints",
+        "answer": "caption",
+    }
+    verifiers: ClassVar[tuple[str, ...]] = ("detection", "oks", "caption")
+
+    task: Literal["", "detection", "segmentation", "keypoints", "caption"] = ""
+    """What is asked; absent: captions or keypoints where the file holds them, else detection."""
+    question: str = ""
+    """The question; absent: one that names the classes."""
+
+    def recognise(self, place: Place) -> str | None:
+        """Return why a file is COCO's."""
+        found = place.document
+        lists = all(isinstance(found.get(key), list) for key in ("images", "annotations"))
+        return "one object with the lists `images` and `annotations`" if lists else None
+
+    def splits(self, place: Place) -> tuple[str, ...]:
+        """Return the split that the file's name says, else `train`."""
+        return place.splits
+
+    def rows(self, place: Place, split: str) -> Rows:
+        """Return the images, each with its annotations."""
+        one_split(place, split, self.splits(place))
+        by_image: dict[Any, list[Any]] = {}
+        for annotation in place.document["annotations"]:
+            by_image.setdefault(annotation.get("image_id"), []).append(annotation)
+        task = self._task(place)
+        rows = [
+            {
+                "image": image,
+                "objects": by_image.get(image.get("id"), []),
+                WHERE: f"{place.path.name} image {image.get('id')}",
+            }
+            for image in place.document["images"]
+        ]
+        return [r for r in rows if r["objects"]] if task in KEYS else rows
+
+    def media_root(self, place: Place) -> str:
+        """Return the folder that the images lie in or below."""
+        return str(root_of(place))
+
+    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """Return an image under our keys."""
+        image, objects = row["image"], row["objects"]
+        task = self._task(place)
+        common = {
+            "id": image.get("id"),
+            "image": locate(root_of(place), _file_name(image), "file_name"),
+            "width": image.get("width"),
+            "height": image.get("height"),
+            "box_space": "pixel",
+        }
+        if task == "caption":
+            answers = [_get(o, "caption", str) for o in objects]
+            return {
+                **common,
+                "question": self.question or "Describe the image in one sentence.",
+                "answer": answers,
+            }
+        single = [o for o in objects if not o.get("iscrowd")]
+        common["meta"] = {"crowds": len(objects) - len(single)}
+        if task == "keypoints":
+            people = [_keypoints(o) for o in single if o.get("num_keypoints", 1)]
+            question = self.question or "Find the keypoints of every person."
+            return {**common, "question": question, "keypoints": people}
+        names = _categories(place)
+        labels = [_label(o, names) for o in single]
+        boxes = [_box(o) for o in single]
+        masks = [_mask(o, image) for o in single] if task == "segmentation" else []
+        question = self.question or ask(task, list(names.values()), labels)
+        return {**common, "question": question, **annotated(task, boxes, labels, masks)}
+
+    def _task(self, place: Place) -> str:
+        if self.task:
+            return self.task
+        first = next(iter(place.document["annotations"]), {})
+        return next((task for task, key in KEYS.items() if key in first), "detection")
+
+
+def _file_name(image: Mapping[str, Any]) -> Any:
+    if "file_name" in image or "coco_url" not in image:
+        return image.get("file_name")
+    return PurePosixPath(urlsplit(str(image["coco_url"])).path).as_posix().lstrip("/")
+
+
+def _get(annotation: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = annotation.get(key)
+    if not isinstance(value, kind):
+        raise UserError(f"key {key!r}: expected {kind.__name__}, got {value!r:.60}")
+    return value
+
+
+def _categories(place: Place) -> dict[Any, str]:
+    listed = place.document.get("categories", [])
+    return {c.get("id"): str(c.get("name")) for c in listed if isinstance(c, Mapping)}
+
+
+def _label(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> str:
+    number = annotation.get("category_id")
+    if number not in names:
+        raise UserError(f"key 'category_id': expected an id of `categories`, got {number!r:.60}")
+    return names[number]
+
+
+def _box(annotation: Mapping[str, Any]) -> list[float]:
+    x, y, width, height = numbers(annotation.get("bbox"), "bbox", 4)
+    return [x, y, x + width, y + height]
+
+
+def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
+    key = "segmentation"
+    found = annotation.get(key)
+    if isinstance(found, list) and found:
+        polygons = [numbers(polygon, key) for polygon in found]
+        if all(len(p) >= 6 and len(p) % 2 == 0 for p in polygons):
+            return mask_of(polygons, _get(image, "height", int), _get(image, "width", int))
+    if isinstance(found, Mapping) and {"size", "counts"} <= set(found):
+        if isinstance(found["counts"], list):
+            return run_lengths(found)
+        return {"size": found["size"], "counts": found["counts"]}
+    raise UserError(f"key {key!r}: expected polygons or run lengths, got {found!r:.60}")
+
+
+def _keypoints(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    spots = numbers(annotation.get("keypoints"), "keypoints")
+    area = annotation.get("area")
+    return {"keypoints": spots, **({} if area is None else {"area": area})}

@@ -1,0 +1,146 @@
+"""What layouts of annotated objects share: questions, numbers, masks, and where the images lie."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pycocotools import mask as coco_mask
+
+from vlmrl.data.layouts.base import Place
+from vlmrl.errors import UserError
+
+__all__ = [
+    "Task",
+    "annotated",
+    "ask",
+    "locate",
+    "mask_of",
+    "numbers",
+    "one_split",
+    "root_of",
+    "run_lengths",
+]
+
+Task = Literal["detection", "segmentation"]
+
+MAX_NAMED = 40
+"""Most classes that a question names; of more, those in the image are named."""
+MAX_FOLDERS = 500
+"""Folders below the root that are searched for an image."""
+ANNOTATION_FOLDERS = ("annotations", "Annotations", "labels")
+
+
+def ask(task: str, names: Sequence[str], present: Sequence[str]) -> str:
+    """Return the question for the objects of an image, which names the classes."""
+    listed = names if len(names) <= MAX_NAMED else list(dict.fromkeys(present))
+    verb = "Outline" if task == "segmentation" else "Detect"
+    return (
+        f"{verb} all objects of these classes: {', '.join(listed)}."
+        if listed
+        else (f"{verb} all objects.")
+    )
+
+
+def annotated(
+    task: str, boxes: Sequence[Any], labels: Sequence[str], masks: Sequence[Any]
+) -> dict[str, Any]:
+    """Return boxes with their labels (xyxy), or masks, under our keys; an empty list is "nothing here"."""
+    if task == "segmentation":
+        return {"masks": list(masks)}
+    return {"boxes": list(boxes), "box_labels": list(labels), "box_format": "xyxy"}
+
+
+def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
+    """Return a list of numbers; `count` is how many there must be.
+
+    Raises:
+        UserError: it is none; the message names the key.
+    """
+    fits = isinstance(value, list | tuple) and (count is None or len(value) == count)
+    if not fits or any(isinstance(n, bool) or not isinstance(n, int | float) for n in value):
+        wanted = "a list of" if count is None else count
+        raise UserError(f"key {key!r}: expected {wanted} numbers, got {value!r:.60}")
+    return [float(n) for n in value]
+
+
+def mask_of(polygons: Sequence[Sequence[float]], height: int, width: int) -> Any:
+    """Return one object's polygons (flat x, y lists in pixels): a polygon, or of several their RLE."""
+    if len(polygons) == 1:
+        flat = polygons[0]
+        return [[x, y] for x, y in zip(flat[::2], flat[1::2], strict=True)]
+    parts = coco_mask.frPyObjects([list(p) for p in polygons], height, width)
+    return _as_text(coco_mask.merge(parts))
+
+
+def run_lengths(listed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an RLE whose `counts` are a list of numbers as the compressed one.
+
+    Raises:
+        UserError: the numbers are no run lengths of a mask of that size.
+    """
+    size = [int(n) for n in numbers(listed["size"], "size", 2)]
+    counts = [int(n) for n in numbers(listed["counts"], "counts")]
+    if min(counts, default=-1) < 0 or sum(counts) != size[0] * size[1]:
+        raise UserError(f"key 'counts': expected run lengths of {size[1]} x {size[0]} pixels")
+    return _as_text(coco_mask.frPyObjects({"size": size, "counts": counts}, *size))
+
+
+def _as_text(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    counts = encoded["counts"]
+    text = counts.decode("ascii") if isinstance(counts, bytes) else counts
+    return {"size": [int(n) for n in encoded["size"]], "counts": text}
+
+
+def one_split(place: Place, split: str, known: Sequence[str]) -> None:
+    """Refuse a split that a place does not have.
+
+    Raises:
+        UserError: the message names what there is.
+    """
+    if split not in known:
+        raise UserError(f"{place.path}: no split {split!r}; there is: {', '.join(known)}")
+
+
+def root_of(place: Place) -> Path:
+    """Return the folder that images are searched in: above `annotations/`, else that of the data."""
+    return place.home.parent if place.home.name in ANNOTATION_FOLDERS else place.home
+
+
+def locate(root: Path, name: Any, key: str) -> str:
+    """Return the path of an image relative to `root`: as it is named, else wherever the file lies.
+
+    Raises:
+        UserError: the name is no text, or files of that name lie in several folders.
+    """
+    if not isinstance(name, str) or not name:
+        raise UserError(f"key {key!r}: expected the name of an image, got {name!r:.60}")
+    name = name.replace("\\", "/")
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    for start in range(len(parts)):
+        tail = "/".join(parts[start:])
+        found = [f"{folder}{tail}" for folder in _folders(root) if (root / folder / tail).is_file()]
+        if tail in found or len(found) == 1:
+            return tail if tail in found else found[0]
+        if found:
+            raise UserError(
+                f"key {key!r}: {name!r} lies in several folders ({found[0]}, {found[1]}): set root"
+            )
+    return name
+
+
+@functools.lru_cache(maxsize=16)
+def _folders(root: Path) -> tuple[str, ...]:
+    """Return the root ("") and the folders at most three levels below it, each with a slash."""
+    found = [""]
+    for folder, inner, _ in os.walk(root):
+        level = len(Path(folder).relative_to(root).parts)
+        inner[:] = sorted(inner) if level < 3 else []
+        if level:
+            found.append(f"{Path(folder).relative_to(root).as_posix()}/")
+        if len(found) > MAX_FOLDERS:
+            break
+    return tuple(found)

@@ -1,0 +1,75 @@
+"""Visual Genome's region descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.objects import locate, numbers
+from vlmrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class VisualGenome(Layout):
+    """`region_descriptions.json`: images with described regions; a row is a region.
+
+    A region: {"region_id": 1382, "image_id": 1, "x": 421, "y": 57, "width": 82, "height": 139, "phrase":
+    "the clock is green"}, in pixels from 0. The image is `<image_id>.jpg`, in any folder below
+    (`VG_100K`, `VG_100K_2`).
+
+    Source: https://homes.cs.washington.edu/~ranjay/visualgenome/api_readme.html.
+    """
+
+    title: ClassVar[str] = "Visual Genome regions"
+    origin: ClassVar[str] = "Visual Genome, Krishna et al. 2017, arXiv 1602.07332"
+    fields: ClassVar[Mapping[str, str]] = {
+        "question": "phrase",
+        "boxes": "width",
+        "image": "image_id",
+    }
+    verifiers: ClassVar[tuple[str, ...]] = ("box_iou",)
+
+    question: str = "Locate this region: {phrase}"
+    """The question; `{phrase}` stands for the region's description."""
+
+    def recognise(self, place: Place) -> str | None:
+        """Return why a file is Visual Genome's."""
+        if not place.has_keys("regions", "id"):
+            return None
+        regions = place.head[0]["regions"]
+        fits = isinstance(regions, list) and all("phrase" in region for region in regions)
+        return "rows have `regions` with `phrase`" if fits else None
+
+    def rows(self, place: Place, split: str) -> Rows:
+        """Return the regions of all images."""
+        return [
+            {"region": region, "image": image["id"], WHERE: f"{image[WHERE]} region {number}"}
+            for image in place.rows(split)
+            for number, region in enumerate(image["regions"])
+        ]
+
+    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """Return a region under our keys."""
+        region = row["region"]
+        stated = [region.get(key) for key in ("x", "y", "width", "height")]
+        x, y, width, height = numbers(stated, "x, y, width, height", 4)
+        phrase = region.get("phrase")
+        if not isinstance(phrase, str) or not phrase.strip():
+            raise UserError(f"key 'phrase': expected a text, got {phrase!r:.60}")
+        image = region.get("image_id", row["image"])
+        return {
+            "id": region.get("region_id"),
+            "image": _file(place, image),
+            "question": self.question.replace("{phrase}", phrase.strip()),
+            "boxes": [[x, y, x + width, y + height]],
+            "box_space": "pixel",
+        }
+
+
+def _file(place: Place, image: Any) -> str:
+    """Return the path of an image: `.jpg` as published, else a `.png` that someone made of it."""
+    found = [locate(place.home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
+    return next((name for name in found if (place.home / name).is_file()), found[0])
