@@ -121,7 +121,7 @@ class Coco(Layout):
     def _task(self, place: Place) -> str:
         if self.task:
             return self.task
-        first = next(iter(place.document["annotations"]), {})
+        first: Mapping[str, Any] = next(iter(place.document["annotations"]), {})
         return next((task for task, key in KEYS.items() if key in first), "detection")
 
 
