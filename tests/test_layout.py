@@ -131,7 +131,7 @@ SHARED = {
         "base",
         "conversations",
         "media_columns",
-        "objects",
+        "annotated_objects",
         "recognition",
         "replies",
         "xml_files",

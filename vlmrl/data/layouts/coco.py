@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vlmrl.data.files.rows import WHERE, Rows
-from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import (
+from vlmrl.data.layouts.annotated_objects import (
     annotated,
     ask,
     locate,
@@ -20,6 +19,7 @@ from vlmrl.data.layouts.objects import (
     root_of,
     run_lengths,
 )
+from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.errors import UserError
 
 KEYS = {"caption": "caption", "keypoints": "keypoints"}

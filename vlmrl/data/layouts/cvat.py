@@ -11,8 +11,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, one_split
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import Task, annotated, ask, locate, one_split
 from vlmrl.data.layouts.xml_files import attribute, read_xml
 from vlmrl.errors import UserError
 

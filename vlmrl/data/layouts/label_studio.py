@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
+from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, numbers
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import Task, annotated, ask, locate, numbers
 from vlmrl.errors import UserError
 
 TYPES = {"rectanglelabels": "rectanglelabels", "polygonlabels": "polygonlabels"}

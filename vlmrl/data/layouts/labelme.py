@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, numbers, one_split
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import Task, annotated, ask, locate, numbers, one_split
 from vlmrl.errors import UserError
 
 SHAPES = ("rectangle", "polygon")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.annotated_objects import ask, locate, one_split
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import ask, locate, one_split
 from vlmrl.data.layouts.xml_files import read_xml
 from vlmrl.errors import UserError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.annotated_objects import locate, numbers
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import locate, numbers
 from vlmrl.errors import UserError
 
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import yaml
 
 from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, one_split
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.objects import Task, annotated, ask, one_split
 from vlmrl.errors import UserError
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
