@@ -17,8 +17,8 @@ class VisualGenome(Layout):
     """`region_descriptions.json`: images with described regions; a row is a region.
 
     A region: {"region_id": 1382, "image_id": 1, "x": 421, "y": 57, "width": 82, "height": 139, "phrase":
-    "the clock is green"}, in pixels from 0. The image is `<image_id>.jpg`, in any folder below
-    (`VG_100K`, `VG_100K_2`).
+    "the clock is green"}, in pixels from 0. The image is `<image_id>.jpg`, in any folder below (as
+    published, VG_100K and VG_100K_2).
 
     Source: https://homes.cs.washington.edu/~ranjay/visualgenome/api_readme.html.
     """

@@ -1,4 +1,4 @@
-"""YOLO's folders: `data.yaml`, images, and a text file of labels for each."""
+"""YOLO's folders: a YAML file, images, and a text file of labels for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class Yolo(Layout):
-    """A folder with `data.yaml` (names, train, val), `images/` and `labels/`; a row is an image.
+    """A folder with a YAML file (names, train, val), `images/` and `labels/`; a row is an image.
 
     A line of a label file: `class x_centre y_centre width height`, or for segmentation `class x1 y1
     x2 y2 x3 y3 ...`, in shares of the image. An image without a label file shows no object.
