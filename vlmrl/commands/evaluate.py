@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from vlmrl.config import (
 )
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import open_source, reading_of, target
+from vlmrl.data.source import access_of, open_source, reading_of, target
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
@@ -74,7 +76,7 @@ def evaluate_model(
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
-    sources = with_audio([open_source(source, reading=reading)], policy.family)
+    sources = with_audio([open_source(source, _access(run, source), reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
         generator = plugins.build("engine", engine.name, engine.options)
@@ -131,10 +133,19 @@ def _source(
     return SourceConfig(card=card, split=split, options=options or {}, limit=limit)
 
 
+def _access(run: Config | None, source: SourceConfig) -> Access | None:
+    """Return what the run's data may be read from; its media root is only for data that it knows."""
+    if run is None:
+        return None
+    access = access_of(run.data)
+    known = any(source.card == each.card for each in run.data.train)
+    return access if known else replace(access, root=None)
+
+
 def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
     if run is not None and any(known.label == source.label for known in run.data.train):
         return run.rewards_of(source)
-    opened = open_source(source)
+    opened = open_source(source, _access(run, source))
     first = opened.sample(0)
     made = [(name, plugins.build("verifier", name)) for name in opened.card.verifiers]
     fitting = [name for name, verifier in made if verifier.applies_to(first)]

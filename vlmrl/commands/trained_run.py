@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from vlmrl import config
@@ -17,14 +18,18 @@ __all__ = ["find_run", "read_config"]
 def find_run(model: str) -> tuple[Path | None, Path | None]:
     """Return the run folder and the checkpoint that `model` means; None, None if it belongs to no run.
 
-    A run folder means its best checkpoint where that is kept, else its newest whole one.
+    A run folder means its best checkpoint where that is kept and whole, else its newest whole one.
 
     Raises:
-        UserError: the run has no checkpoint, or all of them are damaged.
+        UserError: the run has no checkpoint, or all of them are damaged; `model` is a damaged one.
     """
     path = Path(model)
     if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
         return path, _best_checkpoint(path)
+    if (path / "trainer").is_dir() and (damage := checkpoint.damage_of(path)):
+        raise UserError(
+            f"{path} is damaged: {damage}; take another checkpoint, or the run's folder"
+        )
     if (path / "trainer").is_dir() and (path.absolute().parents[1] / "config.json").is_file():
         return path.absolute().parents[1], path
     return None, None
@@ -45,7 +50,10 @@ def _best_checkpoint(run: Path) -> Path:
     summary = run_folder.read_summary(run)
     best = summary["best_evaluation"] if summary else None
     if best and (kept := run / "checkpoints" / f"step-{best['step']}").is_dir():
-        return kept
+        damage = checkpoint.damage_of(kept)
+        if damage is None:
+            return kept
+        print(f"warning: the best checkpoint is damaged and passed over: {damage}", file=sys.stderr)
     last = checkpoint.latest(run)
     if last is None:
         raise UserError(f"{run}: this run has no checkpoint yet")

@@ -30,6 +30,7 @@ from vlmrl.system.extras import import_extra
 __all__ = [
     "Source",
     "View",
+    "access_of",
     "card_of",
     "open_card",
     "open_config",

@@ -29,6 +29,7 @@ from vlmrl.system.disk_space import persist, require_room
 __all__ = [
     "Progress",
     "count",
+    "damage_of",
     "latest",
     "read_progress",
     "read_queue",
@@ -150,7 +151,7 @@ def latest(folder: Path, warn: Callable[[str], None] = _warn) -> Path | None:
     """
     damage = ""
     for path in sorted(_all(folder), key=_order, reverse=True):
-        damage = _damage(path) or ""
+        damage = damage_of(path) or ""
         if not damage:
             return path
         warn(f"checkpoint {path.name} is damaged and passed over: {damage}")
@@ -185,13 +186,13 @@ def require_whole(path: Path, where: str, newest: str) -> None:
     """
     if not (path / "trainer").is_dir():
         raise UserError(f"{where}: {path} is no checkpoint (it has no folder trainer/)")
-    if damage := _damage(path):
+    if damage := damage_of(path):
         raise UserError(
             f"{where}: {damage}; take an earlier checkpoint, or {newest} for the newest whole one"
         )
 
 
-def _damage(path: Path) -> str | None:
+def damage_of(path: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint, if anything is."""
     home = path / "trainer"
     if damage := find_damage(path, home):
