@@ -142,6 +142,12 @@ def test_a_verifier_that_cannot_score_its_truth_fails_with_exit_code_1(tmp_path,
 
 
 @pytest.mark.slow
+def test_a_model_without_readable_answers_is_a_warning_with_its_raw_text(tmp_path):
+    ((verdict, text),) = findings("sft=null", "evaluation=null")["step"]
+    assert verdict == "warn" and "of 32 answers readable, mean reward" in text
+    assert ", 0 of " in text and "cold start" in text and "the first completion: '" in text
+
+
 def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("def score(answer, truth):\n    return 1 / truth.number\n")

@@ -18,6 +18,7 @@ from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_p
 from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.monitoring.memory_forecast import TIGHT, forecast
 from vlmrl.policy.optimizers import adamw
+from vlmrl.runs.complaints import NO_ANSWERS
 from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
 
 BATCH = 4
@@ -108,11 +109,17 @@ def step(bench: Bench) -> Iterator[Finding]:
     drawn = f"{len(rollouts.completions)} prompts x {draw.group_size} completions"
     scored = f"mean reward {rewards.total[rewards.valid].mean():.3g}" if rewards.valid.any() else ""
     norm = update["update/grad_norm"]
-    text = f"{drawn}, {scored or 'all masked'}, gradient norm {norm:.3g}"
+    completions = [c for group in rollouts.completions for c in group]
+    readable = sum(completion.answer is not None for completion in completions)
+    answers = f"{readable} of {len(completions)} answers readable"
+    text = f"{drawn}, {answers}, {scored or 'all masked'}, gradient norm {norm:.3g}"
     if update["update/skipped"] or not norm:
         yield Finding("FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32")
     elif not scored:
         yield Finding("FAIL", "step", f"{text}: no completion has a reward")
+    elif not readable and config.sft is None:
+        said = f"the first completion: {completions[0].text!r:.120}"
+        yield Finding("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {said}")
     else:
         yield Finding("ok", "step", text)
 

@@ -24,6 +24,7 @@ from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import MAIN_COLOUR, Section, sections
 from vlmrl.runs import run_folder
+from vlmrl.runs.complaints import complain_of_last
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
 
 IMAGE_BYTES = 12_000_000
@@ -64,9 +65,8 @@ def build_report(run_dir: Path | str) -> Path:
         raise UserError(f"{folder}: not a run folder (it has no config.json)")
     config = read_json(folder / "config.json")
     evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
-    found = sections(
-        _lines(run_folder.metrics_path(folder)), _lines(run_folder.sft_path(folder)), evaluations
-    )
+    steps = _lines(run_folder.metrics_path(folder))
+    found = sections(steps, _lines(run_folder.sft_path(folder)), evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     galleries = _galleries(folder, album)
     save_plots(folder, found)
@@ -74,7 +74,7 @@ def build_report(run_dir: Path | str) -> Path:
     if album.left_out:
         note = "their files are gone, or the page would be too large"
         tiles.append(Tile("images left out", str(album.left_out), note))
-    page = _render(config, tiles, found, galleries, album)
+    page = _render(config, complain_of_last(steps), tiles, found, galleries, album)
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
 
@@ -149,6 +149,7 @@ def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:
 
 def _render(
     config: Mapping[str, Any],
+    complaints: Sequence[str],
     tiles: Sequence[Tile],
     found: Sequence[Section],
     galleries: Sequence[Gallery],
@@ -168,6 +169,7 @@ def _render(
     return environment.get_template("template.html").render(
         title=config["run"]["name"],
         subtitle=_subtitle(config),
+        complaints=complaints,
         tiles=tiles,
         sections=[
             {

@@ -20,6 +20,7 @@ STEP = {
     "source/<source>/<verifier>": "Mean score of one verifier on the prompts of one source.",
     "source/<source>/uniform_share": "`rollout/uniform_share` among the groups of one source.",
     "rollout/length": "Mean number of tokens of a completion.",
+    "rollout/answered": "Share of completions with an answer that could be read.",
     "rollout/truncated": "Share of completions that were cut at `rollout.max_tokens`.",
     "rollout/killed_grader": "Share of completions that hung or killed a verifier, twice; they score 0.",
     "rollout/masked": "Share of completions without a valid reward: a verifier failed on them.",

@@ -19,8 +19,8 @@ def rollout_metrics(
     """Return reward, components, lengths, modes and shares, over the batch and per source.
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
-    `source/<name>/<verifier>`, `rollout/length`, `rollout/truncated`, `rollout/masked`,
-    `rollout/killed_grader`, those of `by_mode`, and what the algorithm adds.
+    `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
+    `rollout/masked`, `rollout/killed_grader`, those of `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -32,6 +32,7 @@ def rollout_metrics(
                 values[f"{source}/{name}"].append(score)
             length = len(completion.token_ids)
             values["rollout/length"].append(length)
+            values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.finish_reason == "length")
             values["rollout/masked"].append(not rewards.valid[p, g])
             verdicts = rewards.verdicts[p][g].values()
@@ -65,27 +66,3 @@ def by_mode(
     own = completion.parsed.mode
     shares = {f"mode/{mode}/share": float(mode == own) for mode in MODES}
     return shares | {f"mode/{own}/{name}": number for name, number in numbers.items()}
-
-
-def plain_words(history: Mapping[str, float]) -> list[str]:
-    """Return a sentence for every number of a step that means trouble."""
-    lines = []
-    if history.get("rollout/uniform_share", 0.0) >= 0.8:
-        mean = history.get("reward/mean", 0.0)
-        why = (
-            "too easy (or the reward too coarse)"
-            if mean > 0.5
-            else "too hard (or the reward too strict)"
-        )
-        share = 100 * history["rollout/uniform_share"]
-        lines.append(f"{share:.0f} % of groups have one reward for all: the data is {why}")
-    if history.get("rollout/groups_short", 0.0) > 0:
-        lines.append(
-            f"dynamic sampling ran out: {history['rollout/groups_short']:.0f} groups are missing "
-            f"after {history['rollout/batches']:.0f} batches; the step used fewer groups"
-        )
-    if history.get("rollout/truncated", 0.0) >= 0.5:
-        lines.append(
-            f"{100 * history['rollout/truncated']:.0f} % of completions were cut at rollout.max_tokens"
-        )
-    return lines

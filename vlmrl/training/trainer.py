@@ -20,6 +20,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
@@ -224,7 +225,7 @@ class Trainer:
 
     def _write_report(self, report: StepReport) -> None:
         self.tracker.step(report)
-        for line in metrics.plain_words(report.metrics):
+        for line in complain(report.metrics):
             self.tracker.message(line)
         if self.policy.refused:
             self.tracker.message(f"step {self.done}: not applied, because {self.policy.refused}")
