@@ -213,6 +213,25 @@ def test_a_single_file_is_one_split(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------ check
 
 
+def test_bad_rows_are_summed_up_by_cause(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = [ROW | {"id": f"m{n}", "images": [f"b{n}.png"]} for n in range(3)]
+    beyond = [ROW | {"id": f"x{n}", "boxes": [[0, 0, 400 + n, 9]]} for n in range(2)]
+    assert check_and_print([records(folder, [ROW, *missing, *beyond])]) == 5
+    lines = [line for line in capsys.readouterr().out.splitlines() if " rows: " in line]
+    assert lines[0].startswith("bad  3 rows: ") and "no such file" in lines[0]
+    assert lines[1].startswith("bad  2 rows: ") and len(lines) == 2
+
+
+def test_questions_that_say_how_to_answer_are_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ROW | {"id": "r2", "question": "Where? Put it in <answer> tags."}
+    check_and_print([records(folder, [ROW, told])])
+    assert "1 questions already say how to answer, the first is r2 ('<answer>')" in (
+        capsys.readouterr().out
+    )
+
+
 def test_check_reports_every_row_as_training_would_see_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +243,7 @@ def test_check_reports_every_row_as_training_would_see_it(
         "ok": True,
         "reason": None,
         "turns": 0,
+        "says_how": None,
         "media": [
             {
                 "kind": "image",

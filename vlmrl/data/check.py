@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,13 +24,18 @@ __all__ = ["check_and_print", "explain", "list_cards"]
 
 SHOWN = 20
 """Bad rows that a summary prints in full."""
+CAUSES = 10
+"""Causes of bad rows that a summary prints."""
+HOW = re.compile(r"</?(?:think|answer|tool_call)>|\\boxed\b|bbox_2d|\bJSON\b", re.IGNORECASE)
+"""What in a question says how to lay out the answer, as the instruction of a template does."""
 
 
 def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
     """Yield one report line per row, each loaded and decoded as training would; order as in the data.
 
-    A line is `{"id", "ok", "reason", "turns", "media": [{"kind", "width", "height", "frames", "fps",
-    "duration", "rate"}], "tokens"}`; `turns` counts those before the question, `tokens` is the prompt's
+    A line is `{"id", "ok", "reason", "turns", "says_how", "media": [{"kind", "width", "height",
+    "frames", "fps", "duration", "rate"}], "tokens"}`; `turns` counts those before the question,
+    `says_how` is what in the question says how to answer (None: nothing), `tokens` is the prompt's
     length if `make` builds prompts, else None.
     """
     for index in range(len(source.rows)):
@@ -40,11 +46,13 @@ def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
             decoded = decode(sample, source.access, source.reading)
             tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
-            bad = {"ok": False, "reason": str(error), "turns": 0, "media": [], "tokens": None}
-            yield {**line, **bad}
+            bad = {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
+            yield {**line, **bad, "media": [], "tokens": None}
             continue
         media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
-        good = {"ok": True, "reason": None, "turns": _count_turns(sample)}
+        how = HOW.search(sample.text)
+        good: dict[str, Any] = {"ok": True, "reason": None, "turns": _count_turns(sample)}
+        good["says_how"] = None if how is None else how[0]
         yield {**line, **good, "media": media, "tokens": tokens}
 
 
@@ -86,8 +94,19 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
         print(f"bad  {line['id']}: {line['reason']}")
     if len(bad) > SHOWN:
         print(f"... and {len(bad) - SHOWN} more bad rows")
+    causes = Counter(cause(line["reason"]) for line in bad)
+    for text, count in causes.most_common(CAUSES) if len(causes) < len(bad) else ():
+        print(f"bad  {count} rows: {text}")
+    if len(causes) > CAUSES and len(causes) < len(bad):
+        print(f"... and {len(causes) - CAUSES} more causes")
     good = len(lines) - len(bad)
     print(f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad")
+    if told := [line for line in lines if line["says_how"]]:
+        print(
+            f"warning: {len(told)} questions already say how to answer, the first is "
+            f"{told[0]['id']} ({told[0]['says_how']!r}); the template's instruction is appended to them "
+            "unless the source has instruct: false"
+        )
     if any(turns := [line["turns"] for line in lines]):
         print(f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns")
     media = [m for line in lines for m in line["media"]]
@@ -101,6 +120,14 @@ def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
     if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
         print(f"prompt tokens: {min(tokens)} to {max(tokens)}")
     return len(bad)
+
+
+def cause(reason: str) -> str:
+    """Return why a row is bad without what differs from row to row: places, quoted texts, numbers."""
+    plain = re.sub(r"(?<!column )(?<!key )'[^']*'|\"[^\"]*\"", "'...'", reason)
+    words = ["..." if "/" in word else word for word in plain.split()]
+    text = re.sub(r"\d+(\.\d+)?", "N", " ".join(words))
+    return re.sub(r"^(\S+:N: |\.\.\.:? |row N:? )+", "", text)
 
 
 def explain(source: Source, index: int) -> str:
