@@ -1,6 +1,6 @@
 """Media decoding compared with what people use today, on the same files: speed, equality, memory.
 
-    python performance/media.py videos
+    python performance/media.py video
     python performance/media.py audio
     python performance/media.py memory --loads 10000
 
@@ -95,7 +95,7 @@ def our_samples(path: Path) -> np.ndarray:
 
 def their_samples(path: Path) -> np.ndarray:
     """Samples [N] float32 by librosa."""
-    return librosa.load(path, sr=AUDIO.rate, mono=True)[0]
+    return librosa.load(path, sr=AUDIO.sampling_rate, mono=True)[0]
 
 
 def compared(ours: Way, theirs: Way, paths: Sequence[Path], rounds: int) -> dict[str, Any]:
@@ -185,7 +185,9 @@ def audios(data: Path, rounds: int) -> str:
         for path in long_audios(Path(folder)):
             sets[f"a minute of stereo, 44.1 kHz, {path.suffix[1:].upper()}"] = [path]
         for name, paths in sets.items():
-            lines.append(row(name, compared(our_samples, their_samples, paths, rounds), AUDIO.rate))
+            lines.append(
+                row(name, compared(our_samples, their_samples, paths, rounds), AUDIO.sampling_rate)
+            )
     return "\n".join(lines)
 
 
@@ -214,7 +216,7 @@ def memory(data: Path, loads: int) -> str:
 def main() -> None:
     """Run what was asked for, print it, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("videos", "audio", "memory"))
+    parser.add_argument("what", choices=("video", "audio", "memory"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--loads", type=int, default=10000)
     parser.add_argument("--out", type=Path)
@@ -225,7 +227,7 @@ def main() -> None:
     if options.what == "memory":
         text = memory(data, options.loads)
     else:
-        text = (videos if options.what == "videos" else audios)(data, options.rounds)
+        text = (videos if options.what == "video" else audios)(data, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")

@@ -14,7 +14,17 @@ SMALL = {
     "step": "--prompt-tokens 64 --completion 4 --group 2 --repeats 1",
     "update": "--tables grid --prompt 64 --completion 16 --group 4 --repeats 1",
     "verifiers": "--calls 200 --memory-calls 2000",
+    "startup": "--rounds 1",
+    "media": "audio --rounds 1",
 }
+ELSEWHERE = {
+    "rollout": "test_rollout_vllm.py",
+    "rollout_async": "test_rollout_vllm.py",
+    "step_ways": "a part of step.py",
+    "quickstart": "trains the quickstart four times",
+    "think_or_not": "trains for minutes on each seed",
+}
+"""Scripts that are not run here, and why."""
 
 
 def run(name: str) -> str:
@@ -37,7 +47,11 @@ def test_a_step_beside_trl() -> None:
     assert ways == ["trl", "plain", "shared"]
 
 
+def test_every_script_is_run_or_says_why_not() -> None:
+    assert {path.stem for path in BENCHMARKS.glob("*.py")} == SMALL.keys() | ELSEWHERE.keys()
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["update", "verifiers"])
+@pytest.mark.parametrize("name", sorted(SMALL.keys() - {"step"}))
 def test_the_others(name: str) -> None:
     assert "|---" in run(name)
