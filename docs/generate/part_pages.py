@@ -7,13 +7,17 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl import plugins
+from vlmrl.answers import templates
+from vlmrl.audit.constant_answer import find_best
 from vlmrl.commands.list_parts import first_sentence
+from vlmrl.schema import Frame, Sample, Verdict
+from vlmrl.scoring.combine import guard
 
 FOLDERS = {kind: f"{kind}s" if kind != "family" else "families" for kind in plugins.KINDS}
 SECTIONS = ("Used by", "Published sets", "Refuses", "Source", "Differs", "Raises", "Example")
@@ -62,6 +66,8 @@ def page(kind: str, name: str) -> str:
     for title in SECTIONS:
         if title in sections:
             lines += [f"## {title}", "", sections[title], ""]
+    if kind == "verifier":
+        lines += ["## Best constant answer", "", constant_answer(name), ""]
     return "\n".join([*lines, *_use(kind, name)])
 
 
@@ -73,6 +79,29 @@ def _protocols(plugin: Any) -> list[str]:
         shown = code(one.ask.replace("\n", "\\n"))
         lines.append(row(code(one.protocol), shown, str(one.max_tokens), code(one.scorer), number))
     return [*lines, ""]
+
+
+def constant_answer(name: str) -> str:
+    """Return a sentence on what an answer that looks at nothing earns from a verifier, measured."""
+    verifier = plugins.load("verifier", name)
+    if verifier.scope != "item":
+        return "It compares completions: one answer alone earns nothing."
+    if verifier.waits:
+        return "Not measured: it asks a network. `vlmrl verify` attacks it."
+    built = plugins.build("verifier", name)
+
+    def ask(sample: Sample, frame: Frame, texts: Sequence[str]) -> list[Verdict]:
+        made = (templates.completion(text, sample.template, frame) for text in texts)
+        return [guard(built, built, completion, sample) for completion in made]
+
+    found = find_best(built, ask)
+    if found is None:
+        return "Not measured: no drawn data suit it. `vlmrl verify NAME --data rows.jsonl` measures yours."
+    return (
+        f"Measured with the defaults: {code(found.answer)} as the answer to all of {found.rows} "
+        f"{escape(found.data)} earns {found.pay:.2f} on average (range {verifier.low:g} to "
+        f"{verifier.high:g}). `vlmrl verify {name} --data rows.jsonl` measures it on yours."
+    )
 
 
 def _options(plugin: type) -> list[str]:

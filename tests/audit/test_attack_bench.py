@@ -186,3 +186,23 @@ def test_the_audit_of_a_verifier_that_hangs_ends(
     monkeypatch.setattr(attack_bench, "TOTAL_S", 1.0)
     with pytest.raises(UserError, match="does it hang"):
         verify(RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3))
+
+
+def test_the_best_constant_answer_is_measured_on_drawn_data_and_on_own_rows(mine: str) -> None:
+    found = verify(RewardConfig(verifier="calibration")).constant
+    assert found is not None and found.rows == 40
+    assert (found.answer, found.pay) == ("none <confidence>0</confidence>", 0.5)
+    texts = ("cat", "cat", "cat", "dog", "owl")
+    rows = [
+        read_row({"completion": "cat", "truth": {"text": text}, "template": "none"})
+        for text in texts
+    ]
+    report = verify(RewardConfig(verifier="exact"), rows)
+    assert report.constant is not None and report.constant.pay == pytest.approx(3 / 5)
+    assert "best constant answer: 'cat' to all of 5 rows of the data earns 0.60" in "".join(
+        str(part) for part in tables(report)
+    )
+
+
+def test_a_verifier_that_compares_completions_has_no_constant_answer() -> None:
+    assert verify(RewardConfig(verifier="length_kimi")).constant is None

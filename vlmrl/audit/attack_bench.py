@@ -17,6 +17,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit.attacks import ATTACKS, Attack
+from vlmrl.audit.constant_answer import Constant, Questions, find_best
 from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
 from vlmrl.audit.report import Finding, Report, Scored, excerpt, make_row, summarise
 from vlmrl.audit.score_one import count_tokens, judge_among_honest
@@ -105,7 +106,21 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
         tried=dict(bench.tried),
         spread=summarise([row.score for row in shown if row.score is not None]),
         calls_per_second=_measure_speed(component, cases),
+        constant=_find_constant(bench, {"rows of the data": questions} if rows else None),
     )
+
+
+def _find_constant(bench: _Bench, questions: Mapping[str, Questions] | None) -> Constant | None:
+    """Return the best constant answer; what may hang or crash is asked in the pool."""
+    verifier = bench.verifier
+
+    def ask(sample: Sample, frame: Frame, texts: Sequence[str]) -> list[Verdict]:
+        if bench.component.deadline is not None:
+            return bench.ask(Honest(sample, frame, TruthKind(), "constant", "", ""), texts)
+        made = (templates.completion(text, sample.template, frame) for text in texts)
+        return [guard(verifier, verifier, completion, sample) for completion in made]
+
+    return None if verifier.waits else find_best(verifier, ask, questions)
 
 
 class _Bench:

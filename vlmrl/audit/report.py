@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vlmrl.audit.constant_answer import Constant
 from vlmrl.schema import Verdict
 from vlmrl.truths.json_form import to_json
 
@@ -58,6 +59,8 @@ class Report:
     tried: dict[str, int]
     spread: dict[str, float]
     calls_per_second: float
+    constant: Constant | None = None
+    """The best constant answer; None where the verifier compares completions or asks a network."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""

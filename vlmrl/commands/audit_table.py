@@ -73,6 +73,7 @@ def _summary(report: Report) -> Text:
         f"{sum(report.tried.values())} completions of {len(report.tried)} attacks, "
         f"{len(report.findings)} findings",
         f"scores: {spread or 'none'}",
+        f"best constant answer: {report.constant or 'not measured'}",
         f"{report.calls_per_second:,.0f} completions a second on one core",
         "passed: no attack was paid" if not report.findings else "failed",
     ]
