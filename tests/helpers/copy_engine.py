@@ -82,6 +82,16 @@ class CopyEngine:
         self._ended = True
 
 
+class DrainedEngine(CopyEngine):
+    """Finishes what was issued before it takes new weights, so that a run is the same every time."""
+
+    def sync(self, policy: Policy) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "rollouts":
+                thread.join()
+        super().sync(policy)
+
+
 def varied(completion: Any) -> float:
     """A reward in [0, 1) that hardly any two completions have in common."""
     return sum(completion.token_ids) % 997 / 997

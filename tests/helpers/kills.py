@@ -1,0 +1,102 @@
+"""Runs with everything that has state, killed at random moments."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.hard import HARD, hard_rows
+from helpers.runs import TINY
+from vlmrl.assemble import lifecycle
+from vlmrl.config import load
+
+ENGINE = f"{Path(__file__).parent}/copy_engine.py:DrainedEngine"
+LARGE = ("bomb_30000.png", "large_10000_1bit.png", "animated.gif")
+BEGIN_S = 180.0
+"""Seconds in which a run must begin to write."""
+
+
+def full_config(folder: Path) -> Any:
+    """A run with an adapter, workers, rollouts ahead of the trainer, and rows that are left out."""
+    rows = folder.with_name("rows.jsonl")
+    if not rows.exists():
+        names = [row["file"] for row in hard_rows("image") if row["file"] not in LARGE]
+        lines = [
+            {"id": name, "question": "What is it?", "answer": "it", "images": [str(HARD / name)]}
+            for name in names
+        ]
+        rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = f"{{name: hostile, card: records, options: {{path: {rows}}}, weight: 2}}"
+    return load(
+        "quickstart",
+        [
+            *TINY,
+            f"run.dir={folder}",
+            "run.steps=10",
+            "run.save_every=1",
+            "resume=auto",
+            "sft=null",
+            "evaluation=null",
+            "checks={media_ablation_every: 0, parity_every: 0}",
+            "model.max_pixels=12544",
+            "rollout.max_tokens=4",
+            f"data.media_root={HARD}",
+            f"data.train=[{source}, shapes]",
+            "data.workers=1",
+            "data.quarantine_limit=1",
+            "data.max_prompt_tokens=100000",
+            "model.lora={rank: 2}",
+            "rollout.max_staleness=2",
+            f"engine.name={ENGINE}",
+        ],
+    )
+
+
+def train_fully(folder: Path) -> None:
+    """Begin such a run, or go on with it, as a process does that has just begun."""
+    torch.manual_seed(0)  # peft draws new adapters from it
+    lifecycle.train(full_config(folder))
+
+
+def kill_repeatedly(folder: Path, kills: int, seed: int) -> int:
+    """Begin or go on with a run `kills` times and kill it each time; return how many were hit.
+
+    A run that comes to its end before it is killed begins anew, its folder kept as `folder.done`.
+    """
+    chance, hits = random.Random(seed), 0
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["helpers.kills"])
+    while hits < kills:
+        process = context.Process(target=train_fully, args=(folder,))
+        process.start()
+        _wait_for_life(folder, process)
+        process.join(chance.uniform(0.0, 2.0))
+        process.kill()
+        process.join()
+        assert process.exitcode in (-signal.SIGKILL, 0), process.exitcode
+        hits += process.exitcode != 0
+        if (folder / "summary.json").exists() and hits < kills:
+            shutil.rmtree(folder.with_name(f"{folder.name}.done"), ignore_errors=True)
+            folder.rename(folder.with_name(f"{folder.name}.done"))
+    return hits
+
+
+def _wait_for_life(folder: Path, process: Any) -> None:
+    """Until the process has begun to write, so that the kill hits work and not imports."""
+    file = folder / "metrics.jsonl"
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    end = time.monotonic() + BEGIN_S
+    while time.monotonic() < end:
+        now = file.stat().st_mtime_ns if file.exists() else 0
+        if now != before or not process.is_alive():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run did not begin within {BEGIN_S:g} s")

@@ -1,0 +1,39 @@
+"""A run with an adapter, workers, rollouts ahead and bad rows that is killed ends as one that is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from helpers.kills import kill_repeatedly, train_fully
+from helpers.runs import final_state, metric_lines
+
+TIMED = ("rollout/trainer_waiting", "rollout/generation_idle")
+
+
+def curves(folder: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if k not in TIMED} for line in metric_lines(folder)]
+
+
+def left_out(folder: Path) -> set[str]:
+    lines = (folder / "quarantine.jsonl").read_text().splitlines()
+    return {json.loads(line)["id"] for line in lines}
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    train_fully(whole)
+    assert (whole / "checkpoints/step-10/trainer/adapter.safetensors").is_file()
+    assert (whole / "checkpoints/step-9/trainer/queue.json").is_file()
+    kills = int(os.environ.get("VLMRL_KILLS", "1"))
+    assert kill_repeatedly(folder, kills, seed=0) == kills
+    train_fully(folder)
+    for found in (folder, folder.with_name("run.done")):
+        if found.exists():
+            assert curves(found) == curves(whole)
+            assert final_state(found) == final_state(whole)
+            assert left_out(found) == left_out(whole)
