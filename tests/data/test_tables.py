@@ -17,6 +17,7 @@ from vlmrl.config import SourceConfig
 from vlmrl.data.files import hub
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 from vlmrl.schema import Box, Frame, Media, Sample, Truth
 from vlmrl.truths.prompting import write_demo
@@ -255,3 +256,16 @@ def test_a_table_of_several_files(folder: Path) -> None:
         source = open_source(SourceConfig(card="table", options=options, split=split))
         assert len(source.rows) == count
         source.sample(0)
+
+
+def test_the_root_of_a_config_holds_where_a_table_reads_image_sizes(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    images = tmp_path_factory.mktemp("images")
+    (folder / "a.png").rename(images / "a.png")
+    row = CELLS | {"file": str(images / "a.png")}
+    options = {"path": written(folder, [row]), "columns": MAP, "box_space": "pixel"}
+    config = SourceConfig(card="table", options=options)
+    with pytest.raises(UserError, match="outside"):
+        open_source(config).sample(0)
+    assert open_source(config, Access(str(images))).sample(0).truth.boxes == (DOG,)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from vlmrl.config import Config, parse
+from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import console, run_folder
 from vlmrl.runs.run_log import RunLog
@@ -189,6 +190,30 @@ def test_a_secret_in_an_option_is_neither_written_nor_sent(tmp_path: Path) -> No
     del settings.tracking["mlflow"]
     with RunLog(settings, tmp_path / "run", 1) as log:
         log.message("started")
+
+
+def test_secrets_are_hidden_by_name_and_by_value_in_every_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "correct-horse-battery")
+    monkeypatch.setenv("EMPTY_TOKEN", "none")
+    known = ["hf_" + "a1B2" * 8, "sk-proj-" + "x" * 20, "ghp_" + "0" * 36, "correct-horse-battery"]
+    options = {
+        "api_key": "hunter2",
+        "key": "label",
+        "max_tokens": 12,
+        "api_key_env": "JUDGE_API_KEY",
+    }
+    tree = {
+        "rewards": [{"options": {**options, "header": f"Bearer {value}"}} for value in known],
+        "model": {"path": "https://me:hunter2@hub.example/none", "token": "hunter2"},
+    }
+    hidden = hide_secrets(tree)
+    assert all(value not in str(hidden) for value in (*known, "hunter2"))
+    assert [r["options"] for r in hidden["rewards"]] == [
+        {**options, "api_key": "***", "header": "Bearer ***"} for _ in known
+    ]
+    assert hidden["model"] == {"path": "https://***@hub.example/none", "token": "***"}
 
 
 def test_a_log_gets_a_line_every_few_steps_with_the_main_numbers(

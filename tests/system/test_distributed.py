@@ -165,3 +165,20 @@ def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch)
     engine = plugins.build("engine", settings.engine.name, settings.engine.options)
     with pytest.raises(UserError, match=message):
         build.require_distributed(settings, engine)
+
+
+@pytest.mark.parametrize(
+    ("environment", "warned"),
+    [
+        ({}, False),
+        ({"MASTER_ADDR": "127.0.0.1"}, False),
+        ({"MASTER_ADDR": "node-7"}, True),
+        ({"MASTER_ADDR": "10.0.0.7", "RANK": "1"}, False),
+        ({"MASTER_ADDR": "10.0.0.7", "GLOO_SOCKET_IFNAME": "eth1"}, False),
+    ],
+)
+def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
+    environment: dict[str, str], warned: bool
+) -> None:
+    said = distributed.warn_of_network(environment)
+    assert (said is not None and environment["MASTER_ADDR"] in said) == warned

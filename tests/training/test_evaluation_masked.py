@@ -13,7 +13,7 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.policy import checkpoint
 from vlmrl.schema import Rewards, Rollouts, Verdict
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.training.evaluation import NothingScored
+from vlmrl.training.evaluation import NothingScored, average_pass_at_k
 
 EVALUATED = ["evaluation={every: 2, limit: 3, metric: reward}", "run.save_every=100"]
 
@@ -53,3 +53,9 @@ def test_completions_that_are_masked_without_a_fault_are_named_by_their_end(tmp_
         fail_from_step(trainer, 0, None)
         with pytest.raises(NothingScored, match="3 of 3 completions: masked, finish reason '"):
             trainer.run(Interrupt())
+
+
+def test_pass_at_k_goes_as_far_as_there_are_samples() -> None:
+    found = average_pass_at_k([(100, 1), (100, 3)], 100)
+    assert list(found) == ["1", "2", "4", "8", "16", "32", "64", "100"]
+    assert found["1"] == pytest.approx(0.02) and found["100"] == 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +57,11 @@ class _Case:
     """The right answer, laid out well but with a word after the end."""
 
 
-def verify(reward: RewardConfig, rows: Sequence[ScoredRow] = ()) -> Report:
+def verify(
+    reward: RewardConfig,
+    rows: Sequence[ScoredRow] = (),
+    progress: Callable[[str], None] | None = None,
+) -> Report:
     """Attack a verifier on the truths of `rows`, or on built-in examples where none are given.
 
     Raises:
@@ -65,7 +69,7 @@ def verify(reward: RewardConfig, rows: Sequence[ScoredRow] = ()) -> Report:
             applies, or no built-in example whose right answer it pays.
     """
     with DeadlinePool(WORKERS) as pool:
-        return _verify(reward, rows, pool)
+        return _verify(reward, rows, pool, progress)
 
 
 def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
@@ -79,7 +83,12 @@ def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]
             yield _verify(reward, (), pool)
 
 
-def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool) -> Report:
+def _verify(
+    reward: RewardConfig,
+    rows: Sequence[ScoredRow],
+    pool: DeadlinePool,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
     component = resolve(reward)
     questions = [(row.sample, row.completion.frame) for row in rows] or examples()
     bench = _Bench(component, pool, questions)
@@ -90,7 +99,12 @@ def _verify(reward: RewardConfig, rows: Sequence[ScoredRow], pool: DeadlinePool)
             f"rows of your own (--data rows.jsonl)"
         )
     findings = list(bench.check_honest(cases))
-    for attack in ATTACKS:
+    for number, attack in enumerate(ATTACKS, start=1):
+        if progress is not None:
+            left = max(0.0, bench.end - time.monotonic())
+            progress(
+                f"attack {number} of {len(ATTACKS)}: {attack.name} (at most {left:.0f} s more)"
+            )
         for case in cases[:1] if attack.once else cases:
             if bench.is_late():
                 break

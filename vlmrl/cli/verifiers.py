@@ -66,7 +66,8 @@ def verify(
 
     reward = RewardConfig(verifier=verifier, options=options)
     named = by_reward(read_rows(data), reward) if data else [(reward, [])]
-    reports = [verify(each, rows) for each, rows in named]
+    with Console(stderr=True).status("honest answers") as status:  # shown in a terminal only
+        reports = [verify(each, rows, status.update) for each, rows in named]
     if out:
         told = [report.as_json() for report in reports]
         write_json(out, told[0] if len(told) == 1 else {"reports": told})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from rich import box
 from rich.console import RenderableType
@@ -16,10 +17,12 @@ __all__ = ["tables"]
 
 MAX_ROWS = 40
 WIDTHS = {
-    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 25,
+    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 16,
 }  # fmt: skip
 """Columns of a fixed width; the others share what is left, by SHARES."""
-SHARES = {"problem": 1, "text": 1, "completion": 3, "note": 1}
+SHARES = {"what": 1, "completion": 3, "note": 1}
+WRAPPED = ("attack", "what")
+"""Columns whose texts go on in the next line."""
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
@@ -40,26 +43,27 @@ def _rows(report: Report) -> Table:
 
 
 def _findings(report: Report) -> Table:
-    table = _table(
-        "what went wrong", "attack", "times", "paid", "wrong", "right", "problem", "text"
-    )
+    table = _table("what went wrong", "attack", "times", "paid", "wrong", "right", "what")
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
         alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
     for (attack, _), found in alike.items():
         worst = max(found, key=_paid)
         scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
-        table.add_row(attack, str(len(found)), *scores, escape(worst.problem), escape(worst.text))
+        what = f"{escape(worst.problem)}\n{escape(worst.text)}"
+        table.add_row(attack, str(len(found)), *scores, what)
     return table
 
 
 def _table(title: str, *columns: str) -> Table:
-    """One line a row: long texts end in an ellipsis (`--out` writes them whole)."""
+    """Return an empty table; long texts outside of `WRAPPED` end in an ellipsis (`--out` has them)."""
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, expand=True)
     for column in columns:
         width = WIDTHS.get(column)
         share = None if width else SHARES[column]
-        table.add_column(column, width=width, ratio=share, no_wrap=True, overflow="ellipsis")
+        wrapped = column in WRAPPED
+        overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
+        table.add_column(column, width=width, ratio=share, no_wrap=not wrapped, overflow=overflow)
     return table
 
 

@@ -25,6 +25,7 @@ from vlmrl.config import (
     RewardConfig,
     SourceConfig,
 )
+from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import access_of, open_source, reading_of, target
@@ -90,8 +91,12 @@ def evaluate_model(
     manifest = {
         "model": model,
         "data": data,
-        "engine": engine.model_dump(mode="json"),
-        "source": source.model_dump(mode="json"),
+        **hide_secrets(
+            {
+                "engine": engine.model_dump(mode="json"),
+                "source": source.model_dump(mode="json"),
+            }
+        ),
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": tokens,

@@ -23,7 +23,7 @@ from vlmrl.data.cards.row_rewards import check_applies
 from vlmrl.data.files.opening import file_split
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import MissingExtra, UserError
-from vlmrl.media.access import Access, Reading
+from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Sample, Template
 from vlmrl.system.extras import import_extra
 
@@ -81,7 +81,8 @@ class Source:
         row = self.rows[index]
         where = row.get(WHERE, f"{self.name} {self.split} row {index}")
         try:
-            sample = self.card.to_sample(row, self.name)
+            with giving_access(self.access):
+                sample = self.card.to_sample(row, self.name)
             _ = sample.main_medium  # refused here if the truth names an image that there is not
             check_applies(sample)
         except UserError as error:

@@ -12,7 +12,9 @@ import errno
 import io
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +23,7 @@ from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
 from vlmrl.schema import Media, MediaKind
 
-__all__ = ["Access", "Reading", "reference"]
+__all__ = ["Access", "Reading", "access_given", "giving_access", "reference"]
 
 # The base64 text of a PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC or Ogg file begins like this, no path does.
 _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
@@ -59,6 +61,24 @@ class Access:
     """Folder of fetched files; None: the user's cache."""
     max_mb: int = 1024
     """MiB that the files of a sample's media may have together."""
+
+
+_given: ContextVar[Access | None] = ContextVar("access", default=None)
+
+
+@contextmanager
+def giving_access(access: Access) -> Iterator[None]:
+    """Let a card that looks into media while it reads a row open what its source may open."""
+    token = _given.set(access)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def access_given(otherwise: Access) -> Access:
+    """Return the access of the source whose row is read, else this one."""
+    return _given.get() or otherwise
 
 
 @dataclass(frozen=True, slots=True)

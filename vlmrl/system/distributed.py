@@ -8,6 +8,7 @@ does anything. What is sent is pickled, between the processes of one run and nev
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -83,6 +84,18 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 
 
+def warn_of_network(environment: Mapping[str, str]) -> str | None:
+    """Return what to say where other machines can reach the processes; they ask for no password."""
+    address = environment.get("MASTER_ADDR", "localhost")
+    local = address in ("localhost", "::1") or address.startswith("127.")
+    if local or environment.get("RANK", "0") != "0" or environment.get("GLOO_SOCKET_IFNAME"):
+        return None
+    return (
+        f"warning: the processes meet at {address}, without authentication: whoever reaches that port "
+        "can run code in them. Keep their network closed, and name its interface in GLOO_SOCKET_IFNAME"
+    )
+
+
 @contextmanager
 def session(timeout_s: float) -> Iterator[None]:
     """Inside, this process is one of those that `torchrun` started (alone, if it started none).
@@ -110,6 +123,8 @@ def session(timeout_s: float) -> Iterator[None]:
             )
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
+    if warning := warn_of_network(os.environ):
+        print(warning, file=sys.stderr)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     _rank, _world = dist.get_rank(), dist.get_world_size()
     yield

@@ -23,7 +23,7 @@ from vlmrl.training import forced_thinking, metrics
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "average_pass_at_k", "evaluate"]
 
 PREFIX = {
     "greedy": "",
@@ -116,7 +116,7 @@ def evaluate(
         "metrics": {key: _mean(pairs) for key, pairs in values.items()},
         "intervals": {k: interval(v, config.bootstrap_resamples) for k, v in values.items()},
         "num_samples": len(values["reward"]),
-        "pass_at_k": _average_pass_at_k(passes, config.samples) if passes else None,
+        "pass_at_k": average_pass_at_k(passes, config.samples) if passes else None,
     }
     return Evaluation(result, scored)
 
@@ -263,9 +263,16 @@ def _count_passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int,
     return counts
 
 
-def _average_pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
-    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= samples]
-    return {str(k): float(np.mean([pass_at_k(n, c, k) for n, c in passes if n >= k])) for k in ks}
+def average_pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[str, float]:
+    """Return the mean of `pass_at_k` over prompts (n, correct), for the powers of two and `samples`.
+
+    A prompt with fewer than k scored samples is left out; a k that none has is absent.
+    """
+    found = {}
+    for k in sorted({2**i for i in range(samples.bit_length())} | {samples}):
+        if values := [pass_at_k(n, c, k) for n, c in passes if n >= k]:
+            found[str(k)] = float(np.mean(values))
+    return found
 
 
 def _mean(values: Sequence[tuple[str, float]]) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from vlmrl.data.cards import conversation, demonstrations, row_rewards
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.errors import UserError
-from vlmrl.media.access import Access, reference
+from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import measure_image
 from vlmrl.schema import Demo, Frame, Media, MediaKind, Sample, Truth
 from vlmrl.truths import json_form
@@ -191,7 +191,7 @@ def _frame(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Fr
     if row.get("width") is not None and row.get("height") is not None:
         width, height = (_number(row[key], key) for key in ("width", "height"))
     elif media and media[0].url is None:
-        width, height = measure_image(media[0], Access(typing.folder))
+        width, height = measure_image(media[0], access_given(Access(typing.folder)))
     else:
         raise UserError(
             "coordinates in pixels need an image at hand, or columns `width` and `height`"

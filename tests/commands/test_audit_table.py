@@ -1,0 +1,26 @@
+"""What `vlmrl verify` prints is readable in a terminal of 80 columns, and it says how far it is."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from vlmrl.audit.report import Finding, Report, Scored
+from vlmrl.commands.audit_table import tables
+
+
+def test_the_findings_are_whole_in_80_columns() -> None:
+    problem = "paid more than an honest wrong answer"
+    text = "every label of the vocabulary, one after another"
+    finding = Finding("list the whole vocabulary", "example 1", problem, 0.58, 0.0, 1.0, text)
+    row = Scored("example 1", "right", 1.0, "", "<answer>dog</answer>")
+    report = Report("labels", (row,), (finding,), {"list the whole vocabulary": 1}, {}, 1000.0)
+    out = io.StringIO()
+    Console(file=out, width=80).print(*tables(report), sep="\n")
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(out.getvalue().split())
+    for words in ("0.580", "0.000", "1.000", "list the whole", "vocabulary", "honest wrong answer"):
+        assert words in shown, words
+    assert "one after another" in shown and "…" not in shown
