@@ -91,12 +91,8 @@ def evaluate_model(
     manifest = {
         "model": model,
         "data": data,
-        **hide_secrets(
-            {
-                "engine": engine.model_dump(mode="json"),
-                "source": source.model_dump(mode="json"),
-            }
-        ),
+        "engine": engine.model_dump(mode="json"),
+        "source": source.model_dump(mode="json"),
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": tokens,
@@ -104,7 +100,11 @@ def evaluate_model(
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
     }
-    result = {**found.result, "dropped": dict(quarantine.counts), "manifest": manifest}
+    result = {
+        **found.result,
+        "dropped": dict(quarantine.counts),
+        "manifest": hide_secrets(manifest),
+    }
     if out is not None:
         run_folder.write_benchmark(out, result, found.rows(out / "media"))
     return result
