@@ -89,8 +89,7 @@ def evaluate_model(
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
         found = evaluate(batches, generator, scorer, plan, tokens, policy=policy)
     manifest = {
-        "model": model,
-        "data": data,
+        **{"model": model, "data": data},
         "engine": engine.model_dump(mode="json"),
         "source": source.model_dump(mode="json"),
         "space": policy.family.space,
@@ -100,11 +99,8 @@ def evaluate_model(
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
     }
-    result = {
-        **found.result,
-        "dropped": dict(quarantine.counts),
-        "manifest": hide_secrets(manifest),
-    }
+    dropped = dict(quarantine.counts)
+    result = {**found.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
     if out is not None:
         run_folder.write_benchmark(out, result, found.rows(out / "media"))
     return result
