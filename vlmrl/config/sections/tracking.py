@@ -55,7 +55,7 @@ Trackers = Annotated[dict[str, bool | dict[str, Any]], BeforeValidator(_read)]
 def hide_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config, or a part of one, as JSON without secrets; `***` stands for each.
 
-    Hidden by name: values of options such as `api_key`, `token` or `password`. Hidden by value, in
+    Hidden by name: values of options such as "api_key", `token` or `password`. Hidden by value, in
     any text: the user part of URLs, tokens of known services, and what an environment variable
     named `..._KEY`, `..._TOKEN`, `..._SECRET` or `..._PASSWORD` holds.
     """
