@@ -74,6 +74,12 @@ class Auto(Card):
         media = typed_rows.media_of(self._typed(row), self.media_root())
         return media[0].path if media else None
 
+    def describe(self) -> str:
+        """Return the layout, and why it is that one."""
+        layout, match = self.chosen
+        splits = ", ".join(layout.splits(self.place))
+        return f"layout {match.name} ({layout.title}): {match.reason}; splits: {splits}"
+
     def corpus(self) -> list[str]:
         """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))

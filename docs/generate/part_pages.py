@@ -188,6 +188,7 @@ def _table(kind: str, names: list[str]) -> str:
     lines = [f"# {FOLDERS[kind].capitalize()}", "", INTRODUCTIONS[kind], ""]
     columns = ["truth", "sees", "used by"] if kind == "verifier" else []
     columns += ["model types", "media"] if kind == "family" else []
+    columns += ["called", "read as"] if kind == "layout" else []
     lines += header(kind, "what it is", *columns)
     for name in names:
         plugin = plugins.load(kind, name)
@@ -202,6 +203,8 @@ def _more(kind: str, plugin: Any) -> list[str]:
         _, sections = split_docstring(plugin)
         used = sections.get("Used by") or sections.get("Published sets") or ""
         return [", ".join(plugin.needs) or "any", plugin.scope, _systems(used)]
+    if kind == "layout":
+        return [plugin.title, ", ".join(f"`{key}`" for key in plugin.fields)]
     if kind == "family":
         return [", ".join(f"`{name}`" for name in plugin.model_types), ", ".join(plugin.kinds)]
     return []

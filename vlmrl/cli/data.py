@@ -13,6 +13,7 @@ from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
     from vlmrl.data.source import Source
+    from vlmrl.schema import Sample
 
 
 def check(
@@ -50,16 +51,39 @@ def explain(
     data: Data,
     overrides: Overrides = None,
     row: Annotated[int, typer.Option(min=0, help="Which row, from 0.")] = 0,
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint whose chat template writes the whole prompt.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="File for the row's image with the truth drawn on it.")
+    ] = None,
     media_root: MediaRoot = None,
     option: Options = None,
 ) -> None:
-    """Show one row as training sees it: parts, truth, and every box in every space.
+    """Show what data are taken for, and one row as training sees it: prompt, truth, every box in every space.
 
-    - `vlmrl data explain my.jsonl --row 7`
+    - `vlmrl data explain my.jsonl --row 7 --image row7.png`
+    - `vlmrl data explain annotations.json --model Qwen/Qwen2.5-VL-3B-Instruct`
     """
     from vlmrl.data.check import explain
 
-    print(explain(_open_sources(data, overrides, option, media_root)[0], row))
+    source = _open_sources(data, overrides, option, media_root)[0]
+    render = None
+    if model:
+        from vlmrl.models.loading import load_processor
+        from vlmrl.truths import prompting
+
+        processor, family = load_processor(model)
+
+        def render(sample: Sample) -> str:
+            asked = prompting.instruct(sample.template, sample.truth, family.space)
+            return family.render(processor, sample, asked)
+
+    print(explain(source, row, render))
+    if image:
+        from vlmrl.report.truth_image import write_truth_image
+
+        print(write_truth_image(source, row, image))
 
 
 def fetch(

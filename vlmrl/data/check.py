@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -130,8 +130,11 @@ def cause(reason: str) -> str:
     return re.sub(r"^(\S+:N: |\.\.\.:? |row N:? )+", "", text)
 
 
-def explain(source: Source, index: int) -> str:
+def explain(source: Source, index: int, render: Callable[[Sample], str] | None = None) -> str:
     """Describe one row as training sees it: parts, truth, demonstration, and every box in every space.
+
+    What the card takes the data for comes first. `render` writes a sample's whole prompt as the model
+    reads it.
 
     Raises:
         UserError: no such row, or the row is bad.
@@ -141,8 +144,14 @@ def explain(source: Source, index: int) -> str:
         raise UserError(f"{source.name} {source.split} has rows 0 to {count - 1}, not {index}")
     sample = source.sample(index)
     decoded = decode(sample, source.access, source.reading)
-    lines = [f"sample    {sample.id} (source {sample.source}, row {index})"]
+    lines = [f"data      {said}"] if (said := source.card.describe()) else []
+    lines += [f"rows      {len(source.rows)} in split {source.split}"]
+    lines += [f"sample    {sample.id} (source {sample.source}, row {index})"]
     lines += [*_turn_lines(sample, iter(decoded))]
+    if render is not None:
+        lines += [f"prompt    {render(sample)!r}"]
+    elif instruction := prompting.instruct(sample.template, sample.truth, "pixel"):
+        lines += [f"appended  {instruction!r}"]
     lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
     first = None if sample.main_medium is None else decoded[sample.main_medium]
     width, height = first.size if isinstance(first, PilImage | Video) else (None, None)

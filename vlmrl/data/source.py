@@ -20,8 +20,9 @@ from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.row_rewards import check_applies
-from vlmrl.data.files.opening import file_split
+from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import WHERE
+from vlmrl.data.layouts.recognition import card_of_path
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Sample, Template
@@ -187,7 +188,9 @@ def read_template(config: SourceConfig) -> str | Template | None:
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
-    """Open a card by name; a data file or folder means `table` if `columns` are given, else `records`.
+    """Open a card by name; a data file or folder means `table` if `columns` are given.
+
+    Else it means `auto` where a layout is recognised, and `records` for rows with question and answer.
 
     Raises:
         UserError: no such card, file or option.
@@ -208,15 +211,14 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
     name, options = example_data.resolve(config.card), example_data.resolve(config.options)
     if not _is_data(name):
         return name, options
-    kind = "table" if "columns" in options else "records"
-    return kind, {"path": name, **options}
+    return card_of_path(name, options), {"path": name, **options}
 
 
 def _is_data(name: str) -> bool:
     """Return whether a name means a data file or folder, there or not; a card's name never does."""
     if ":" in name or name.endswith(".py") or name in plugins.names("card"):
         return False
-    return "/" in name or Path(name).suffix in (".jsonl", ".parquet") or Path(name).exists()
+    return "/" in name or Path(name).suffix in FORMATS or Path(name).exists()
 
 
 def open_target(

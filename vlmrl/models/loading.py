@@ -54,6 +54,21 @@ def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -
     return Loaded(model.eval(), processor, family)
 
 
+def load_processor(path: str) -> tuple[Any, Family]:
+    """Load the processor of a checkpoint, and its family, without its weights.
+
+    Raises:
+        UserError: as for `load_model`.
+    """
+    common = {"local_files_only": _is_local(path)}
+    with _as_user_error(f"model.path {path!r}"):
+        config = transformers.AutoConfig.from_pretrained(path, **common)
+        processor = transformers.AutoProcessor.from_pretrained(path, **common)
+    family = family_of(config.model_type)
+    family.adopt(processor, config)
+    return processor, family
+
+
 def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
     where = f"model.path {path!r}"
     if local := _is_local(path):

@@ -66,6 +66,10 @@ class Card:
         """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
         return []
 
+    def describe(self) -> str:
+        """Return what the data are taken for and why, on one line; empty: the card's name says it."""
+        return ""
+
     @classmethod
     def write_example(cls, folder: Path) -> Mapping[str, Any]:
         """Write a few rows in the published layout into a folder; return the options that read them.

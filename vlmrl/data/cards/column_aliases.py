@@ -11,7 +11,7 @@ from typing import Any
 
 from vlmrl.errors import UserError
 
-__all__ = ["under_our_keys"]
+__all__ = ["PUBLISHED", "under_our_keys"]
 
 VIDEO_R1 = frozenset({"problem_id", "problem", "solution", "data_type", "path"})
 """Video-R1, Feng et al. 2025, arXiv 2503.21776 (`Video-R1-260k.json`); also `problem_type`, `options`."""
@@ -19,6 +19,9 @@ R1_AQA = frozenset({"id", "question_text", "multi_choice", "answer", "audio_path
 """R1-AQA, Li et al. 2025, arXiv 2503.11197: AVQA's questions about sound; `answer` counts from 0."""
 VIDEOCHAT_R1 = frozenset({"id", "video", "question", "options", "answer", "glue"})
 """VideoChat-R1, Li et al. 2025, arXiv 2504.06958, grounded questions; `glue` are spans in seconds."""
+
+PUBLISHED = (VIDEO_R1, R1_AQA, VIDEOCHAT_R1)
+"""Keys of each of these layouts."""
 
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl import plugins
+from vlmrl.data.cards.column_aliases import PUBLISHED
+from vlmrl.data.files.hub_download import locate
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.errors import UserError
 
-__all__ = ["Match", "choose", "matches"]
+__all__ = ["Match", "card_of_path", "choose", "matches"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,22 @@ def matches(place: Place) -> list[Match]:
             found[name] = Match(name, reason)
             narrowed.update(layout.narrows)
     return [match for name, match in found.items() if name not in narrowed]
+
+
+def card_of_path(path: str, options: Mapping[str, Any]) -> str:
+    """Return the name of the card that reads a data file or folder: table, records or auto."""
+    if "columns" in options:
+        return "table"
+    if "layout" in options:
+        return "auto"
+    place = Place(locate(path))
+    first = place.head[0] if place.head else {}
+    if any(first.keys() >= keys for keys in PUBLISHED):
+        return "records"
+    if matches(place):
+        return "auto"
+    own = not first or first.keys() >= {"question", "answer"}
+    return "records" if own and not place.document else "auto"
 
 
 def choose(
