@@ -114,8 +114,8 @@ def test_turns_are_counted_and_explained(tmp_path, capsys):
     assert check_and_print([source]) == 0
     assert "turns before the question: 3 rows, up to 3 turns" in capsys.readouterr().out
     lines = explain(source, 0).splitlines()
-    assert [line.split()[0] for line in lines[:7]] == (
-        ["sample", "system", "example", "image", "text", "turn", "image"]
+    assert [line.split()[0] for line in lines[:8]] == (
+        ["rows", "sample", "system", "example", "image", "text", "turn", "image"]
     )
     (finding,) = sources([source])
     assert "before the question: a system turn, 1 examples" in finding.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
     from vlmrl.data.source import Source
-    from vlmrl.schema import Sample
+    from vlmrl.schema import Sample, Space
 
 
 def check(
@@ -68,18 +69,16 @@ def explain(
     from vlmrl.data.check import explain
 
     source = _open_sources(data, overrides, option, media_root)[0]
-    render = None
+    ask, render = _asking(data, overrides), None
     if model:
         from vlmrl.models.loading import load_processor
-        from vlmrl.truths import prompting
 
         processor, family = load_processor(model)
 
         def render(sample: Sample) -> str:
-            asked = prompting.instruct(sample.template, sample.truth, family.space)
-            return family.render(processor, sample, asked)
+            return family.render(processor, sample, ask(sample, family.space))
 
-    print(explain(source, row, render))
+    print(explain(source, row, ask, render))
     if image:
         from vlmrl.report.truth_image import write_truth_image
 
@@ -107,6 +106,28 @@ def list_cards() -> None:
     from vlmrl.data.check import list_cards
 
     print(list_cards())
+
+
+def _asking(data: str, overrides: list[str] | None) -> Callable[[Sample, Space], str]:
+    """Return what writes the end of a question: as the config says, or as training does without one."""
+    from vlmrl.data.check import ask
+
+    if not data.endswith((".yaml", ".yml")):
+        return ask
+    from vlmrl import config
+    from vlmrl.assemble.sources import forms_by_source, instruct_by_source
+    from vlmrl.truths import prompting
+
+    settings = config.load(data, overrides or ())
+    forms, instruct = forms_by_source(settings), instruct_by_source(settings)
+
+    def as_configured(sample: Sample, space: Space) -> str:
+        if not instruct.get(sample.source, True):
+            return ""
+        form = forms.get(sample.source, prompting.ANY)
+        return prompting.instruct(sample.template, sample.truth, space, form, sample.num_images)
+
+    return as_configured
 
 
 def _open_sources(

@@ -130,11 +130,22 @@ def cause(reason: str) -> str:
     return re.sub(r"^(\S+:N: |\.\.\.:? |row N:? )+", "", text)
 
 
-def explain(source: Source, index: int, render: Callable[[Sample], str] | None = None) -> str:
+def ask(sample: Sample, space: Space) -> str:
+    """Return what is appended to a question where no config says otherwise."""
+    shown = sample.num_images
+    return prompting.instruct(sample.template, sample.truth, space, num_images=shown)
+
+
+def explain(
+    source: Source,
+    index: int,
+    ask: Callable[[Sample, Space], str] = ask,
+    render: Callable[[Sample], str] | None = None,
+) -> str:
     """Describe one row as training sees it: parts, truth, demonstration, and every box in every space.
 
-    What the card takes the data for comes first. `render` writes a sample's whole prompt as the model
-    reads it.
+    What the card takes the data for comes first. `ask` writes what is appended to a question for a
+    model of some space, `render` the whole prompt as the model reads it.
 
     Raises:
         UserError: no such row, or the row is bad.
@@ -150,7 +161,7 @@ def explain(source: Source, index: int, render: Callable[[Sample], str] | None =
     lines += [*_turn_lines(sample, iter(decoded))]
     if render is not None:
         lines += [f"prompt    {render(sample)!r}"]
-    elif instruction := prompting.instruct(sample.template, sample.truth, "pixel"):
+    elif instruction := ask(sample, "pixel"):
         lines += [f"appended  {instruction!r}"]
     lines += [f"template  {sample.template}", *_truth_lines(sample.truth)]
     first = None if sample.main_medium is None else decoded[sample.main_medium]
