@@ -91,7 +91,6 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
     rng = random.Random(f"{typing.seed} {where}")
     demo = demonstrations.demonstration(truth, (0.0, typing.loose / 2, typing.loose), rng)
     size = (row.get("width"), row.get("height"))
-    own = {"rewards": row["rewards"]} if row.get("rewards") else {}
     return Sample(
         id=str(_get(row, "id", where)),
         source=typing.source,
@@ -101,7 +100,6 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
         weight=_number(_get(row, "weight", 1.0), "weight"),
         meta={
             **_get(row, "meta", {}),
-            **own,
             "where": where,
             "size": None if None in size else size,
         },
