@@ -20,7 +20,7 @@ from vlmrl.truths import prompting
 from vlmrl.truths.base import kinds
 from vlmrl.truths.json_form import convert, to_json
 
-__all__ = ["check_and_print", "explain", "list_cards"]
+__all__ = ["ask", "check_and_print", "explain", "list_cards"]
 
 SHOWN = 20
 """Bad rows that a summary prints in full."""
