@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from helpers.hard import HARD, hard_rows
 from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
@@ -62,7 +60,6 @@ def full_config(folder: Path) -> Any:
 
 def train_fully(folder: Path) -> None:
     """Begin such a run, or go on with it, as a process does that has just begun."""
-    torch.manual_seed(0)  # peft draws new adapters from it
     lifecycle.train(full_config(folder))
 
 

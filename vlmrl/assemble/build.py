@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vlmrl import plugins
 from vlmrl.assemble.prompts import build_eval_batches, build_loader, collect_media_prompts
 from vlmrl.assemble.sources import rewards_by_source
@@ -52,6 +54,8 @@ def build_trainer(
             run_folder.move_aside(config.folder)
         run_folder.write_config(config.folder, config)
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
+    if config.model.lora is not None:
+        torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     policy = Policy(*loaded, config.model, config.rollout.temperature, shard)
     engine.start(policy)
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
