@@ -154,6 +154,19 @@ def test_the_report_is_json_and_tables(mine: str) -> None:
     assert "what went wrong" in text and "completions a second" in text
 
 
+def test_a_verifier_that_ignores_the_truth_is_called_that(tmp_path: Path) -> None:
+    always = tmp_path / "always.py"
+    always.write_text("def score(answer, truth):\n    return 1.0 if answer else 0.0\n")
+    report = verify(RewardConfig(verifier=f"{always}:score"))
+    assert not report.findings and report.ignores_truth
+    console = Console(width=150, record=True, file=io.StringIO())
+    for table in tables(report):
+        console.print(table)
+    assert "right and wrong answers are paid alike" in console.export_text()
+    assert verify(RewardConfig(verifier="format")).ignores_truth
+    assert not verify(RewardConfig(verifier="count")).ignores_truth
+
+
 def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
     cases = [case for sample, frame in examples() for case in state_honestly(sample, frame)]
     assert {case.form for case in cases} == {

@@ -13,7 +13,13 @@ from vlmrl.assemble import lifecycle
 
 
 def train(folder: Path, seed: int) -> dict[str, torch.Tensor]:
-    more = [f"run.dir={folder}", "run.steps=1", "sft=null", "model.lora={rank: 2}", f"run.seed={seed}"]
+    more = [
+        f"run.dir={folder}",
+        "run.steps=1",
+        "sft=null",
+        "model.lora={rank: 2}",
+        f"run.seed={seed}",
+    ]
     lifecycle.train(config.load("quickstart", [*TINY, *more]))
     (adapter,) = folder.glob("checkpoints/step-1/adapter/*.safetensors")
     return load_file(adapter)

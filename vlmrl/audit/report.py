@@ -62,9 +62,21 @@ class Report:
     constant: Constant | None = None
     """The best constant answer; None where the verifier compares completions or asks a network."""
 
+    @property
+    def ignores_truth(self) -> bool:
+        """Return whether every sample's right and wrong answer are paid alike, as for a format."""
+        paid: dict[str, dict[str, float | None]] = {}
+        for row in self.rows:
+            paid.setdefault(row.sample, {})[row.what] = row.score
+        pairs = [
+            (of["right"], of["wrong"]) for of in paid.values() if {"right", "wrong"} <= set(of)
+        ]
+        return bool(pairs) and all(right == wrong for right, wrong in pairs)
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
-        return {"passed": not self.findings, **to_json(asdict(self))}
+        verdict = {"passed": not self.findings, "ignores_truth": self.ignores_truth}
+        return {**verdict, **to_json(asdict(self))}
 
 
 def make_row(sample: str, what: str, verdict: Verdict, text: str) -> Scored:

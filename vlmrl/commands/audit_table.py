@@ -81,6 +81,11 @@ def _summary(report: Report) -> Text:
         f"{report.calls_per_second:,.0f} completions a second on one core",
         "passed: no attack was paid" if not report.findings else "failed",
     ]
+    if report.ignores_truth:
+        lines.append(
+            "right and wrong answers are paid alike: right for a format or a length, a defect for "
+            "anything else"
+        )
     return Text("\n".join(lines))
 
 
