@@ -39,6 +39,8 @@ def test_it_is_a_layout_that_says_what_it_reads(part: str, loaded: Any) -> None:
     require(loaded.origin, part, "say in `origin` where the layout is described")
     unknown = sorted({*loaded.fields} - {*KEYS})
     require(not unknown, part, f"`fields` names {unknown}, which are no keys of a typed row")
+    judges = sorted({*loaded.verifiers} - {*plugins.names("verifier")})
+    require(not judges, part, f"`verifiers` names {judges}, which `vlmrl list verifiers` has not")
     strangers = sorted({*loaded.narrows} - {*plugins.names("layout")})
     require(not strangers, part, f"`narrows` names {strangers}, which `vlmrl list layouts` has not")
     required = [k for k, option in plugins.options_of(loaded).items() if option.required]

@@ -49,7 +49,7 @@ class Coco(Layout):
         "keypoints": "keypoints",
         "answer": "caption",
     }
-    verifiers: ClassVar[tuple[str, ...]] = ("detection", "oks", "caption")
+    verifiers: ClassVar[tuple[str, ...]] = ("detection", "oks", "text")
 
     task: Literal["", "detection", "segmentation", "keypoints", "caption"] = ""
     """What is asked; absent: captions or keypoints where the file holds them, else detection."""
