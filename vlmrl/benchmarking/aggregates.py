@@ -7,15 +7,17 @@ not a mean of per-row numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AGGREGATES", "Rows", "estimate"]
+__all__ = ["AGGREGATES", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
 
 Array = npt.NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""From how often each cluster counts, [B, clusters], to the aggregate of each, [B]."""
 RESAMPLES = 1000
 CHUNK = 50
 """Resamples at a time: what they need is held in memory together."""
@@ -39,32 +41,47 @@ class Aggregate:
     value: Callable[[Array], Array]
 
 
-def estimate(
-    aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float, float]:
-    """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
+def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[Statistic, int]:
+    """Return an aggregate as a function of how often each cluster counts, and the number of clusters.
+
+    Clusters are in the order of their names, so that the statistics of other scores of the same rows
+    are given the same draws.
 
     Args:
         aggregate: a name of `AGGREGATES`.
         rows: the scored rows.
         clusters: [N] for each row what it shares with rows it depends on, such as its image.
-        resamples: number of bootstrap draws.
-        seed: of the draws.
     """
     how = AGGREGATES[aggregate]
     columns = how.columns(rows)
     _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
-    sums = np.zeros((place.max() + 1, columns.shape[1]))
-    np.add.at(sums, place, columns)
-    draw, count, found = np.random.default_rng(seed), len(sums), []
+    count = int(place.max()) + 1
+    sums = np.stack([np.bincount(place, column, count) for column in columns.T], 1)
+    return lambda times: how.value(times @ sums), count
+
+
+def draws(count: int, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Array]:
+    """Yield how often each of `count` clusters is drawn, [some, count], `resamples` rows in all."""
+    draw = np.random.default_rng(seed)
     for start in range(0, resamples, CHUNK):
         size = min(CHUNK, resamples - start)
         picks = draw.integers(0, count, (size, count))
         offsets = count * np.arange(size)[:, None]
         times = np.bincount((picks + offsets).ravel(), minlength=size * count)
-        found.append(how.value(times.reshape(size, count).astype(float) @ sums))
-    low, high = np.nanquantile(np.concatenate(found), [0.025, 0.975])
-    return float(how.value(columns.sum(0))), float(low), float(high)
+        yield times.reshape(size, count).astype(float)
+
+
+def estimate(
+    aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
+
+    The arguments are those of `statistic_of` and of `draws`.
+    """
+    statistic, count = statistic_of(aggregate, rows, clusters)
+    found = np.concatenate([statistic(times) for times in draws(count, resamples, seed)])
+    low, high = np.nanquantile(found, [0.025, 0.975])
+    return float(statistic(np.ones((1, count)))[0]), float(low), float(high)
 
 
 def _mean_columns(rows: Rows) -> Array:
