@@ -164,7 +164,7 @@ def test_only_commands_import_assemble() -> None:
     commands = {
         "vlmrl.cli.train",
         "vlmrl.cli.data",
-        "vlmrl.commands.benchmark",
+        "vlmrl.commands.benchmarks.run",
         "vlmrl.commands.evaluate",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",

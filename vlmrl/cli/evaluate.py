@@ -126,7 +126,8 @@ def _evaluate_benchmarks(
     batch_size: int,
     max_tokens: int | None,
 ) -> None:
-    from vlmrl.commands.benchmark import Plan, evaluate_benchmarks, print_results
+    from vlmrl.commands.benchmarks.run import Plan, evaluate_benchmarks
+    from vlmrl.commands.benchmarks.tables import print_results
 
     plan = Plan(protocol, data_root, out, engine, limit, batch_size, max_tokens)
     print_results(evaluate_benchmarks(model, names, plan, tell=_show_progress))

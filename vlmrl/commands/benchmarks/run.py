@@ -7,21 +7,17 @@ as they come; then `result.json` with the manifest, and `rows.csv`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from vlmrl import plugins
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.benchmarking.base import INDEX, OURS, Benchmark, BenchmarkCard, open_benchmark
-from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers, write_table
+from vlmrl.benchmarking.scoring import Answer, Result, score_answers, write_table
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.loader import eval_batches
@@ -37,7 +33,7 @@ from vlmrl.scoring.answer_forms import form_of
 from vlmrl.system import atomic_files
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["Plan", "evaluate_benchmarks", "print_results"]
+__all__ = ["Plan", "evaluate_benchmarks"]
 
 Told = Callable[[str, int, int], None]
 """Is told the benchmark's name, the rows answered and all rows, after each batch."""
@@ -201,44 +197,3 @@ def _weights_hash(folder: Path) -> str | None:
             while part := content.read(2**20):
                 digest.update(part)
     return digest.hexdigest()
-
-
-def print_results(results: Sequence[Result]) -> None:
-    """Print a table of the results, and one of each benchmark's groups."""
-    table = _table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
-    for one in results:
-        shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
-        table.add_row(one.benchmark, str(len(one.rows)), *_show(one, one.figures), *shares)
-    console = Console()
-    console.print(table)
-    for one in results:
-        for column, values in one.groups.items():
-            groups = _table(f"{one.benchmark}: {column}", "n", "official", "strict")
-            for value, figures in values.items():
-                count = str(max(figure.count for figure in figures.values()))
-                groups.add_row(value, count, *_show(one, figures))
-            console.print(groups)
-    asked = ", ".join(sorted({one.protocol for one in results}))
-    console.print(
-        f"Asked and scored as {asked}. In brackets: 95 % intervals, clusters drawn whole. unread: no "
-        "answer by the official rule; cut: at the limit of tokens; disagree: rows to look at."
-    )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    return table
-
-
-def _show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
-    """Yield the official and the strict number with their intervals, as the harness prints them."""
-    scale, digits = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}[result.unit]
-    for name in ("official", "strict"):
-        if found := figures.get(name):
-            numbers = (found.value, found.low, found.high)
-            value, low, high = (f"{scale * number:.{digits}f}" for number in numbers)
-            yield f"{value} [{low}, {high}]"
-        else:
-            yield "-"
