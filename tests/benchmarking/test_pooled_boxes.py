@@ -1,0 +1,144 @@
+"""Pooled average precision equals pycocotools' COCOeval; LVIS's rules differ as its authors say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from vlmrl.answers.average_precision import average_precision
+from vlmrl.answers.geometry import iou_matrix
+from vlmrl.benchmarking.pooled_boxes import Detections, pool
+
+CLASSES = ("cat", "dog", "fox")
+
+
+def boxes(draw: np.random.Generator, count: int) -> np.ndarray:
+    corner, size = draw.uniform(0, 60, (count, 2)), draw.uniform(5, 40, (count, 2))
+    found = np.concatenate([corner, corner + size], 1)
+    return np.round(found) if draw.random() < 0.5 else found
+
+
+def drawn(draw: np.random.Generator, crowds: float = 0.1, **more) -> Detections:
+    """One image: some truths found with noise, some missed, and some boxes of nothing."""
+    right = boxes(draw, draw.integers(0, 5))
+    near = np.concatenate([right, right, right])[draw.permutation(3 * len(right))][:6]
+    near = near + draw.choice([0, 0, 1, 2, 4], near.shape)
+    found = np.concatenate([near, boxes(draw, draw.integers(0, 4))])
+    found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
+    return Detections(
+        found,
+        tuple(draw.choice(CLASSES, len(found))),
+        tuple(draw.choice([0.0, 0.25, 0.5, 0.9, draw.random()], len(found)).tolist()),
+        right,
+        tuple(draw.choice(CLASSES[:2], len(right))),
+        tuple((draw.random(len(right)) < crowds).tolist()),
+        **more,
+    )
+
+
+def coco(images: Sequence[Detections], scored: bool) -> list[float]:
+    """AP, AP50 and AP75 of pycocotools."""
+    number = {name: i for i, name in enumerate(CLASSES, start=1)}
+    truths, found = [], []
+    for row, image in enumerate(images):
+        for box, label, crowd in zip(image.right, image.right_labels, image.crowds, strict=True):
+            size = box[2:] - box[:2]
+            truths.append(
+                {"id": len(truths) + 1, "image_id": row, "category_id": number[label]}
+                | {"bbox": [*box[:2], *size], "area": size.prod(), "iscrowd": int(crowd)}
+            )
+        for box, label, score in zip(image.found, image.found_labels, image.scores, strict=True):
+            found.append(
+                {"image_id": row, "category_id": number[label], "score": score if scored else 1.0}
+                | {"bbox": [*box[:2], *(box[2:] - box[:2])]}
+            )
+    with contextlib.redirect_stdout(io.StringIO()):
+        right = COCO()
+        right.dataset = {
+            "images": [{"id": row} for row in range(len(images))],
+            "annotations": truths,
+            "categories": [{"id": i, "name": name} for name, i in number.items()],
+        }
+        right.createIndex()
+        judged = COCOeval(right, right.loadRes(found), "bbox")
+        judged.evaluate()
+        judged.accumulate()
+        judged.summarize()
+    return judged.stats[:3].tolist()
+
+
+def precision(images: Sequence[Detections], scored: bool, thresholds: slice = slice(None)) -> float:
+    return float(pool(images, scored, thresholds)(np.ones((1, len(images))))[0])
+
+
+@pytest.mark.parametrize("scored", (True, False))
+@pytest.mark.parametrize("seed", range(6))
+def test_pooled_precision_equals_coco_eval(seed: int, scored: bool) -> None:
+    draw = np.random.default_rng(seed)
+    images = [drawn(draw) for _ in range(40)]
+    ours = [precision(images, scored, part) for part in (slice(None), slice(0, 1), slice(5, 6))]
+    assert ours == pytest.approx(coco(images, scored), abs=1e-9)
+
+
+def test_only_a_hundred_detections_of_a_class_count() -> None:
+    draw = np.random.default_rng(0)
+    many = boxes(draw, 150)
+    right = many[120:125]
+    labels = ("cat",) * 150
+    image = Detections(many, labels, (0.5,) * 150, right, ("cat",) * 5, (False,) * 5)
+    images = [image, *(drawn(draw) for _ in range(3))]
+    assert precision(images, True) == pytest.approx(coco(images, True)[0], abs=1e-9)
+
+
+def test_the_mean_of_images_is_another_number() -> None:
+    draw = np.random.default_rng(1)
+    images = [one for one in (drawn(draw, crowds=0) for _ in range(30)) if len(one.right)]
+    each = [
+        average_precision(
+            iou_matrix(one.found, one.right), one.found_labels, one.scores, one.right_labels
+        )[0]
+        for one in images
+    ]
+    assert abs(float(np.mean(each)) - precision(images, True)) > 0.05
+
+
+def test_an_image_drawn_twice_counts_twice() -> None:
+    draw = np.random.default_rng(2)
+    images = [drawn(draw) for _ in range(12)]
+    weights = draw.integers(0, 3, (5, 12)).astype(float)
+    weighted = pool(images, True)(weights)
+    for row, value in zip(weights, weighted, strict=True):
+        copies = [one for one, times in zip(images, row, strict=True) for _ in range(int(times))]
+        assert value == pytest.approx(precision(copies, True), abs=0.02)  # order among equal scores
+
+
+def federated(found: str, partial: str = "", verified: Sequence[str] = ("cat",)) -> Detections:
+    """One image with one cat, found in the second place after a box of nothing."""
+    right = np.array([[0, 0, 10, 10.0]])
+    boxes_found = np.array([[50, 50, 60, 60.0], [0, 0, 10, 10.0]])
+    partials = frozenset(filter(None, [partial]))
+    return Detections(
+        *(boxes_found, (found, "cat"), (0.9, 0.5), right, ("cat",), (False,)),
+        *(frozenset(verified), partials),
+    )
+
+
+def test_lvis_leaves_out_what_was_not_annotated() -> None:
+    """lvis-api 0.5.3 gives these: `make reference` compares random corpora with it."""
+    assert precision([federated("cat")], True) == pytest.approx(0.5)
+    assert precision([federated("cat", partial="cat")], True) == pytest.approx(1.0)
+    assert precision([federated("dog")], True) == pytest.approx(1.0)
+    other = Detections(
+        np.array([[0, 0, 5, 5.0]]), ("cat",), (1.0,), np.zeros((0, 4)), (), (), frozenset(("dog",))
+    )
+    assert precision([federated("dog"), other], True) == pytest.approx(1.0)
+    absent = Detections(
+        np.array([[0, 0, 5, 5.0]]), ("cat",), (1.0,), np.zeros((0, 4)), (), (), frozenset(("cat",))
+    )
+    assert precision([federated("dog"), absent], True) == pytest.approx(0.5)

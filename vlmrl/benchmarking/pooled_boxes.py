@@ -1,0 +1,184 @@
+"""Average precision over all images of a benchmark, by the rules of COCO and of LVIS.
+
+Detections of all images are ranked together by their score, class by class. Which detection hits
+which truth depends on one image only, so it is decided once; a resample then counts each image as
+often as it was drawn.
+
+Equal to pycocotools' COCOeval and to lvis-api's LVISEval to 1e-9 (tested; `make reference` for LVIS).
+
+Source: cocodataset/cocoapi, `PythonAPI/pycocotools/cocoeval.py`; LVIS: the class LVISEval of
+lvis-dataset/lvis-api: 101 recall points, thresholds 0.50:0.05:0.95, boxes of all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vlmrl.answers.geometry import Array
+
+__all__ = ["Detections", "pool"]
+
+THRESHOLDS: list[float] = np.minimum(np.linspace(0.5, 0.95, 10), 1 - 1e-10).tolist()
+RECALLS = np.linspace(0.0, 1.0, 101)
+MAX_PER_CLASS = 100
+"""Detections of one image and class that count (COCO)."""
+MAX_PER_IMAGE = 300
+"""Detections of one image that count (LVIS)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """What was found in one image, and what is there: P and N boxes xyxy in pixels.
+
+    `scores` [P] are the confidences of the model, 0 where it states none. `crowds` [N] are true for
+    regions whose detections do not count. `verified` are the classes of which is known whether they
+    are in the image, None for all; detections of others do not count. Of the classes `partial` not
+    every object is annotated: what hits none of them does not count (LVIS).
+    """
+
+    found: Array
+    found_labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    right: Array
+    right_labels: tuple[str, ...]
+    crowds: tuple[bool, ...]
+    verified: frozenset[str] | None = None
+    partial: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """The detections of one class by falling score, and its truths.
+
+    `rows` [D] is the image of each, `hits` and `misses` [T, D] how it counts at each threshold;
+    `right_rows` [K] are the images of its truths, one entry a truth.
+    """
+
+    rows: np.ndarray
+    hits: Array
+    misses: Array
+    right_rows: np.ndarray
+
+
+def pool(
+    images: Sequence[Detections], scored: bool, thresholds: slice = slice(None)
+) -> Callable[[Array], Array]:
+    """Return what gives, from weights [B, N] of the images, the average precision [B] in [0, 1].
+
+    Args:
+        images: N images. One is judged by LVIS's rules if its verified classes are known.
+        scored: rank by the confidences; else all are equal, and the order is that of the images
+            and of listing.
+        thresholds: which of 0.50:0.05:0.95 to average over.
+    """
+    classes = _classes(images, scored)
+
+    def precision(weights: Array) -> Array:
+        rows = [_precision(one, weights, thresholds) for one in classes]
+        if not rows:
+            return np.full(len(weights), np.nan)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.nanmean(np.stack(rows), 0))
+
+    return precision
+
+
+def _classes(images: Sequence[Detections], scored: bool) -> list[_Class]:
+    """Return every class that has a truth."""
+    parts: dict[str, list[tuple[int, list[float], Array, Array]]] = {}
+    truths: dict[str, list[int]] = {}
+    for row, image in enumerate(images):
+        for label, crowd in zip(image.right_labels, image.crowds, strict=True):
+            if not crowd:
+                truths.setdefault(label, []).append(row)
+        for label, chosen in _chosen(image, scored).items():
+            scores = [image.scores[p] if scored else 1.0 for p in chosen]
+            parts.setdefault(label, []).append((row, scores, *_judge(image, label, chosen)))
+    return [_join(parts.get(label, []), rows) for label, rows in truths.items()]
+
+
+def _chosen(image: Detections, scored: bool) -> dict[str, list[int]]:
+    """Return for each class its detections that count, by falling score."""
+    order = list(range(len(image.found_labels)))
+    if scored:
+        order.sort(key=lambda p: -image.scores[p])
+    if image.verified is not None:
+        order = order[:MAX_PER_IMAGE]
+    chosen: dict[str, list[int]] = {}
+    for p in order:
+        label = image.found_labels[p]
+        if image.verified is None or label in image.verified:
+            chosen.setdefault(label, []).append(p)
+    if image.verified is not None:
+        return chosen
+    return {label: found[:MAX_PER_CLASS] for label, found in chosen.items()}
+
+
+def _judge(image: Detections, label: str, chosen: list[int]) -> tuple[Array, Array]:
+    """Return which detections of a class are hits, and which are misses, at each threshold: [T, D].
+
+    A detection takes the free truth that it overlaps most, of equal ones the last; else a crowd.
+    """
+    wanted = [n for n, name in enumerate(image.right_labels) if name == label]
+    single = [n for n in wanted if not image.crowds[n]]
+    crowds = [n for n in wanted if image.crowds[n]]
+    found = image.found[chosen]
+    overlaps = _share(found, image.right[single])
+    inside = _share(found, image.right[crowds], of_found=True).max(1, initial=0.0)
+    ranked = [
+        sorted(((v, n) for n, v in enumerate(row) if v >= THRESHOLDS[0]), reverse=True)
+        for row in overlaps.tolist()
+    ]
+    hits = np.zeros((len(THRESHOLDS), len(chosen)))
+    misses = np.zeros_like(hits)
+    for t, threshold in enumerate(THRESHOLDS):
+        taken: set[int] = set()
+        for d, candidates in enumerate(ranked):
+            free = (n for value, n in candidates if value >= threshold and n not in taken)
+            if (hit := next(free, None)) is not None:
+                taken.add(hit)
+                hits[t, d] = 1
+            elif inside[d] < threshold and label not in image.partial:
+                misses[t, d] = 1
+    return hits, misses
+
+
+def _share(found: Array, right: Array, of_found: bool = False) -> Array:
+    """Return the overlap of every pair as a share of the union, or of the found box: [P, N]."""
+    low = np.maximum(found[:, None, :2], right[None, :, :2])
+    high = np.minimum(found[:, None, 2:], right[None, :, 2:])
+    overlap = np.clip(high - low, 0, None).prod(-1)
+    area, other = (np.clip(b[:, 2:] - b[:, :2], 0, None).prod(-1) for b in (found, right))
+    whole = area[:, None] + (0.0 if of_found else other[None, :] - overlap)
+    whole = np.broadcast_to(whole, overlap.shape)
+    return np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
+
+
+def _join(parts: list[tuple[int, list[float], Array, Array]], truths: list[int]) -> _Class:
+    if not parts:
+        nothing = np.zeros((len(THRESHOLDS), 0))
+        return _Class(np.zeros(0, int), nothing, nothing, np.array(truths))
+    scores = np.concatenate([part[1] for part in parts])
+    order = np.argsort(-scores, kind="stable")
+    rows = np.repeat([part[0] for part in parts], [len(part[1]) for part in parts])
+    hits, misses = (np.concatenate([part[i] for part in parts], 1) for i in (2, 3))
+    return _Class(rows[order], hits[:, order], misses[:, order], np.array(truths))
+
+
+def _precision(one: _Class, weights: Array, thresholds: slice) -> Array:
+    """Return the average precision [B] of a class; nan where no truth of it was drawn."""
+    count = weights[:, one.right_rows].sum(1)
+    drawn = weights[:, None, one.rows]
+    hits = np.cumsum(drawn * one.hits[None, thresholds], -1)
+    misses = np.cumsum(drawn * one.misses[None, thresholds], -1)
+    precision = hits / (hits + misses + np.spacing(1))
+    envelope = np.maximum.accumulate(precision[..., ::-1], -1)[..., ::-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        recall = hits / count[:, None, None]
+    reached = np.searchsorted(RECALLS, recall, side="right")
+    gained = np.diff(reached, axis=-1, prepend=0)
+    mean = (envelope * gained).sum(-1).mean(-1) / len(RECALLS)
+    return np.asarray(np.where(count > 0, mean, np.nan))
