@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers import small
-from helpers.published import ROWS, write_published
+from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
 from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
@@ -19,8 +19,10 @@ from vlmrl.benchmarking.scoring import Answer, Result, score_answers
 from vlmrl.cli.app import app
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
+from vlmrl.schema import Sample
 
 NAMES = plugins.names("benchmark")
+HARNESSES = ("lmms_eval", "vlmevalkit", "r1_v", "med_r1", "cls_rl", "visual_rft", "q_insight")
 FRAME = {"width": 96, "height": 64, "space": "norm1000"}
 
 
@@ -51,9 +53,10 @@ def test_a_benchmark_declares_all_that_a_number_needs(name: str) -> None:
     plugins.build("verifier", benchmark.strict.verifier, benchmark.strict.options)
     for official in benchmark.officials:
         harness, _, version = official.protocol.partition("@")
-        assert harness in ("lmms_eval", "vlmevalkit", "paper") and version
-        assert "{question}" in official.ask or "{capitalized}" in official.ask
-        assert {official.aggregate, benchmark.strict.aggregate, *official.also} <= set(AGGREGATES)
+        assert harness in HARNESSES and version
+        assert official.ask
+        also = {name.partition(" by ")[0] for name in (*official.also, *benchmark.strict.also)}
+        assert {official.aggregate, benchmark.strict.aggregate, *also} <= set(AGGREGATES)
         assert official.max_tokens > 0
 
 
@@ -63,13 +66,67 @@ def test_the_published_layout_is_read_and_asked_by_every_protocol(
 ) -> None:
     for number, protocol in enumerate(open_benchmark(name, "").protocols()):
         source = opened(tmp_path / str(number), name, protocol)
-        assert len(source.rows) == len(ROWS[name])
+        assert source.rows.published == len(ROWS[name])  # type: ignore[attr-defined]
         for index in range(len(source.rows)):
             sample = source.sample(index)
-            assert len(sample.media) == 1 and sample.media[0].data
+            assert sample.media
             asked = " ".join(part for part in sample.parts if isinstance(part, str))
             assert asked and "{" not in asked
             assert sample.truth.stated()
+
+
+HAND = [(name, protocol) for name, case in CASES.items() for protocol in case["hand"]]
+
+
+@pytest.mark.parametrize(("name", "protocol"), HAND)
+def test_rows_scored_by_hand(tmp_path: Path, name: str, protocol: str) -> None:
+    case = CASES[name]
+    given = case["hand"][protocol]
+    result = scored(tmp_path, name, protocol, [answer for answer, *_ in given])
+    found = [[row.text, row.official, row.strict] for row in result.rows]
+    assert found == [[answer, *map(pytest.approx, scores)] for answer, *scores in given]
+    wanted = case.get("figures", {}).get(protocol, {})
+    assert {key: values(result)[key] for key in wanted} == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_prompt_is_the_harness_s(tmp_path: Path, name: str) -> None:
+    for protocol, wanted in CASES[name]["asked"].items():
+        parts = opened(tmp_path / protocol, name, protocol).sample(0).parts
+        assert "".join(p if isinstance(p, str) else "<IMAGE>" for p in parts) == wanted
+
+
+GRID = str([[x, y, x + 200, y + 200] for x in range(0, 801, 100) for y in range(0, 801, 100)])
+GAMES = ["", "A B C D E F", " ".join(map(str, range(101))), "yes no Yes No", GRID]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gaming_pays_nothing_by_the_strict_number(tmp_path: Path, name: str) -> None:
+    source = opened(tmp_path, name, "ours")
+    asked = [" ".join(p for p in one.parts if isinstance(p, str)) for one in samples(source)]
+    for number, game in enumerate([*GAMES, "copy"]):
+        given = asked if game == "copy" else [game] * len(asked)
+        result = scored(tmp_path / str(number), name, "ours", given)
+        assert [row.strict for row in result.rows] == [0] * len(asked), game
+
+
+CONSTANTS = ["A", "B", "C", "yes", "no", "0", "1", "2", "3", "[0, 0, 1000, 1000]", "[500, 500]"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_best_constant_answer(tmp_path: Path, name: str) -> None:
+    """What one answer to all rows of the fixture pays at most, by the first protocol and by us."""
+    protocol = next(iter(CASES[name]["hand"]))
+    rows, paid = len(CASES[name]["hand"][protocol]), []
+    for number, answer in enumerate(CONSTANTS):
+        result = scored(tmp_path / str(number), name, protocol, [answer] * rows)
+        paid.append([result.figures["official"].value, result.figures["strict"].value])
+    best = [max(pays) for pays in zip(*paid, strict=True)]
+    assert best == pytest.approx(CASES[name]["best_constant"], abs=1e-4)
+
+
+def samples(source: Source) -> list[Sample]:
+    return [source.sample(index) for index in range(len(source.rows))]
 
 
 def test_chartqa_by_hand(tmp_path: Path) -> None:
@@ -128,6 +185,13 @@ def test_a_wrong_number_of_rows_is_an_error(tmp_path: Path, checkpoint: Path) ->
     assert "expected 2500 rows in split 'test', got 4" in str(done.exception)
 
 
+def test_other_splits_are_opened_by_name() -> None:
+    one = open_benchmark("refcoco:testB", "")
+    assert (one.split, one.count) == ("testB", 1810)
+    with pytest.raises(UserError, match=r"'refcoco' has no split 'minival'; it has: testA, "):
+        open_benchmark("refcoco:minival", "")
+
+
 def test_an_unknown_protocol_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'ai2d' has no protocol 'lmms'.*lmms_eval@0.7.3.*ours"):
         opened(tmp_path, "ai2d", "lmms")
@@ -173,16 +237,20 @@ def drawn(draw: np.random.Generator, aggregate: str, count: int = 120) -> tuple[
     scores = (draw.random(count) < easy).astype(float)
     right = np.where(draw.random(count) < 0.5, "yes", "no")
     said = np.where(scores == 1, right, np.where(right == "yes", "no", "yes"))
-    by = [
-        f"{'abc'[int(c) % 3]}/{c}" if aggregate == "sum_of_pairs" else "abc"[int(c) % 3]
-        for c in cluster
-    ]
+    by = [f"{'abc'[int(c) % 3]}/{c}" if aggregate in PAIRED else "abc"[int(c) % 3] for c in cluster]
     return Rows(scores, by, [str(s) for s in said], [str(r) for r in right]), [
         str(c) for c in cluster
     ]
 
 
-TRUE = {"mean": 0.5, "mean_of_groups": 0.5, "f1": 0.5, "sum_of_pairs": 3 * (50 + 30)}
+PAIRED = ("sum_of_pairs", "all_of_groups")
+TRUE = {
+    "mean": 0.5,
+    "mean_of_groups": 0.5,
+    "f1": 0.5,
+    "sum_of_pairs": 3 * (50 + 30),
+    "all_of_groups": 0.3,
+}
 """What the aggregates are of the distribution that `drawn` draws from: P(both right) = E[p^2] = 0.3."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,14 +78,49 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 }
 """A few rows of each benchmark, without their image."""
 
+CASES: dict[str, dict[str, Any]] = {
+    file.stem: json.loads(file.read_text(encoding="utf-8"))
+    for file in sorted((Path(__file__).parents[1] / "data/benchmarks").glob("*.json"))
+}
+"""What each file of `tests/data/benchmarks` says: see the `README.md` there."""
+ROWS |= {name: case["rows"] for name, case in CASES.items()}
+
 
 def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows as a clone of a hub data set: Parquet in `data/`, images as bytes with a path."""
-    files = folder / name / "data"
-    files.mkdir(parents=True)
-    full = [{**row, "image": {"bytes": _png(i), "path": f"{i}.png"}} for i, row in enumerate(rows)]
-    pq.write_table(pa.Table.from_pylist(full), files / f"{split}-00000-of-00001.parquet")
+    """Write rows as a clone of a hub data set: Parquet in `data/`, images as bytes with a path.
+
+    A case may name another file, and rows their own columns for images, as the text PNG.
+    """
+    file = f"data/{split}-00000-of-00001.parquet"
+    path = folder / name / CASES.get(name, {}).get("file", file)
+    path.parent.mkdir(parents=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([_with_images(*row) for row in enumerate(rows)]), path)
+        return folder / name
+    lines = [json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
+    for number, row in enumerate(rows):
+        for value in row.values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and one.endswith((".png", ".jpg")):
+                    image = folder / name / one
+                    image.parent.mkdir(parents=True, exist_ok=True)
+                    image.write_bytes(_png(number))
     return folder / name
+
+
+def _with_images(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    image = {"bytes": _png(number), "path": f"{number}.png"}
+    if "PNG" not in json.dumps(row):
+        return {**row, "image": image}
+    return {
+        key: image if value == "PNG" else [image for _ in value] if _images(value) else value
+        for key, value in row.items()
+    }
+
+
+def _images(value: Any) -> bool:
+    return isinstance(value, list) and "PNG" in value
 
 
 def _png(number: int) -> bytes:

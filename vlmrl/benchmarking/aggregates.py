@@ -145,10 +145,19 @@ def _sum_of_pairs(sums: Array) -> Array:
         return 100 * np.nansum(scores / rows + whole / pairs, -1)
 
 
+def _whole_columns(rows: Rows) -> Array:
+    """Return for each row its share of its group, once if all of the group is right; `by` names it."""
+    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    sizes = np.bincount(group)
+    right = np.bincount(group, rows.scores) == sizes
+    return np.stack([right[group] / sizes[group], 1 / sizes[group]], 1)
+
+
 AGGREGATES = {
     "mean": Aggregate(_mean_columns, _ratio),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
     "f1": Aggregate(_f1_columns, _f1),
+    "all_of_groups": Aggregate(_whole_columns, _ratio),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
 }
 """Aggregates by name."""

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
 from vlmrl.benchmarking.official import SCORERS
+from vlmrl.benchmarking.rows import INDEX, Published, PublishedRows, published_rows
 from vlmrl.config import RewardConfig
 from vlmrl.data.cards.card import Card
-from vlmrl.data.files.opening import open_rows
-from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Media, Sample
 
-__all__ = ["INDEX", "OURS", "Benchmark", "BenchmarkCard", "Official", "Strict", "open_benchmark"]
-
-INDEX = "__index__"
-"""Key of a row, and of a sample's `meta`, with the number of the row in its split."""
+__all__ = ["OURS", "Benchmark", "BenchmarkCard", "Official", "Strict", "open_benchmark"]
 
 OURS = "ours"
 """The protocol of our own prompt: the plain question, and the template's instruction."""
@@ -38,12 +34,16 @@ class Official:
     """How a harness asks and scores: `name@version` is the protocol.
 
     `ask` is its prompt, with `{question}`, `{capitalized}` (as Python capitalizes it: the rest in
-    lower case), `{options}` (lines `A. text`) and `{letters}` (`A, B`); `max_tokens` its limit.
-    `scorer` names one of `vlmrl.benchmarking.official`. `aggregate` names one of
-    `vlmrl.benchmarking.aggregates`, `by` the column it takes means over. `unread` says what an
-    answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
-    option at random, which is the chance to be right. `unit` is how the harness prints the number;
-    `also` names more aggregates to print, `without` is a text to take out of the question.
+    lower case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to
+    none of our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take
+    out of the question. `interleaved` puts images where the prompt says `<image 1>`, else they come
+    first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.official`.
+    `aggregate` names one of `vlmrl.benchmarking.aggregates`, `by` the column it takes means over.
+    `unread` says what an answer scores in which the rule finds nothing: `wrong`, or `expected` where
+    the harness draws an option at random, which is the chance to be right. `unit` is how the harness
+    prints the number; `also` names more aggregates to print, each with its column as
+    `all_of_groups by column`. `judge` is the model that the harness asks about answers that its rule
+    cannot read; our number is without it, a lower bound of the harness's.
     """
 
     protocol: str
@@ -56,16 +56,20 @@ class Official:
     unit: Literal["fraction", "percent", "sum"] = "fraction"
     also: tuple[str, ...] = ()
     without: str = ""
+    ask_open: str = ""
+    interleaved: bool = False
+    judge: str = ""
 
 
 @dataclass(frozen=True)
 class Strict:
-    """The verifier that cannot be gamed, with its options, and the aggregate of its scores."""
+    """The verifier that cannot be gamed, with its options, and the aggregates of its scores."""
 
     verifier: str
     options: Mapping[str, Any]
     aggregate: str = "mean"
     by: str = ""
+    also: tuple[str, ...] = ()
 
     def reward(self) -> RewardConfig:
         """Return the verifier as a reward, as a config names it."""
@@ -77,10 +81,13 @@ class Benchmark:
     """Base of benchmarks. A subclass declares the class variables; `path` is the only option.
 
     Class variables: `origin`, `licence`, `hub` (id of the published data), `split`, `count` (rows
-    of the split; another number is an error), `columns` (our key -> column of the published layout,
-    as in the card `table`), `box_space`, `box_format`, `cluster` (column that rows share which are
-    not independent, such as their image; empty: every row for itself), `groups` (columns by which
-    results are reported), `officials` and `strict`.
+    of the split as published; another number is an error), `splits` (other splits and their counts,
+    opened as `name:split`), `files` (folders or files of the published data that hold the split;
+    empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
+    item of which is a row), `columns` (our key -> column of the published layout, as in the card
+    `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
+    such as their image; empty: every row for itself), `groups` (columns by which results are
+    reported), `officials` and `strict`.
     """
 
     origin: ClassVar[str] = ""
@@ -88,6 +95,10 @@ class Benchmark:
     hub: ClassVar[str] = ""
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 0
+    splits: ClassVar[Mapping[str, int]] = {}
+    files: ClassVar[tuple[str, ...]] = ()
+    only: ClassVar[Mapping[str, str]] = {}
+    each: ClassVar[str] = ""
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"
@@ -144,13 +155,15 @@ class BenchmarkCard(Card):
             },
         )
 
-    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+    def rows(self, split: str) -> PublishedRows:
         """Return the rows of the benchmark's split.
 
         Raises:
             UserError: there are none, or a column of the published layout is missing.
         """
-        rows = _Adapted(self.benchmark, open_rows(Path(self.benchmark.path), split))
+        one = self.benchmark
+        how = Published(one.files, one.only, one.each, one.adapt)
+        rows = published_rows(Path(one.path), split, how)
         there = rows[0] if len(rows) else {}
         for key, column in self.benchmark.columns.items():
             if there and column not in there:
@@ -166,34 +179,25 @@ class BenchmarkCard(Card):
         sample = replace(sample, meta={**sample.meta, INDEX: row[INDEX]})
         if self.official is None:
             return sample
-        media = tuple(part for part in sample.parts if isinstance(part, Media))
-        return replace(sample, parts=(*media, _ask(self.official, sample)), template="none")
+        media = [part for part in sample.parts if isinstance(part, Media)]
+        asked = _ask(self.official, sample)
+        parts: list[str | Media] = [*media, asked]
+        if self.official.interleaved:
+            parts = list(_interleave(asked, media))
+        return replace(sample, parts=tuple(parts), template="none")
 
     def media_root(self) -> str | None:
         """Return the folder of the data."""
         return self.table.media_root()
 
 
-class _Adapted(Sequence[Mapping[str, Any]]):
-    """Rows in which every value has a column of its own."""
-
-    def __init__(self, benchmark: Benchmark, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._benchmark, self._rows = benchmark, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        row = self._rows[index]
-        return {**self._benchmark.adapt(row), WHERE: row[WHERE], INDEX: index}
-
-
 def open_benchmark(name: str, path: str) -> Benchmark:
-    """Return a benchmark by name, reading its data from `path`.
+    """Return a benchmark by name, or one of its other splits by `name:split`; its data is at `path`.
 
     Raises:
-        UserError: there is no such benchmark; the message suggests the nearest name.
+        UserError: there is no such benchmark or split; the message suggests the nearest name.
     """
+    name, _, split = name.partition(":")
     found = plugins.build("benchmark", name, {"path": path})
     if not isinstance(found, Benchmark):
         raise UserError(f"benchmark {name!r}: expected a Benchmark, got {type(found).__name__}")
@@ -203,12 +207,23 @@ def open_benchmark(name: str, path: str) -> Benchmark:
                 f"benchmark {name!r}: no official scorer is named {official.scorer!r}"
                 f"{nearest(official.scorer, list(SCORERS))}"
             )
-    return found
+    return _other_split(found, split) if split and split != found.split else found
+
+
+def _other_split(benchmark: Benchmark, split: str) -> Benchmark:
+    """Return a benchmark with another split and its count."""
+    if split not in benchmark.splits:
+        known = ", ".join((benchmark.split, *benchmark.splits))
+        raise UserError(f"benchmark {name_of(benchmark)!r} has no split {split!r}; it has: {known}")
+    kind = type(benchmark)
+    declared = {"split": split, "count": benchmark.splits[split], "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), declared)(benchmark.path)
 
 
 def name_of(benchmark: Benchmark) -> str:
-    """Return the name of a benchmark: that of its file."""
-    return type(benchmark).__module__.rpartition(".")[2]
+    """Return the name of a benchmark: that of its file, and its split if it is not the first."""
+    name = type(benchmark).__module__.rpartition(".")[2]
+    return f"{name}:{benchmark.split}" if benchmark.split in benchmark.splits else name
 
 
 def _ask(official: Official, sample: Sample) -> str:
@@ -218,9 +233,25 @@ def _ask(official: Official, sample: Sample) -> str:
     options = sample.truth.options or ()
     lettered = zip(string.ascii_uppercase, options, strict=False)
     filled = {
+        **{column: str(value) for column, value in sample.meta.items()},
         "question": question,
         "capitalized": question.capitalize(),
         "options": "\n".join(f"{letter}. {text}" for letter, text in lettered),
         "letters": ", ".join(string.ascii_uppercase[: len(options)]),
     }
-    return re.sub(r"\{(\w+)\}", lambda mark: filled[mark[1]], official.ask)
+    ask = official.ask if options or not official.ask_open else official.ask_open
+    return re.sub(r"\{(\w+)\}", lambda mark: filled[mark[1]], ask)
+
+
+def _interleave(asked: str, media: Sequence[Media]) -> Iterator[str | Media]:
+    """Yield images after the text before their mark, as lmms-eval does for MMMU.
+
+    The images are taken in their order whatever the number in a mark; of more marks than images the
+    text between the last ones is left out.
+    """
+    texts = [text.strip() for text in re.split(r"<image [1-7]>", asked)]
+    for number, medium in enumerate(media):
+        if number < len(texts) - 1 and texts[number]:
+            yield texts[number]
+        yield medium
+    yield texts[-1]

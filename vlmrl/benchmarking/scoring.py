@@ -170,8 +170,22 @@ def _score_row(
 
 
 def _columns(benchmark: Benchmark, official: Official | None) -> list[str]:
-    by = [official.by if official else "", benchmark.strict.by]
+    numbers = _numbers(benchmark, official).values()
+    by = [column for _, column in numbers]
     return [*dict.fromkeys(column for column in (*benchmark.groups, *by) if column)]
+
+
+def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple[str, str]]:
+    """Return the numbers to report: their aggregate and the column that it groups by."""
+    found = {}
+    for kind, one in (("official", official), ("strict", benchmark.strict)):
+        if one is not None:
+            found[kind] = (one.aggregate, one.by)
+    for kind, one in (("official", official), ("strict", benchmark.strict)):
+        for name in one.also if one is not None else ():
+            aggregate, _, by = name.partition(" by ")
+            found[f"{kind} {name}"] = (aggregate, by)
+    return found
 
 
 def _sum_up(
@@ -181,10 +195,7 @@ def _sum_up(
     said: Sequence[str],
     right: Sequence[str],
 ) -> Result:
-    numbers = {"strict": (benchmark.strict.aggregate, benchmark.strict.by)}
-    if official is not None:
-        numbers = {"official": (official.aggregate, official.by), **numbers}
-        numbers |= {f"official {name}": (name, "") for name in official.also}
+    numbers = _numbers(benchmark, official)
     groups: dict[str, dict[str, dict[str, Figure]]] = {}
     for column in benchmark.groups:
         values = sorted({row.groups[column] for row in rows})
@@ -217,7 +228,7 @@ def _figures(
     """Return the figures of the chosen rows; a row whose number is a fault is left out of it."""
     found = {}
     for name, (aggregate, by) in numbers.items():
-        scores = [row.strict if name == "strict" else row.official for row in rows]
+        scores = [row.strict if name.startswith("strict") else row.official for row in rows]
         here = [ok and score is not None for ok, score in zip(chosen, scores, strict=True)]
         if not any(here):
             continue

@@ -16,7 +16,8 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.prompts import build_prompt_maker
-from vlmrl.benchmarking.base import INDEX, OURS, Benchmark, BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers, write_table
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
@@ -68,7 +69,8 @@ def evaluate_benchmarks(
     run, folder = run_of(model)
     otherwise = "answer_only" if plan.protocol == OURS else "none"
     template = (read_template(run.data.train[0]) if run else None) or otherwise
-    opened = [open_benchmark(name, str(plan.data_root / name)) for name in names]
+    folders = [plan.data_root / name.partition(":")[0] for name in names]
+    opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
@@ -92,10 +94,10 @@ def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template)
     """Open the rows of a benchmark and count them."""
     card = BenchmarkCard(benchmark, plan.protocol)
     rows = card.rows(benchmark.split)
-    if len(rows) != benchmark.count and plan.limit is None:
+    if rows.published != benchmark.count and plan.limit is None:
         raise UserError(
             f"benchmark {name!r}: expected {benchmark.count} rows in split {benchmark.split!r}, got "
-            f"{len(rows)} in {benchmark.path}; --limit N evaluates the first N whatever there is"
+            f"{rows.published} in {benchmark.path}; --limit N evaluates the first N whatever there is"
         )
     kept = View(rows, range(min(plan.limit, len(rows)))) if plan.limit else rows
     access = Access(root=card.media_root())

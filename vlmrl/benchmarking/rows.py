@@ -1,0 +1,72 @@
+"""The rows of a benchmark's split as its data is published: which files, which rows, which columns.
+
+What is computed of a row is computed when the row is asked for; only a benchmark that chooses rows,
+or makes several of one, is read once to count them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.rows import WHERE, JoinedRows, Rows
+
+__all__ = ["INDEX"]
+
+INDEX = "__index__"
+"""Key of a row, and of a sample's `meta`, with the number of the row in its split."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """How the published files become rows: see `vlmrl.benchmarking.base.Benchmark`."""
+
+    files: tuple[str, ...]
+    only: Mapping[str, str]
+    each: str
+    adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
+    """Return the rows of a split: each adapted, under `INDEX` its number.
+
+    Raises:
+        UserError: there is no such file or split.
+    """
+    there = [path / name for name in how.files if (path / name).exists()] or [path]
+    parts = [open_rows(one, split) for one in there]
+    return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
+
+
+class PublishedRows(Sequence[Mapping[str, Any]]):
+    """Rows in which every value has a column of its own; `published` is how many the files have."""
+
+    def __init__(self, rows: Rows, how: Published) -> None:
+        self._rows, self._how = rows, how
+        self._chosen = _choose(rows, how) if how.only or how.each else None
+        self.published = len(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows) if self._chosen is None else len(self._chosen)
+
+    def __getitem__(self, index: Any) -> Any:
+        number = range(len(self))[index]
+        at, item = (number, 0) if self._chosen is None else self._chosen[number]
+        row = self._rows[at]
+        if self._how.each:
+            row = {**row, self._how.each: row[self._how.each][item]}
+        where = f"{row[WHERE]} item {item}" if self._how.each else row[WHERE]
+        return {**self._how.adapt(row), WHERE: where, INDEX: number}
+
+
+def _choose(rows: Rows, how: Published) -> list[tuple[int, int]]:
+    """Return the number of each chosen row, once for each item of its column `each`, with the item's."""
+    chosen = []
+    for at in range(len(rows)):
+        row = rows[at]
+        if all(str(row.get(column)) == value for column, value in how.only.items()):
+            chosen += [(at, item) for item in range(len(row[how.each]) if how.each else 1)]
+    return chosen
