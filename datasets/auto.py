@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.data.cards import demonstrations, typed_rows
+from vlmrl.data.cards import demonstrations, row_rewards, typed_rows
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.typed_rows import Typing
 from vlmrl.data.files.hub_download import locate
-from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.rows import WHERE, narrowed
 from vlmrl.data.layouts import recognition
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.schema import Sample
@@ -55,9 +55,14 @@ class Auto(Card):
         """Return the rows of a split.
 
         Raises:
-            UserError: no layout fits, or the split does not exist.
+            UserError: no layout fits, the split does not exist, or a row names its verifiers wrongly.
         """
-        return self.chosen[0].rows(self.place, split)
+        layout = self.chosen[0]
+        rows = layout.rows(self.place, split)
+        if layout.reward_columns:
+            few = narrowed(rows, layout.reward_columns)
+            row_rewards.check_all(few, layout.fields["rewards"], layout.rewards_of)
+        return rows
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one row into a sample."""

@@ -37,8 +37,7 @@ from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.column_aliases import under_our_keys
 from vlmrl.data.files.opening import open_rows
-from vlmrl.data.files.rows import WHERE
-from vlmrl.data.source import View
+from vlmrl.data.files.rows import WHERE, View
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Box, Demo, Frame, MediaKind, Sample, Truth

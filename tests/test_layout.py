@@ -132,6 +132,7 @@ SHARED = {
         "conversations",
         "media_columns",
         "annotated_objects",
+        "coco_annotations",
         "recognition",
         "replies",
         "xml_files",

@@ -21,7 +21,7 @@ from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.row_rewards import check_applies
 from vlmrl.data.files.opening import FORMATS, file_split
-from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.rows import WHERE, View
 from vlmrl.data.layouts.recognition import card_of_path
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
@@ -30,7 +30,6 @@ from vlmrl.system.extras import import_extra
 
 __all__ = [
     "Source",
-    "View",
     "access_of",
     "card_of",
     "open_card",
@@ -285,25 +284,6 @@ def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
         return text, file_split(Path(text)) if _is_data(text) else otherwise
     return name, split + bracket + cut
-
-
-class View(Sequence[Mapping[str, Any]]):
-    """Some rows of a longer sequence, by position, read when asked for."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
-        self._rows = rows
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return View(self._rows, self._positions[index])
-        return self._rows[self._positions[index]]
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return (self._rows[position] for position in self._positions)
 
 
 def select(card: Card, split: str) -> View:

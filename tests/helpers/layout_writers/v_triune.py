@@ -27,7 +27,18 @@ def write(folder: Path) -> Written:
                 "accuracy_ratio": 1.0,
                 "format_ratio": 0.1,
                 "verifier": "detection",
-                "verifier_parm": {"det_verifier_normalized": True},
+                "verifier_parm": {
+                    "verifier_style": "rule",
+                    "det_verifier_normalized": True,
+                    "det_reward_ratio": {
+                        "iou_max_label_first": 1.0,
+                        "iou_max_iou_first": 0.0,
+                        "iou_completeness": 0.3,
+                        "map": 0.0,
+                        "map50": 0.0,
+                        "map75": 0.0,
+                    },
+                },
             },
             "extra_info": {"id": each.name, "image_path": each.name},
         }
@@ -54,6 +65,6 @@ def put(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 def spoil(folder: Path) -> str:
     rows = pyarrow.parquet.read_table(folder / "train.parquet").to_pylist()
-    rows[1]["reward_model"]["verifier"] = "os.system"
+    rows[1]["reward_model"]["ground_truth"] = "<answer> </answer>"
     put(folder, rows)
-    return r"train\.parquet row 1: key 'reward_model\.verifier': expected mathverify or detection"
+    return r"train\.parquet row 1: key 'reward_model\.ground_truth': expected an answer"

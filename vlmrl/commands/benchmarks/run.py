@@ -21,9 +21,10 @@ from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers, write_table
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
+from vlmrl.data.files.rows import View
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import Source, View, read_template
+from vlmrl.data.source import Source, read_template
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access

@@ -13,7 +13,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,10 +52,15 @@ def read_rewards(value: Any) -> tuple[RowReward, ...]:
     return _read(value)
 
 
-def check_all(rows: Sequence[Mapping[str, Any]], column: str) -> None:
+def check_all(
+    rows: Sequence[Mapping[str, Any]],
+    column: str,
+    read: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> None:
     """Read the rewards of every row of a split, so that a mistake shows before training.
 
-    A row that cannot be read at all is left to the loader, which counts it.
+    `read` returns what a row states; absent: what stands in the column. A row that cannot be read at all
+    is left to the loader, which counts it.
 
     Raises:
         UserError: a bad value, by file, row and column, or more than MAX_CONFIGURATIONS.
@@ -66,9 +71,11 @@ def check_all(rows: Sequence[Mapping[str, Any]], column: str) -> None:
             row = rows[index]
         except UserError:
             continue
-        where = f"{row.get(WHERE, f'row {index}')}: column {column!r}"
+        where = str(row.get(WHERE, f"row {index}"))
+        where += f": column {column!r}" if read is None else ""
         try:
-            known.update(replace(r, weight=1.0) for r in read_rewards(cell(row, column)))
+            stated = cell(row, column) if read is None else read(row)
+            known.update(replace(r, weight=1.0) for r in read_rewards(stated))
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         if len(known) > MAX_CONFIGURATIONS:

@@ -32,8 +32,8 @@ class ParquetRows(Sequence[Mapping[str, Any]]):
         UserError: the file cannot be read as Parquet.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
+        self._path, self._columns = path, None if columns is None else [*columns]
         try:
             self._file = pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
         except _UNREADABLE as error:
@@ -71,11 +71,15 @@ class ParquetRows(Sequence[Mapping[str, Any]]):
             raise UserError(f"{where}: cannot be read as Parquet: {error}") from error
         return {**row, WHERE: where}
 
+    def narrowed(self, columns: Sequence[str]) -> ParquetRows:
+        """Return the same rows with these columns alone; the others are not read."""
+        return ParquetRows(self._path, columns)
+
     def _seek(self, group: int, offset: int) -> None:
         """Decode batches of a row group until one holds the row at an offset in it."""
         if group != self._group or offset < self._start:
             self._batches = self._file.iter_batches(
-                self._batch_rows, row_groups=[group], use_threads=False
+                self._batch_rows, [group], self._columns, use_threads=False
             )
             self._group, self._start, self._batch = group, 0, next(self._batches)
         while offset >= self._start + len(self._batch):

@@ -6,6 +6,7 @@ error can name it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from vlmrl.errors import UserError
 
 __all__ = ["FORMATS", "file_split", "open_rows", "splits"]
 
+_SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
+"""A file of a data set of the hub: `testA-00000-of-00001.parquet`."""
 _NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
 
 
@@ -48,7 +51,14 @@ def splits(path: Path) -> tuple[str, ...]:
         return ()
     if parts := _saved(path):
         return tuple(parts)
-    return tuple(split for split in _NAMED_SPLITS if _files_of(path, split))
+    shards = [
+        _SHARD.fullmatch(file.name) for at in (path, path / "data") for file in at.glob("*-of-*")
+    ]
+    others = sorted(
+        {match["split"] for match in shards if match and f".{match['ending']}" in FORMATS}
+    )
+    named = [split for split in _NAMED_SPLITS if _files_of(path, split)]
+    return tuple(dict.fromkeys([*named, *others]))
 
 
 def file_split(path: Path) -> str:

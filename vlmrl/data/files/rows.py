@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["WHERE", "JoinedRows", "Rows", "cell", "paths"]
+__all__ = ["WHERE", "JoinedRows", "Rows", "View", "cell", "narrowed", "paths"]
 
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
@@ -22,7 +22,7 @@ class JoinedRows(Sequence[Mapping[str, Any]]):
     """The rows of several files, one after the other."""
 
     def __init__(self, parts: Sequence[Rows]) -> None:
-        self._parts = parts
+        self.parts = parts
         self._ends = list(itertools.accumulate(len(part) for part in parts))
 
     def __len__(self) -> int:
@@ -36,7 +36,41 @@ class JoinedRows(Sequence[Mapping[str, Any]]):
         """
         index = range(len(self))[index]
         part = bisect.bisect_right(self._ends, index)
-        return self._parts[part][index - (self._ends[part - 1] if part else 0)]
+        return self.parts[part][index - (self._ends[part - 1] if part else 0)]
+
+
+def narrowed(rows: Rows, columns: Sequence[str]) -> Rows:
+    """Return the same rows with these columns alone where a reader can leave out others, else all."""
+    if isinstance(rows, JoinedRows):
+        return JoinedRows([narrowed(part, columns) for part in rows.parts])
+    return rows.narrowed(columns) if isinstance(rows, Narrowing) else rows
+
+
+@runtime_checkable
+class Narrowing(Protocol):
+    """Rows of a reader that can leave out columns."""
+
+    def narrowed(self, columns: Sequence[str]) -> Rows:
+        """Return the same rows with these columns alone."""
+
+
+class View(Sequence[Mapping[str, Any]]):
+    """Some rows of a longer sequence, by position, read when asked for."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
+        self._rows = rows
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return View(self._rows, self._positions[index])
+        return self._rows[self._positions[index]]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return (self._rows[position] for position in self._positions)
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:

@@ -17,6 +17,7 @@ __all__ = [
     "Task",
     "annotated",
     "ask",
+    "find_file",
     "locate",
     "mask_of",
     "numbers",
@@ -27,6 +28,7 @@ __all__ = [
 
 Task = Literal["detection", "segmentation"]
 
+VERBS = {"segmentation": "Outline", "points": "Point at"}
 MAX_NAMED = 40
 """Most classes that a question names; of more, those in the image are named."""
 MAX_FOLDERS = 500
@@ -37,7 +39,7 @@ ANNOTATION_FOLDERS = ("annotations", "Annotations", "labels")
 def ask(task: str, names: Sequence[str], present: Sequence[str]) -> str:
     """Return the question for the objects of an image, which names the classes."""
     listed = names if len(names) <= MAX_NAMED else list(dict.fromkeys(present))
-    verb = "Outline" if task == "segmentation" else "Detect"
+    verb = VERBS.get(task, "Detect")
     return (
         f"{verb} all objects of these classes: {', '.join(listed)}."
         if listed
@@ -108,6 +110,23 @@ def one_split(place: Place, split: str, known: Sequence[str]) -> None:
 def root_of(place: Place) -> Path:
     """Return the folder that images are searched in: above `annotations/`, else that of the data."""
     return place.home.parent if place.home.name in ANNOTATION_FOLDERS else place.home
+
+
+def find_file(home: Path, stated: Any, key: str) -> Path:
+    """Return a file or folder that data name, next to them: the longest end of its path that is there.
+
+    Others' paths begin with a folder of their own machine; nothing outside of `home` is opened.
+
+    Raises:
+        UserError: there is none; the message names the key.
+    """
+    inside = home.resolve()
+    parts = [p for p in str(stated).replace("\\", "/").split("/") if p not in ("", ".", "..")]
+    for start in range(len(parts)):
+        found = inside.joinpath(*parts[start:])
+        if found.exists() and found.resolve().is_relative_to(inside):
+            return found
+    raise UserError(f"key {key!r}: expected a path below {home}, got {stated!r:.80}")
 
 
 def locate(root: Path, name: Any, key: str) -> str:

@@ -9,12 +9,15 @@ images) build theirs in `rows`. The card `auto` finds all layouts through the pl
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import yaml
+from msgspec import Raw
+
+from vlmrl.data.files import raw_json
 from vlmrl.data.files.opening import open_rows, splits
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.errors import UserError
@@ -22,6 +25,7 @@ from vlmrl.schema import Truth
 
 __all__ = ["Layout", "Place"]
 
+T = TypeVar("T")
 MAX_NAMES = 2000
 """Files of a folder that a layout may look at to recognise it."""
 HEAD_ROWS = 20
@@ -59,6 +63,16 @@ class Place:
             self._opened[split] = open_rows(self.path, split)
         return self._opened[split]
 
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what a layout makes of this place (an index, say), made once under its name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @functools.cached_property
+    def _made(self) -> dict[str, Any]:
+        return {}
+
     @functools.cached_property
     def _opened(self) -> dict[str, Rows]:
         return {}
@@ -79,13 +93,23 @@ class Place:
         return bool(self.head) and all(key in self.head[0] for key in keys)
 
     @functools.cached_property
-    def document(self) -> Mapping[str, Any]:
-        """Return the one object that a `.json` file holds; empty for any other path."""
+    def document(self) -> Mapping[str, Raw]:
+        """Return the values, as JSON texts, of the object that a `.json` file holds; empty: it is none."""
         if self.path.suffix != ".json" or not self.path.is_file():
             return {}
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            return raw_json.cut(raw_json.map_file(self.path), dict[str, Raw])
         except (OSError, ValueError, RecursionError):
+            return {}
+
+    @functools.cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Return the mapping that a YAML file holds; empty for any other path."""
+        if self.path.suffix not in (".yaml", ".yml") or not self.path.is_file():
+            return {}
+        try:
+            found = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -97,7 +121,7 @@ class Layout:
     Class variables: `title` (what people call it), `origin` (where it is described), `narrows` (names
     of layouts that this one is a special case of: where both are recognised, this one is taken),
     `fields` (our key -> where it stands in the layout, for errors and the documentation), `verifiers`
-    (what fits).
+    (what fits), `reward_columns` (where a row names verifiers of its own, which `rewards_of` reads).
     """
 
     title: ClassVar[str] = ""
@@ -105,6 +129,7 @@ class Layout:
     narrows: ClassVar[tuple[str, ...]] = ()
     fields: ClassVar[Mapping[str, str]] = {}
     verifiers: ClassVar[tuple[str, ...]] = ()
+    reward_columns: ClassVar[tuple[str, ...]] = ()
 
     def recognise(self, place: Place) -> str | None:
         """Return why a place is of this layout, in words for a person; None: it is not."""
@@ -125,6 +150,16 @@ class Layout:
     def media_root(self, place: Place) -> str:
         """Return the folder that relative media paths start from and must stay inside."""
         return str(place.home)
+
+    def rewards_of(self, row: Mapping[str, Any]) -> Any:
+        """Return the verifiers that a row names for itself, for a check of all rows before training.
+
+        Only the columns `reward_columns` of the row may be looked at.
+
+        Raises:
+            UserError: the row names them wrongly.
+        """
+        return None
 
     @classmethod
     def write_example(cls, folder: Path) -> tuple[dict[str, Any], list[Truth]]:

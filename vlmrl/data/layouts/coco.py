@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.files.rows import Rows
 from vlmrl.data.layouts.annotated_objects import (
     annotated,
     ask,
@@ -20,6 +20,7 @@ from vlmrl.data.layouts.annotated_objects import (
     run_lengths,
 )
 from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.coco_annotations import CocoIndex, CocoRows
 from vlmrl.errors import UserError
 
 KEYS = {"caption": "caption", "keypoints": "keypoints"}
@@ -59,7 +60,7 @@ class Coco(Layout):
     def recognise(self, place: Place) -> str | None:
         """Return why a file is COCO's."""
         found = place.document
-        lists = all(isinstance(found.get(key), list) for key in ("images", "annotations"))
+        lists = all(bytes(found.get(key, b""))[:1] == b"[" for key in ("images", "annotations"))
         return "one object with the lists `images` and `annotations`" if lists else None
 
     def splits(self, place: Place) -> tuple[str, ...]:
@@ -69,19 +70,8 @@ class Coco(Layout):
     def rows(self, place: Place, split: str) -> Rows:
         """Return the images, each with its annotations."""
         one_split(place, split, self.splits(place))
-        by_image: dict[Any, list[Any]] = {}
-        for annotation in place.document["annotations"]:
-            by_image.setdefault(annotation.get("image_id"), []).append(annotation)
-        task = self._task(place)
-        rows = [
-            {
-                "image": image,
-                "objects": by_image.get(image.get("id"), []),
-                WHERE: f"{place.path.name} image {image.get('id')}",
-            }
-            for image in place.document["images"]
-        ]
-        return [r for r in rows if r["objects"]] if task in KEYS else rows
+        index = _index(place)
+        return CocoRows(place, index, non_empty=self._task(index) in KEYS)
 
     def media_root(self, place: Place) -> str:
         """Return the folder that the images lie in or below."""
@@ -90,7 +80,8 @@ class Coco(Layout):
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return an image under our keys."""
         image, objects = row["image"], row["objects"]
-        task = self._task(place)
+        index = _index(place)
+        task = self._task(index)
         common = {
             "id": image.get("id"),
             "image": locate(root_of(place), _file_name(image), "file_name"),
@@ -111,18 +102,19 @@ class Coco(Layout):
             people = [_keypoints(o) for o in single if o.get("num_keypoints", 1)]
             question = self.question or "Find the keypoints of every person."
             return {**common, "question": question, "keypoints": people}
-        names = _categories(place)
+        names = index.names
         labels = [_label(o, names) for o in single]
         boxes = [_box(o) for o in single]
         masks = [_mask(o, image) for o in single] if task == "segmentation" else []
         question = self.question or ask(task, list(names.values()), labels)
         return {**common, "question": question, **annotated(task, boxes, labels, masks)}
 
-    def _task(self, place: Place) -> str:
-        if self.task:
-            return self.task
-        first: Mapping[str, Any] = next(iter(place.document["annotations"]), {})
-        return next((task for task, key in KEYS.items() if key in first), "detection")
+    def _task(self, index: CocoIndex) -> str:
+        return self.task or next((t for t, key in KEYS.items() if key in index.first), "detection")
+
+
+def _index(place: Place) -> CocoIndex:
+    return place.once("coco", lambda: CocoIndex.of(place))
 
 
 def _file_name(image: Mapping[str, Any]) -> Any:
@@ -136,11 +128,6 @@ def _get(annotation: Mapping[str, Any], key: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise UserError(f"key {key!r}: expected {kind.__name__}, got {value!r:.60}")
     return value
-
-
-def _categories(place: Place) -> dict[Any, str]:
-    listed = place.document.get("categories", [])
-    return {c.get("id"): str(c.get("name")) for c in listed if isinstance(c, Mapping)}
 
 
 def _label(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> str:

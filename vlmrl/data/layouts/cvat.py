@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
 from vlmrl.data.files.rows import WHERE, Rows
-from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, one_split
+from vlmrl.data.layouts.annotated_objects import annotated, ask, locate, one_split
 from vlmrl.data.layouts.base import Layout, Place
-from vlmrl.data.layouts.xml_files import attribute, read_xml
+from vlmrl.data.layouts.xml_files import XmlParts, attribute
 from vlmrl.errors import UserError
 
+EXTENDED = ("box", "polygon", "mask")
+POINTS = ("points",)
 MAX_PIXELS = 2**26
 """Most pixels of an image with a brush mask: it is drawn once to be encoded."""
 
@@ -26,9 +28,10 @@ class Cvat(Layout):
 
     A box has `xtl`, `ytl`, `xbr`, `ybr` in pixels from 0, a polygon `points` ("x,y;x,y"), a mask `rle`
     (runs of 0 and 1, row by row) of the rectangle `left`, `top`, `width`, `height`. Polylines, points
-    and tags are no objects with an extent and are counted in `meta["others"]`.
+    and tags are no objects with an extent and are counted in `meta["others"]`; with `task: points`, the
+    points are read and the others counted. Tracks of a video are refused.
 
-    Source: https://docs.cvat.ai/docs/other/xml_format.
+    Source: https://docs.cvat.ai/docs/dataset_management/formats/xml_format, version 1.1.
     """
 
     title: ClassVar[str] = "CVAT for images"
@@ -37,11 +40,12 @@ class Cvat(Layout):
         "boxes": "box",
         "box_labels": "label",
         "masks": "polygon",
+        "points": "points",
     }
-    verifiers: ClassVar[tuple[str, ...]] = ("detection",)
+    verifiers: ClassVar[tuple[str, ...]] = ("detection", "point")
 
-    task: Task = "detection"
-    """What is asked: boxes (those around polygons and masks too), or outlines."""
+    task: Literal["detection", "segmentation", "points"] = "detection"
+    """What is asked: boxes (those around polygons and masks too), outlines, or points."""
     question: str = ""
     """The question; absent: one that names the classes."""
 
@@ -51,11 +55,12 @@ class Cvat(Layout):
         if file is None:
             return None
         try:
-            root = read_xml(file)
+            parts = XmlParts(file, until=("image", "track"))
         except UserError:
             return None
-        fits = root.tag == "annotations" and root.find("image") is not None
-        return f"{file.name} has `annotations` with `image`" if fits else None
+        held = next((name for name in ("image", "track") if name in parts.places), None)
+        fits = parts.root == "annotations" and held is not None
+        return f"{file.name} has `annotations` with `{held}`" if fits else None
 
     def splits(self, place: Place) -> tuple[str, ...]:
         """Return the one split."""
@@ -66,21 +71,21 @@ class Cvat(Layout):
         one_split(place, split, self.splits(place))
         file = _file(place)
         assert file is not None
-        root = read_xml(file)
-        named = [name.text or "" for name in root.iterfind("meta//labels/label/name")]
-        return [
-            {"element": e, "names": named, WHERE: f"{file} image {e.get('name')}"}
-            for e in root.iterfind("image")
-        ]
+        parts = place.once("cvat", lambda: XmlParts(file))
+        if "track" in parts.places:
+            raise UserError(
+                f"{file}: expected images, got tracks of a video: export as CVAT for images 1.1"
+            )
+        meta = parts.read("meta", 0) if "meta" in parts.places else []
+        names = [name.text or "" for task in meta for name in task.iterfind("labels/label/name")]
+        return ImageRows(file, parts, tuple(names))
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return an image under our keys."""
         element = row["element"]
         size = int(attribute(element, "height")), int(attribute(element, "width"))
-        shapes = [shape for shape in element if shape.tag in ("box", "polygon", "mask")]
+        shapes = [s for s in element if s.tag in (POINTS if self.task == "points" else EXTENDED)]
         labels = [str(shape.get("label")) for shape in shapes]
-        masks = [_mask(s, size) for s in shapes] if self.task == "segmentation" else []
-        boxes = [] if self.task == "segmentation" else [_box(s) for s in shapes]
         return {
             "id": element.get("name"),
             "image": locate(place.home, element.get("name"), "name"),
@@ -88,9 +93,34 @@ class Cvat(Layout):
             "width": size[1],
             "question": self.question or ask(self.task, row["names"], labels),
             "box_space": "pixel",
-            **annotated(self.task, boxes, labels, masks),
+            **self._truth(shapes, labels, size),
             "meta": {"others": len(element) - len(shapes)},
         }
+
+    def _truth(self, shapes: list[Any], labels: list[str], size: tuple[int, int]) -> dict[str, Any]:
+        if self.task == "points":
+            pairs = zip(shapes, labels, strict=True)
+            spots = [{"point": [*at], "label": name} for s, name in pairs for at in _points(s)]
+            return {"points": spots}
+        masks = [_mask(s, size) for s in shapes] if self.task == "segmentation" else []
+        boxes = [] if self.task == "segmentation" else [_box(s) for s in shapes]
+        return annotated(self.task, boxes, labels, masks)
+
+
+class ImageRows(Sequence[Mapping[str, Any]]):
+    """The images of an export, each read from its place in the file."""
+
+    def __init__(self, file: Path, parts: XmlParts, names: tuple[str, ...]) -> None:
+        self._file, self._parts, self._names = file, parts, names
+
+    def __len__(self) -> int:
+        return len(self._parts.places["image"][0])
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the image at an index."""
+        element = self._parts.read("image", range(len(self))[index])
+        where = f"{self._file} image {element.get('name')}"
+        return {"element": element, "names": list(self._names), WHERE: where}
 
 
 def _file(place: Place) -> Path | None:
@@ -117,7 +147,9 @@ def _points(shape: Any) -> list[tuple[float, float]]:
         found = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
         return [(x, y) for x, y in found]
     except ValueError as error:
-        raise UserError(f"<polygon>: key 'points': expected 'x,y;x,y', got {text!r:.60}") from error
+        raise UserError(
+            f"<{shape.tag}>: key 'points': expected 'x,y;x,y', got {text!r:.60}"
+        ) from error
 
 
 def _mask(shape: Any, size: tuple[int, int]) -> Any:

@@ -1,4 +1,4 @@
-"""Label Studio's JSON export: tasks with their annotations."""
+"""Label Studio's exports JSON (tasks with their annotations) and JSON-MIN (images with their regions)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ class LabelStudio(Layout):
 
     A result: {"type": "rectanglelabels", "value": {"x": 10.0, "y": 20.0, "width": 30.0, "height": 40.0,
     "rotation": 0, "rectanglelabels": ["dog"]}}, in percent of the image; "polygonlabels" have `points`.
-    Of several annotations the ground truth counts, else the first that was not cancelled. Turned
-    rectangles and brush masks are refused: export those in COCO's format.
+    Of several annotations the ground truth counts, else the first that was not cancelled. JSON-MIN has
+    the values alone, under names of the project: {"image": "...", "tag": [{"x": ..., "rectanglelabels":
+    ["dog"]}]}. Turned rectangles and brush masks are refused: export those in COCO's format. Results
+    that are no regions (choices, texts) are counted in `meta["others"]`.
 
-    Source: https://labelstud.io/guide/task_format.
+    Source: https://labelstud.io/guide/export, sections JSON and JSON_MIN.
     """
 
     title: ClassVar[str] = "Label Studio"
-    origin: ClassVar[str] = "Label Studio's JSON export"
+    origin: ClassVar[str] = "Label Studio's JSON and JSON-MIN exports"
     fields: ClassVar[Mapping[str, str]] = {"image": "data", "boxes": "value", "masks": "points"}
     verifiers: ClassVar[tuple[str, ...]] = ("detection",)
 
@@ -39,14 +41,16 @@ class LabelStudio(Layout):
 
     def recognise(self, place: Place) -> str | None:
         """Return why a file is Label Studio's."""
-        if not place.has_keys("data", "annotations"):
-            return None
-        fits = isinstance(place.head[0]["data"], Mapping)
-        return "rows are tasks with `data` and `annotations`" if fits else None
+        if place.has_keys("data", "annotations"):
+            fits = isinstance(place.head[0]["data"], Mapping)
+            return "rows are tasks with `data` and `annotations`" if fits else None
+        lists = [key for row in place.head for key, value in row.items() if _is_regions(value)]
+        return f"rows have regions with labels under `{lists[0]}`" if lists else None
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return a task under our keys."""
-        results = [r for r in _results(row) if str(r.get("type")).endswith("labels")]
+        every = _results(row) if "annotations" in row else _short_results(row)
+        results = [r for r in every if str(r.get("type")).endswith("labels")]
         labels = [_label(result) for result in results]
         outlines = [_outline(result) for result in results]
         masks = outlines if self.task == "segmentation" else []
@@ -57,7 +61,24 @@ class LabelStudio(Layout):
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
             "box_space": "norm1",
             **annotated(self.task, boxes, labels, masks),
+            "meta": {"others": len(every) - len(results)},
         }
+
+
+def _is_regions(value: Any) -> bool:
+    """Return whether a value of JSON-MIN is a list of regions: each has its labels under their type."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(v, Mapping) and any(k.endswith("labels") for k in v) for v in value)
+    )
+
+
+def _short_results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the regions of a row of JSON-MIN in the form of JSON."""
+    values = [value for found in row.values() if _is_regions(found) for value in found]
+    kinds = [next(key for key in value if key.endswith("labels")) for value in values]
+    return [{"type": kind, "value": value} for kind, value in zip(kinds, values, strict=True)]
 
 
 def _results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -73,10 +94,11 @@ def _results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _image(row: Mapping[str, Any]) -> str:
     """Return the name of a task's image: that of a local file (`?d=`), an upload or an address."""
-    texts = [value for value in row["data"].values() if isinstance(value, str)]
+    data = row.get("data", row)
+    texts = [value for value in data.values() if isinstance(value, str)]
     if not texts:
-        raise UserError(f"key 'data': expected the address of an image, got {row['data']!r:.60}")
-    stated = row["data"].get("image", texts[0])
+        raise UserError(f"key 'data': expected the address of an image, got {data!r:.60}")
+    stated = data.get("image", texts[0])
     address = urlsplit(str(stated))
     return parse_qs(address.query).get("d", [address.path])[0]
 
@@ -90,6 +112,10 @@ def _value(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _label(result: Mapping[str, Any]) -> str:
     kind = str(result.get("type"))
+    if kind == "brushlabels":
+        raise UserError(
+            "key 'type': brush masks (brushlabels) are not read; export in COCO's format"
+        )
     if kind not in TYPES:
         raise UserError(f"key 'type': expected one of {', '.join(TYPES)}, got {kind!r:.40}")
     labels = _value(result).get(kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ class Labelme(Layout):
 
     A shape: {"label": "dog", "shape_type": "rectangle", "points": [[x1, y1], [x2, y2]]}, its corners in
     any order, or a "polygon" of three points and more; pixels from 0. Other shapes are counted in
-    `meta["others"]`.
+    `meta["others"]`. An image that is not there is read from its copy in `imageData`.
 
     Source: https://github.com/wkentaro/labelme, labelme/label_file.py.
     """
@@ -70,7 +71,7 @@ class Labelme(Layout):
         masks = outlines if self.task == "segmentation" else []
         return {
             "id": file.relative_to(place.path).with_suffix("").as_posix(),
-            "image": locate(place.home, tree.get("imagePath"), "imagePath"),
+            "image": _image(file, tree, place.home),
             "height": tree.get("imageHeight"),
             "width": tree.get("imageWidth"),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
@@ -78,6 +79,17 @@ class Labelme(Layout):
             **annotated(self.task, [_around(o) for o in outlines], labels, masks),
             "meta": {"others": len(tree["shapes"]) - len(shapes)},
         }
+
+
+def _image(file: Path, tree: Mapping[str, Any], home: Path) -> str:
+    """Return the path of an image, which starts from its JSON file; else the copy in `imageData`."""
+    stated = str(tree.get("imagePath")).replace("\\", "/")
+    beside = Path(os.path.normpath(file.parent / stated))
+    if beside.is_file() and beside.is_relative_to(home):
+        return str(beside.relative_to(home))
+    found = locate(home, tree.get("imagePath"), "imagePath")
+    inside = tree.get("imageData")
+    return inside if isinstance(inside, str) and not (home / found).is_file() else found
 
 
 def _load(file: Path) -> dict[str, Any]:

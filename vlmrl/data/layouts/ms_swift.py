@@ -26,7 +26,8 @@ class MsSwift(Layout):
     A row: {"messages": [{"role": "user", "content": "<image>Find the <ref-object>."}, {"role":
     "assistant", "content": "<bbox>"}], "images": ["a.jpg"], "objects": {"ref": ["dog"], "bbox": [[4,
     6, 30, 40]], "bbox_type": "real"}}. Boxes of two numbers are points. `<ref-object>` stands for the
-    next `ref`, first of the messages of a user. Rows without `objects` are `messages`.
+    next `ref`, first of the messages of a user. `image_id` says which of several images all boxes are
+    in, from 0. Rows without `objects` are `messages`.
 
     Source: ms-swift, docs/source_en/Customization/Custom-dataset.md.
     """
@@ -43,6 +44,7 @@ class MsSwift(Layout):
         "points": "objects.bbox",
         "box_labels": "objects.ref",
         "box_space": "objects.bbox_type",
+        "image_index": "objects.image_id",
     }
 
     def recognise(self, place: Place) -> str | None:
@@ -83,10 +85,10 @@ def _places(
     kind = objects.get("bbox_type") or "real"
     if kind not in SPACES:
         raise UserError(f"key 'objects.bbox_type': expected real or norm1, got {kind!r:.60}")
-    images = objects.get("image_id") or []
-    if any(images):
-        raise UserError(f"key 'objects.image_id': expected places in the first image, got {images}")
     boxes = objects["bbox"]
+    images = objects.get("image_id") or [0]
+    if not isinstance(images, list) or len({*map(str, images)}) != 1:
+        raise UserError(f"key 'objects.image_id': expected places in one image, got {images!r:.60}")
     if reply is not None and _BOX in reply and reply.count(_BOX) != len(boxes):
         raise UserError(
             f"key 'objects.bbox': expected {reply.count(_BOX)} boxes as the reply has, got {len(boxes)}"
@@ -94,6 +96,6 @@ def _places(
     own = names[used:] if len(names) - used == len(boxes) else names
     labels = own if len(own) == len(boxes) else names * len(boxes) if len(names) == 1 else []
     if boxes and all(isinstance(box, list) and len(box) == 2 for box in boxes):
-        return {"points": boxes, "box_space": SPACES[kind]}
-    stated = {"boxes": boxes, "box_space": SPACES[kind]}
+        return {"points": boxes, "box_space": SPACES[kind], "image_index": images[0]}
+    stated = {"boxes": boxes, "box_space": SPACES[kind], "image_index": images[0]}
     return {**stated, "box_labels": labels} if labels else stated

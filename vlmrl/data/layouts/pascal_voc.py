@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.data.layouts.xml_files import read_xml
 from vlmrl.errors import UserError
 
+_AT_ZERO = re.compile(rb"<[xy]min>\s*0*(\.0*)?\s*</")
+
 
 @dataclass(frozen=True)
 class PascalVoc(Layout):
@@ -20,7 +23,8 @@ class PascalVoc(Layout):
 
     An object: `<object><name>dog</name><difficult>0</difficult><bndbox><xmin>48</xmin>...`. Pixels count
     from 1 and the last one belongs to the box, so that its left edge is xmin - 1 and its right edge
-    xmax. Splits are the lists of `ImageSets/Main`; without them all is `train`. Difficult objects
+    xmax. Where a box of the folder begins at 0, as other tools write it, pixels count from 0 and edges are
+    edges. Splits are the lists of `ImageSets/Main`; without them all is `train`. Difficult objects
     are left out, as in VOC's own evaluation, and counted in `meta["difficult"]`.
 
     Source: VOC2012 development kit, section "Annotation files".
@@ -69,16 +73,17 @@ class PascalVoc(Layout):
         """Return an image under our keys."""
         root = read_xml(row["file"])
         objects = root.findall("object")
+        first = place.once("first pixel", lambda: _first_pixel(place))
         easy = [o for o in objects if o.findtext("difficult", "0").strip() != "1"]
         labels = [_text(o, "name") for o in easy]
         return {
             "id": row["file"].stem,
             "image": locate(place.home, _text(root, "filename"), "filename"),
             "question": self.question or ask("detection", sorted(set(labels)), labels),
-            "boxes": [_box(o) for o in easy],
+            "boxes": [_box(o, first) for o in easy],
             "box_labels": labels,
             "box_space": "pixel",
-            "meta": {"difficult": len(objects) - len(easy)},
+            "meta": {"difficult": len(objects) - len(easy), "first_pixel": first},
         }
 
 
@@ -89,7 +94,13 @@ def _text(element: Any, key: str) -> str:
     return text
 
 
-def _box(element: Any) -> list[float]:
+def _first_pixel(place: Place) -> int:
+    """Return 0 where a box of any file begins at 0, else 1: VOC's own coordinates begin at 1."""
+    files = sorted(place.path.rglob("*.xml"))
+    return 0 if any(_AT_ZERO.search(file.read_bytes()) for file in files) else 1
+
+
+def _box(element: Any, first: int) -> list[float]:
     found = []
     for key in ("xmin", "ymin", "xmax", "ymax"):
         text = _text(element, f"bndbox/{key}")
@@ -98,4 +109,4 @@ def _box(element: Any) -> list[float]:
         except ValueError as error:
             raise UserError(f"key {key!r}: expected a number, got {text!r:.60}") from error
     x1, y1, x2, y2 = found
-    return [x1 - 1, y1 - 1, x2, y2]
+    return [x1 - first, y1 - first, x2, y2]

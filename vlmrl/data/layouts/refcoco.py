@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vlmrl.data.files.rows import Rows
 from vlmrl.data.layouts.annotated_objects import locate, numbers
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.errors import UserError
@@ -18,7 +20,11 @@ class Refcoco(Layout):
 
     `lmms-lab/RefCOCO`: `image`, `question`, `answer` (the expressions), `bbox` [x, y, width, height].
     `jxu124/refcoco`: `image_path`, `sentences` (each with `raw`), `raw_anns` (JSON with COCO's `bbox`).
-    Pixels from 0. The other expressions are in `meta["expressions"]`.
+    Pixels from 0. The other expressions are in `meta["expressions"]`. The authors' own files,
+    `refs(unc).p`, are pickles, which can run code: they are never loaded.
+
+    Source: https://huggingface.co/datasets/lmms-lab/RefCOCO, https://huggingface.co/datasets/jxu124/refcoco;
+    https://github.com/lichengunc/refer.
     """
 
     title: ClassVar[str] = "RefCOCO, RefCOCO+, RefCOCOg"
@@ -35,7 +41,25 @@ class Refcoco(Layout):
             return "rows have `answer`, `bbox`, `segmentation` and `iscrowd`"
         if place.has_keys("sentences", "raw_anns", "ref_id"):
             return "rows have `sentences`, `raw_anns` and `ref_id`"
-        return None
+        pickled = _pickle(place)
+        return f"{pickled} is RefCOCO's own file" if pickled else None
+
+    def splits(self, place: Place) -> tuple[str, ...]:
+        """Return the place's own splits; `train` where there are pickles."""
+        return ("train",) if _pickle(place) else place.splits
+
+    def rows(self, place: Place, split: str) -> Rows:
+        """Return the rows of a copy.
+
+        Raises:
+            UserError: the place holds the authors' pickles.
+        """
+        if pickled := _pickle(place):
+            raise UserError(
+                f"{place.home / pickled}: a pickle can run code and is never loaded; take a copy in "
+                "Parquet: hf://datasets/jxu124/refcoco or hf://datasets/lmms-lab/RefCOCO"
+            )
+        return place.rows(split)
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return a row under our keys."""
@@ -57,6 +81,12 @@ class Refcoco(Layout):
             "box_space": "pixel",
             "meta": {"expressions": texts},
         }
+
+
+def _pickle(place: Place) -> str | None:
+    """Return the name of a file `refs(...).p`; None: there is none."""
+    names = place.names if place.path.is_dir() else (place.path.name,)
+    return next((n for n in names if re.fullmatch(r"(.*/)?refs\(\w+\)\.p", n)), None)
 
 
 def _annotation(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import bisect
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,11 +47,7 @@ class VisualGenome(Layout):
 
     def rows(self, place: Place, split: str) -> Rows:
         """Return the regions of all images."""
-        return [
-            {"region": region, "image": image["id"], WHERE: f"{image[WHERE]} region {number}"}
-            for image in place.rows(split)
-            for number, region in enumerate(image["regions"])
-        ]
+        return RegionRows(place.rows(split))
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return a region under our keys."""
@@ -67,6 +65,50 @@ class VisualGenome(Layout):
             "boxes": [[x, y, x + width, y + height]],
             "box_space": "pixel",
         }
+
+
+class RegionRows(Sequence[Mapping[str, Any]]):
+    """The regions of images, one after the other; 8 bytes of memory an image.
+
+    An image that cannot be read is one bad row.
+    """
+
+    def __init__(self, images: Rows) -> None:
+        self._images = images
+        self._ends = list(itertools.accumulate(map(self._count, range(len(images)))))
+        self._last: tuple[int, Mapping[str, Any]] = (-1, {})
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the region at an index.
+
+        Raises:
+            UserError: its image cannot be read.
+        """
+        index = range(len(self))[index]
+        at = bisect.bisect_right(self._ends, index)
+        number = index - (self._ends[at - 1] if at else 0)
+        last, image = self._last
+        if last != at:
+            image = self._images[at]
+            if not isinstance(image.get("regions"), list):
+                raise UserError(f"{image[WHERE]}: key 'regions': expected a list")
+            self._last = (at, image)
+        region = image["regions"][number]
+        return {
+            "region": region,
+            "image": image.get("id"),
+            WHERE: f"{image[WHERE]} region {number}",
+        }
+
+    def _count(self, at: int) -> int:
+        try:
+            regions = self._images[at].get("regions")
+        except UserError:
+            return 1
+        return len(regions) if isinstance(regions, list) else 1
 
 
 def _file(place: Place, image: Any) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import yaml
 
 from vlmrl.data.files.rows import WHERE, Rows
-from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, one_split
+from vlmrl.data.layouts.annotated_objects import annotated, ask, find_file, one_split
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.errors import UserError
 
@@ -21,19 +21,25 @@ IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 class Yolo(Layout):
     """A folder with a YAML file (names, train, val), `images/` and `labels/`; a row is an image.
 
-    A line of a label file: `class x_centre y_centre width height`, or for segmentation `class x1 y1
-    x2 y2 x3 y3 ...`, in shares of the image. An image without a label file shows no object.
+    A line of a label file: `class x_centre y_centre width height`, for segmentation `class x1 y1 x2 y2
+    x3 y3 ...`, for pose the box and then `x y` or `x y visibility` of each keypoint (`kpt_shape` of the
+    YAML file says how many), in shares of the image. An image without a label file shows no object. A
+    split names a folder of images, a text file that lists images, or several of either.
 
-    Source: https://docs.ultralytics.com/datasets/detect, /segment.
+    Source: https://docs.ultralytics.com/datasets/detect, /segment, /pose.
     """
 
     title: ClassVar[str] = "YOLO"
     origin: ClassVar[str] = "Ultralytics YOLO"
-    fields: ClassVar[Mapping[str, str]] = {"boxes": "label file", "masks": "label file"}
-    verifiers: ClassVar[tuple[str, ...]] = ("detection",)
+    fields: ClassVar[Mapping[str, str]] = {
+        "boxes": "label file",
+        "masks": "label file",
+        "keypoints": "label file",
+    }
+    verifiers: ClassVar[tuple[str, ...]] = ("detection", "oks")
 
-    task: Task = "detection"
-    """What is asked: boxes, or outlines (segmentation labels)."""
+    task: Literal["", "detection", "segmentation", "keypoints"] = ""
+    """What is asked; absent: keypoints where the YAML file has `kpt_shape`, else boxes."""
     question: str = ""
     """The question; absent: one that names the classes."""
 
@@ -57,32 +63,32 @@ class Yolo(Layout):
         one_split(place, split, self.splits(place))
         file = _config_file(place)
         assert file is not None
-        folder = _image_folder(file, _config(file)[split])
-        images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGES)
+        stated = _config(file)[split]
+        listed = stated if isinstance(stated, list) else [stated]
+        images = [image for one in listed for image in _images(place, one)]
         return [{"image": path, WHERE: str(_labels_of(path))} for path in images]
 
     def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """Return an image under our keys."""
-        names = _names(_config(_config_file(place)))
+        tree = _config(_config_file(place))
+        names = _names(tree)
+        task = self.task or ("keypoints" if "kpt_shape" in tree else "detection")
+        shape = _keypoint_shape(tree) if task == "keypoints" else None
         path: Path = row["image"]
-        labels, boxes, masks = [], [], []
         file = _labels_of(path)
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                label, values = _parse(line, number, names)
-                labels.append(label)
-                boxes.append(_box(values))
-                if self.task == "segmentation":
-                    masks.append(_outline(values, number))
+        parsed = [_parse(line, n, names, shape) for n, line in enumerate(lines, 1) if line.strip()]
+        labels = [label for label, _ in parsed]
         image = path.relative_to(place.home.resolve()).as_posix()
-        return {
-            "id": image,
-            "image": image,
-            "question": self.question or ask(self.task, list(names.values()), labels),
-            "box_space": "norm1",
-            **annotated(self.task, boxes, labels, masks),
-        }
+        common = {"id": image, "image": image, "box_space": "norm1"}
+        if shape is not None:
+            question = self.question or f"Find the keypoints of every {', '.join(names.values())}."
+            found = [{**_instance(values, shape[1]), "label": label} for label, values in parsed]
+            return {**common, "question": question, "keypoints": found}
+        boxes = [_box(values) for _, values in parsed]
+        masks = [_outline(v) for _, v in parsed] if task == "segmentation" else []
+        question = self.question or ask(task, list(names.values()), labels)
+        return {**common, "question": question, **annotated(task, boxes, labels, masks)}
 
 
 def _config_file(place: Place) -> Path | None:
@@ -108,18 +114,33 @@ def _names(tree: Mapping[str, Any]) -> dict[int, str]:
     return dict(names) if isinstance(names, dict) else dict(enumerate(names))
 
 
-def _image_folder(file: Path, stated: Any) -> Path:
-    """Return the folder of images that a split names, relative to the YAML file; `path` is ignored.
+def _images(place: Place, stated: Any) -> list[Path]:
+    """Return the images that a split names: those of a folder, or those that a text file lists.
 
-    Others' `path` is a folder of their own machine, or where their tool was started.
+    What others' `path` begins with is a folder of their own machine, or where their tool was started.
     """
-    home = file.parent.resolve()
-    parts = [p for p in Path(str(stated)).parts if p not in ("..", ".")]
-    for start in range(len(parts)):
-        folder = home.joinpath(*parts[start:])
-        if folder.is_dir() and folder.is_relative_to(home):
-            return folder
-    raise UserError(f"{file}: expected a folder of images next to it, got {stated!r:.80}")
+    root = Path(str(_config(_config_file(place)).get("path", ""))).name
+    for name in (str(stated), f"{root}/{stated}"):
+        try:
+            found = find_file(place.home, name, "train")
+        except UserError:
+            continue
+        if found.is_dir():
+            return sorted(p for p in found.rglob("*") if p.suffix.lower() in IMAGES)
+        lines = found.read_text(encoding="utf-8").splitlines()
+        return [find_file(place.home, line.strip(), found.name) for line in lines if line.strip()]
+    raise UserError(
+        f"{_config_file(place)}: expected a folder of images next to it, or a file that lists them, "
+        f"got {stated!r:.80}"
+    )
+
+
+def _keypoint_shape(tree: Mapping[str, Any]) -> tuple[int, int]:
+    shape = tree.get("kpt_shape")
+    fits = isinstance(shape, list) and len(shape) == 2 and shape[1] in (2, 3)
+    if not fits or not isinstance(shape, list) or not isinstance(shape[0], int):
+        raise UserError(f"key 'kpt_shape': expected [number, 2] or [number, 3], got {shape!r:.60}")
+    return shape[0], shape[1]
 
 
 def _labels_of(image: Path) -> Path:
@@ -132,7 +153,9 @@ def _labels_of(image: Path) -> Path:
     return Path(*parts)
 
 
-def _parse(line: str, number: int, names: Mapping[int, str]) -> tuple[str, list[float]]:
+def _parse(
+    line: str, number: int, names: Mapping[int, str], shape: tuple[int, int] | None
+) -> tuple[str, list[float]]:
     where = f"line {number}"
     try:
         first, *rest = line.split()
@@ -141,7 +164,12 @@ def _parse(line: str, number: int, names: Mapping[int, str]) -> tuple[str, list[
         raise UserError(f"{where}: expected a class and numbers, got {line!r:.60}") from error
     if index not in names:
         raise UserError(f"{where}: key 'class': expected an index of `names`, got {index}")
-    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+    if shape is not None:
+        if len(values) != (count := 4 + shape[0] * shape[1]):
+            raise UserError(
+                f"{where}: expected {count} numbers, as kpt_shape says, got {len(values)}"
+            )
+    elif len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise UserError(f"{where}: expected 4 numbers of a box or 6 and more, got {len(values)}")
     return names[index], values
 
@@ -154,7 +182,17 @@ def _box(values: list[float]) -> list[float]:
     return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
 
 
-def _outline(values: list[float], number: int) -> list[list[float]]:
+def _outline(values: list[float]) -> list[list[float]]:
     if len(values) == 4:
-        raise UserError(f"line {number}: a box has no outline: task: detection reads it")
+        raise UserError("a box has no outline: task: detection reads it")
     return [[x, y] for x, y in zip(values[::2], values[1::2], strict=True)]
+
+
+def _instance(values: list[float], dims: int) -> dict[str, Any]:
+    """Return keypoints as [x, y, v]; without visibility, (0, 0) is not labelled, as in Ultralytics."""
+    spots = []
+    for at in range(4, len(values), dims):
+        x, y = values[at : at + 2]
+        seen = int(values[at + 2]) if dims == 3 else 2 * int((x, y) != (0, 0))
+        spots.append([x, y, seen] if seen else [0, 0, 0])
+    return {"keypoints": spots, "area": values[2] * values[3]}
