@@ -22,13 +22,16 @@ def check(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="JSONL file with a line for every row.")] = None,
     model: Annotated[str | None, typer.Option(help="Count prompt tokens for this model.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Offline page of rows, the truth drawn, bad ones first.")
+    ] = None,
     media_root: MediaRoot = None,
     option: Options = None,
 ) -> None:
     """Load and decode every row as training would; exit code 1 if any is bad.
 
     - `vlmrl data check my.yaml data.train.0.split=val` checks all sources of a config
-    - `vlmrl data check my.jsonl --out report.jsonl`
+    - `vlmrl data check my.jsonl --out report.jsonl --images rows.html`
     - `vlmrl data check shapes:val -o task=counting`
     """
     from vlmrl.data.check import check_and_print
@@ -45,7 +48,21 @@ def check(
         settings = ModelConfig(path=model)
         policy = Policy(*load_model(settings), settings)
         make, sources = build_prompt_maker(policy, {}, {}), with_audio(sources, policy.family)
-    raise typer.Exit(FAILED if check_and_print(sources, out, make) else 0)
+    see, lines, sheet = None, [], None
+    if images:
+        from vlmrl.report.contact_sheet import ContactSheet
+
+        sheet = ContactSheet()
+        see = sheet.add
+
+    def say(line: str) -> None:
+        print(line)
+        lines.append(line)
+
+    bad = check_and_print(sources, out, make, see, say)
+    if sheet and images:
+        print(sheet.write(images, lines))
+    raise typer.Exit(FAILED if bad else 0)
 
 
 def explain(

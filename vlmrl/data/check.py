@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from vlmrl import plugins
+from vlmrl.data.cards.box_checks import StatedPlace, noting_places
 from vlmrl.data.loader import Make, row_id
 from vlmrl.data.source import Source
+from vlmrl.data.truth_statistics import TruthStatistics
 from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Decoded, PilImage, Video, described
 from vlmrl.schema import Frame, Media, Sample, Space, Truth
@@ -20,7 +24,7 @@ from vlmrl.truths import prompting
 from vlmrl.truths.base import kinds
 from vlmrl.truths.json_form import convert, to_json
 
-__all__ = ["ask", "check_and_print", "explain", "list_cards"]
+__all__ = ["CheckedRow", "ask", "check_and_print", "explain", "list_cards"]
 
 SHOWN = 20
 """Bad rows that a summary prints in full."""
@@ -28,6 +32,25 @@ CAUSES = 10
 """Causes of bad rows that a summary prints."""
 HOW = re.compile(r"</?(?:think|answer|tool_call)>|\\boxed\b|bbox_2d|\bJSON\b", re.IGNORECASE)
 """What in a question says how to lay out the answer, as the instruction of a template does."""
+QUOTED = re.compile(r"""((?:column|key) '[^']*')|'[^']*'|"[^"]*\"""")
+"""Quoted text; the name of a column or key is kept in the cause of a bad row."""
+
+
+@dataclass(frozen=True)
+class CheckedRow:
+    """A row as training would see it: its report line, what it states, and what is odd about it.
+
+    `sample` is None where the row is bad; then `media` is the first that can be found, if any can.
+    """
+
+    source: Source
+    index: int
+    line: dict[str, Any]
+    sample: Sample | None
+    media: tuple[Media, ...]
+    decoded: tuple[Decoded, ...]
+    stated: tuple[StatedPlace, ...]
+    odd: tuple[str, ...] = ()
 
 
 def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
@@ -38,22 +61,49 @@ def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
     `says_how` is what in the question says how to answer (None: nothing), `tokens` is the prompt's
     length if `make` builds prompts, else None.
     """
+    return (row.line for row in check_rows(source, make))
+
+
+def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]:
+    """Yield every row, loaded and decoded as training would; order as in the data."""
     for index in range(len(source.rows)):
         line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}"}
+        stated: list[StatedPlace] = []
         try:
-            sample = source.sample(index)
+            with noting_places() as stated:
+                sample = source.sample(index)
             line["id"] = sample.id
-            decoded = decode(sample, source.access, source.reading)
+            decoded = tuple(decode(sample, source.access, source.reading))
             tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
             bad = {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
-            yield {**line, **bad, "media": [], "tokens": None}
+            line |= {**bad, "media": [], "tokens": None}
+            found = _find_medium(source, index)
+            yield CheckedRow(source, index, line, None, *found, tuple(stated))
             continue
         media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
         how = HOW.search(sample.text)
         good: dict[str, Any] = {"ok": True, "reason": None, "turns": _count_turns(sample)}
         good["says_how"] = None if how is None else how[0]
-        yield {**line, **good, "media": media, "tokens": tokens}
+        line |= {**good, "media": media, "tokens": tokens}
+        yield CheckedRow(source, index, line, sample, sample.media, decoded, tuple(stated))
+
+
+def _find_medium(source: Source, index: int) -> tuple[tuple[Media, ...], tuple[Decoded, ...]]:
+    """Return the first medium of a bad row, and it decoded; nothing where it cannot be had.
+
+    Why not is the reason for which the row is bad, or is no matter next to it.
+    """
+    try:
+        path = source.card.group(source.rows[index])
+        if path is None:
+            return (), ()
+        folder = "" if Path(path).exists() else source.card.media_root() or ""
+        media = (reference(path, folder),)
+        shown = Sample(path, source.name, media, Truth(none=True))
+        return media, tuple(decode(shown, source.access, source.reading))
+    except UserError:
+        return (), ()
 
 
 def _count_turns(sample: Sample) -> int:
@@ -75,56 +125,80 @@ def _media(medium: Media, decoded: Decoded) -> dict[str, Any]:
 
 
 def check_and_print(
-    sources: Sequence[Source], out: Path | None = None, make: Make | None = None
+    sources: Sequence[Source],
+    out: Path | None = None,
+    make: Make | None = None,
+    see: Callable[[CheckedRow], None] | None = None,
+    say: Callable[[str], None] = print,
 ) -> int:
     """Check sources, print bad rows and a summary of each, write the lines to `out`; how many are bad.
+
+    `see` is shown every row, bad ones too; `say` is given each line of the summary.
 
     Raises:
         UserError: `out` cannot be written.
     """
-    found = [(source, list(check(source, make))) for source in sources]
+    found = []
+    for source in sources:
+        known, lines = TruthStatistics(), []
+        for row in check_rows(source, make):
+            odd = known.add(row.sample, row.decoded, row.stated)
+            lines.append(row.line)
+            if see is not None:
+                see(replace(row, odd=tuple(odd)))
+        found.append((source, lines, known))
     if out is not None:
-        write_lines(out, [line for _, lines in found for line in lines])
-    return sum(_print(source, lines) for source, lines in found)
+        write_lines(out, [line for _, lines, _ in found for line in lines])
+    for each in found:
+        for text in _summarise(*each):
+            say(text)
+    return sum(not line["ok"] for _, lines, _ in found for line in lines)
 
 
-def _print(source: Source, lines: Sequence[dict[str, Any]]) -> int:
+def _summarise(
+    source: Source, lines: Sequence[dict[str, Any]], known: TruthStatistics
+) -> Iterator[str]:
+    """Yield bad rows and their causes, then what can be said of all rows of a source."""
     bad = [line for line in lines if not line["ok"]]
     for line in bad[:SHOWN]:
-        print(f"bad  {line['id']}: {line['reason']}")
+        yield f"bad  {line['id']}: {line['reason']}"
     if len(bad) > SHOWN:
-        print(f"... and {len(bad) - SHOWN} more bad rows")
+        yield f"... and {len(bad) - SHOWN} more bad rows"
     causes = Counter(cause(line["reason"]) for line in bad)
     for text, count in causes.most_common(CAUSES) if len(causes) < len(bad) else ():
-        print(f"bad  {count} rows: {text}")
+        yield f"bad  {count} rows: {text}"
     if len(causes) > CAUSES and len(causes) < len(bad):
-        print(f"... and {len(causes) - CAUSES} more causes")
+        yield f"... and {len(causes) - CAUSES} more causes"
     good = len(lines) - len(bad)
-    print(f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad")
+    yield f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad"
     if told := [line for line in lines if line["says_how"]]:
-        print(
+        yield (
             f"warning: {len(told)} questions already say how to answer, the first is "
             f"{told[0]['id']} ({told[0]['says_how']!r}); the template's instruction is appended to them "
             "unless the source has instruct: false"
         )
     if any(turns := [line["turns"] for line in lines]):
-        print(f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns")
-    media = [m for line in lines for m in line["media"]]
+        yield f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns"
+    yield from _about_media([medium for line in lines for medium in line["media"]])
+    if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
+        yield f"prompt tokens: {min(tokens)} to {max(tokens)}"
+    yield from known.lines()
+
+
+def _about_media(media: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield how many media of each kind there are, and their sizes or durations."""
     sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
         common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))
-        print(f"images: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}")
+        yield f"images: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}"
     for kind in ("video", "audio"):
         if seconds := [m["duration"] for m in media if m["kind"] == kind]:
-            print(f"{kind}: {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s")
-    if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
-        print(f"prompt tokens: {min(tokens)} to {max(tokens)}")
-    return len(bad)
+            yield f"{kind}: {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s"
 
 
 def cause(reason: str) -> str:
     """Return why a row is bad without what differs from row to row: places, quoted texts, numbers."""
-    plain = re.sub(r"(?<!column )(?<!key )'[^']*'|\"[^\"]*\"", "'...'", reason)
+    plain = QUOTED.sub(lambda found: found[1] or "'...'", reason)
     words = ["..." if "/" in word else word for word in plain.split()]
     text = re.sub(r"\d+(\.\d+)?", "N", " ".join(words))
     return re.sub(r"^(\S+:N: |\.\.\.:? |row N:? )+", "", text)

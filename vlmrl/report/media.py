@@ -1,7 +1,7 @@
 """Show a medium on the page: one function for each kind, and the marks drawn on it.
 
 An image is embedded once, however many prompts show it, and only while the report's byte budget
-lasts. A new kind of medium is a function in `VIEWS` and a macro of the same name in template.html.
+lasts. A new kind of medium is a function in `VIEWS` and a macro of the same name in media.html.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts, Samp
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.truths.json_form import marks, to_json
 
-__all__ = ["Row", "rows"]
+__all__ = ["Row", "rows", "store_media"]
 
 Row = dict[str, Any]
 
@@ -66,7 +66,7 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "question": sample.text,
         "turns": _turns(prompt),
         "prompt": prompt.text,
-        "media": _media(media_folder, sample, prompt.media),
+        "media": store_media(media_folder, sample, prompt.media),
         "frame": to_json(prompt.frame),
         "main_medium": sample.main_medium,
         "truth": to_json(sample.truth),
@@ -97,7 +97,12 @@ def _verdict(verdict: Verdict) -> Row:
     return {f.name: to_json(getattr(verdict, f.name)) for f in dataclasses.fields(verdict)}
 
 
-def _media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
+def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
+    """Store a sample's media in `folder`, each once by its content; return a row for each.
+
+    A row has `kind`, `name`, `start`, `end` and the file name `thumbnail`, a video's `motion`, `times`
+    and `duration` too. Without `decoded` nothing is stored.
+    """
     media = sample.media
     times = sorted({mark.time for mark in marks(to_json(sample.truth)) if mark.time is not None})
     shown = decoded if len(decoded) == len(media) else [None] * len(media)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vlmrl.data.cards import conversation, demonstrations, row_rewards
-from vlmrl.data.cards.box_checks import check_inside
+from vlmrl.data.cards.box_checks import check_inside, note_points
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import measure_image
@@ -155,6 +155,8 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
         try:
             frame = _frame(row, media[about:], typing) if key in PLACES else Frame()
             stated = _boxes(row, value, frame, typing) if key == "boxes" else _typed(key, value)
+            if key == "points":
+                note_points(stated, frame)
             found[name] = json_form.read({name: stated}, frame).value(name)
         except UserError as error:
             raise UserError(f"{typing.column(key)}: {error}") from error

@@ -1,0 +1,154 @@
+"""The page of `vlmrl data check --images`: rows with the truth drawn on their media, bad ones first.
+
+It is offline like the report, of which it takes the drawing: nothing is loaded, and text from data is
+escaped. Which good rows are shown is decided by position alone.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from vlmrl.answers import geometry
+from vlmrl.data.cards.box_checks import StatedPlace
+from vlmrl.data.check import CheckedRow
+from vlmrl.media_types import PilImage
+from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.runs.rollout_rows import store_media
+from vlmrl.schema import Box, Frame, Sample, Truth
+from vlmrl.system.atomic_files import write_bytes
+from vlmrl.truths.json_form import to_json
+
+__all__ = ["ContactSheet"]
+
+HERE = Path(__file__).parent
+IMAGE_BYTES = 24_000_000
+"""Budget of all embedded images, in characters of their data URIs."""
+MOST = {"bad": 60, "odd": 60, "good": 120}
+"""Rows of each sort that a page shows."""
+MAX_TEXT = 600
+"""Characters of one text; what is longer is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One row on the page, with the names that the macros of media.html read."""
+
+    sort: str
+    source: str
+    id: str
+    row: int
+    question: str
+    truth: str
+    notes: tuple[str, ...]
+    views: tuple[View, ...]
+    canvas: View | None
+    truth_shapes: tuple[Shape, ...]
+    attempts: tuple[()] = ()
+    alone: None = None
+
+    @property
+    def has_spans(self) -> bool:
+        """Return whether there is something to show on a timeline."""
+        return any(shape.kind == "span" for shape in self.truth_shapes)
+
+
+@dataclass
+class ContactSheet:
+    """Rows collected while they are checked: `add` is shown every row, `write` makes the page."""
+
+    sheets: list[Sheet] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._album = Album(Path(self._folder.name), IMAGE_BYTES)
+
+    def add(self, row: CheckedRow) -> None:
+        """Keep a row if it is bad or odd, or if its turn has come; at most `MOST` of each sort."""
+        sort = "bad" if row.sample is None else "odd" if row.odd else "good"
+        every = max(1, len(row.source.rows) // MOST["good"])
+        if sort == "good" and row.index % every:
+            return
+        if sum(sheet.sort == sort for sheet in self.sheets) < MOST[sort]:
+            self.sheets.append(self._sheet(sort, row))
+
+    def write(self, path: Path, lines: Sequence[str] = ()) -> str:
+        """Write the page with lines of text at its top; return a line about it.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        ordered = sorted(self.sheets, key=lambda sheet: list(MOST).index(sheet.sort))
+        environment = Environment(
+            loader=FileSystemLoader(HERE),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        page = environment.get_template("contact_sheet.html").render(
+            sheets=ordered,
+            lines=lines,
+            images=self._album.images.values(),
+            left_out=self._album.left_out,
+            style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        )
+        write_bytes(path, page.encode("utf-8", "replace"))
+        self._folder.cleanup()
+        return f"images    {path}, with {len(ordered)} rows"
+
+    def _sheet(self, sort: str, row: CheckedRow) -> Sheet:
+        sample = row.sample or _recover(row)
+        media = store_media(Path(self._folder.name), sample, row.decoded)
+        views = tuple(view(medium, self._album) for medium in media)
+        main = sample.main_medium or 0
+        canvas = next((v for v in views[main:] if v.image), None)
+        truth = to_json(sample.truth)
+        reason = (row.line["reason"],) if row.line["reason"] else ()
+        return Sheet(
+            sort=sort,
+            source=row.source.name,
+            id=str(row.line["id"]),
+            row=row.index,
+            question=_cut(sample.conversation),
+            truth=_cut(_stated(truth)) if row.sample else "",
+            notes=(*reason, *row.odd),
+            views=views,
+            canvas=canvas,
+            truth_shapes=shapes(truth, canvas),
+        )
+
+
+def _recover(row: CheckedRow) -> Sample:
+    """Return what can be shown of a bad row: its medium, and its boxes as they are stated."""
+    size = row.decoded[0].size if row.decoded and isinstance(row.decoded[0], PilImage) else None
+    found = [_box(place, *size) for place in row.stated] if size else []
+    boxes = tuple(box for box in found if box is not None)
+    truth = Truth(boxes=boxes) if boxes else Truth(none=True)
+    return Sample(str(row.line["id"]), row.source.name, row.media, truth)
+
+
+def _box(place: StatedPlace, width: int, height: int) -> Box | None:
+    """Return a stated box in the unit square as far as it lies in the image; None: nothing does."""
+    if len(place.numbers) != 4:
+        return None
+    try:
+        return geometry.box(place.numbers, Frame(width, height, place.frame.space))
+    except ValueError:  # not finite
+        return None
+
+
+def _stated(truth: Any) -> str:
+    known = {key: value for key, value in truth.items() if value not in (None, False)}
+    return "nothing to find" if truth.get("none") else json.dumps(known, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
