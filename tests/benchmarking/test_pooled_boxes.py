@@ -13,6 +13,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import iou_matrix
+from vlmrl.benchmarking.aggregates import Rows, estimate
 from vlmrl.benchmarking.pooled_boxes import Detections, pool
 
 CLASSES = ("cat", "dog", "fox")
@@ -142,3 +143,56 @@ def test_lvis_leaves_out_what_was_not_annotated() -> None:
         np.array([[0, 0, 5, 5.0]]), ("cat",), (1.0,), np.zeros((0, 4)), (), (), frozenset(("cat",))
     )
     assert precision([federated("dog"), absent], True) == pytest.approx(0.5)
+
+
+# --------------------------------------------------------------------------------- aggregates
+
+
+def simple(draw: np.random.Generator) -> Detections:
+    """One cat, found in six of ten images; in half of them a box of nothing is listed first."""
+    right = np.array([[0, 0, 10, 10.0]])
+    found = [box for box in ((50, 50, 60, 60), (0, 0, 10, 10)) if draw.random() < 0.55]
+    boxes_found = np.array(found, float).reshape(-1, 4)
+    scores = tuple(draw.random(len(found)).tolist())
+    return Detections(boxes_found, ("cat",) * len(found), scores, right, ("cat",), (False,))
+
+
+def rows_of(images: Sequence[Detections], by: Sequence[str] = ()) -> Rows:
+    empty = [""] * len(images)
+    return Rows(np.zeros(len(images)), by or empty, empty, empty, images)
+
+
+def value(aggregate: str, rows: Rows) -> float:
+    clusters = [str(n) for n in range(len(rows.details))]
+    return estimate(aggregate, rows, clusters, resamples=2)[0]
+
+
+def test_misses_and_extras_by_hand() -> None:
+    one = federated("cat")  # one cat, found; one box of nothing
+    none = Detections(np.zeros((0, 4)), (), (), one.right, ("cat",), (False,))
+    rows = rows_of([one, none])
+    assert value("box_f1", rows) == pytest.approx(2 * 1 / (2 + 2))
+    assert value("misses", rows) == pytest.approx(1 / 2)
+    assert value("extras", rows) == pytest.approx(1 / 2)
+
+
+def test_a_mean_of_groups_pools_within_each() -> None:
+    draw = np.random.default_rng(3)
+    images = [drawn(draw) for _ in range(20)]
+    by = ["a"] * 8 + ["b"] * 12
+    each = [precision(images[:8], False), precision(images[8:], False)]
+    assert value("ap_of_groups", rows_of(images, by)) == pytest.approx(np.mean(each))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("aggregate", ("ap50", "ap_by_confidence", "box_f1"))
+def test_intervals_of_detection_cover_the_truth(aggregate: str) -> None:
+    draw = np.random.default_rng(0)
+    true = value(aggregate, rows_of([simple(draw) for _ in range(20000)]))
+    inside = 0
+    for seed in range(100):
+        rows = rows_of([simple(draw) for _ in range(400)])
+        clusters = [str(n) for n in range(400)]
+        _, low, high = estimate(aggregate, rows, clusters, resamples=200, seed=seed)
+        inside += low <= true <= high
+    assert 0.88 <= inside / 100 <= 1.0  # 100 draws: 0.95 within three standard errors

@@ -1,17 +1,21 @@
 """Aggregates of a benchmark's scores, and the interval of each by resampling clusters.
 
 An aggregate is a table of per-row columns, whose sums over rows are all it needs, and a formula of
-these sums. So the formula itself is resampled, be it a mean of group means, an F1 or MME's sum, and
-not a mean of per-row numbers.
+these sums; or, where sums are not enough, a function of how often each row counts (`Pooled`). So the
+formula itself is resampled, be it a mean of group means, an F1, MME's sum or an average precision,
+and not a mean of per-row numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from vlmrl.benchmarking.pooled_boxes import pool
 
 __all__ = ["AGGREGATES", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
 
@@ -21,16 +25,22 @@ Statistic = Callable[[Array], Array]
 RESAMPLES = 1000
 CHUNK = 50
 """Resamples at a time: what they need is held in memory together."""
+POOLED_RESAMPLES = 200
+"""Resamples of a pooled aggregate, each of which ranks all detections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `said` and `right` [N]."""
+    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `said` and `right` [N].
+
+    `details` [N] is what else an aggregate needs of each row: its boxes, or the parts of its verdict.
+    """
 
     scores: Array
     by: Sequence[str]
     said: Sequence[str]
     right: Sequence[str]
+    details: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,13 @@ class Aggregate:
 
     columns: Callable[[Rows], Array]
     value: Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """`prepare` makes of the rows what gives, from weights [B, N] of the rows, the aggregate [B]."""
+
+    prepare: Callable[[Rows], Statistic]
 
 
 def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[Statistic, int]:
@@ -53,11 +70,14 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
         clusters: [N] for each row what it shares with rows it depends on, such as its image.
     """
     how = AGGREGATES[aggregate]
-    columns = how.columns(rows)
     _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
     count = int(place.max()) + 1
+    if isinstance(how, Pooled):
+        weighted = how.prepare(rows)
+        return lambda times: weighted(times[:, place]), count
+    columns, value = how.columns(rows), how.value
     sums = np.stack([np.bincount(place, column, count) for column in columns.T], 1)
-    return lambda times: how.value(times @ sums), count
+    return lambda times: value(times @ sums), count
 
 
 def draws(count: int, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Array]:
@@ -76,12 +96,21 @@ def estimate(
 ) -> tuple[float, float, float]:
     """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
 
-    The arguments are those of `statistic_of` and of `draws`.
+    The arguments are those of `statistic_of` and of `draws`. A pooled aggregate of few rows is too
+    high, and so are its resamples: its interval is the pivotal one, which is free of that, from
+    fewer resamples.
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
+    pooled = isinstance(AGGREGATES[aggregate], Pooled)
+    resamples = min(resamples, POOLED_RESAMPLES) if pooled else resamples
     found = np.concatenate([statistic(times) for times in draws(count, resamples, seed)])
-    low, high = np.nanquantile(found, [0.025, 0.975])
-    return float(statistic(np.ones((1, count)))[0]), float(low), float(high)
+    value = float(statistic(np.ones((1, count)))[0])
+    low, high = (
+        np.nanquantile(found, [0.025, 0.975]) if np.isfinite(found).any() else (value, value)
+    )
+    if pooled:
+        low, high = max(0.0, 2 * value - high), min(1.0, 2 * value - low)
+    return value, float(low), float(high)
 
 
 def _mean_columns(rows: Rows) -> Array:
@@ -153,11 +182,94 @@ def _whole_columns(rows: Rows) -> Array:
     return np.stack([right[group] / sizes[group], 1 / sizes[group]], 1)
 
 
-AGGREGATES = {
+def _recall_at(threshold: float) -> Aggregate:
+    """Make the share of rows whose score is at least a threshold (R@IoU)."""
+
+    def columns(rows: Rows) -> Array:
+        return np.stack([(rows.scores >= threshold).astype(float), np.ones(len(rows.scores))], 1)
+
+    return Aggregate(columns, _ratio)
+
+
+def _part(name: str) -> Aggregate:
+    """Make the mean of a part of the strict verifier's verdicts, 0 where one says nothing of it."""
+
+    def columns(rows: Rows) -> Array:
+        values = [float(detail.get(name, 0.0)) for detail in rows.details]
+        return np.stack([np.array(values), np.ones(len(values))], 1)
+
+    return Aggregate(columns, _ratio)
+
+
+def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
+    return Pooled(lambda rows: pool(rows.details, scored, thresholds))
+
+
+def _precision_of_groups(thresholds: slice = slice(None)) -> Pooled:
+    """Make the mean of the groups' unscored precisions; a group without a truth does not count."""
+
+    def prepare(rows: Rows) -> Statistic:
+        by = np.asarray(rows.by, dtype=object).astype(str)
+        members = [np.flatnonzero(by == name) for name in np.unique(by)]
+        pools = [pool([rows.details[int(n)] for n in some], False, thresholds) for some in members]
+
+        def value(weights: Array) -> Array:
+            found = [one(weights[:, some]) for one, some in zip(pools, members, strict=True)]
+            with np.errstate(invalid="ignore"):
+                return np.asarray(np.nanmean(np.stack(found), 0))
+
+        return value
+
+    return Pooled(prepare)
+
+
+def _box_columns(rows: Rows) -> Array:
+    """Return hits at IoU 0.5, boxes found and true boxes of each row."""
+    return np.array([detail.hits_found_right() for detail in rows.details], float).reshape(-1, 3)
+
+
+def _box_recall_columns(rows: Rows) -> Array:
+    """Return for each group its hits at IoU 0.5, and its true boxes: [N, 2 groups]."""
+    counts = _box_columns(rows)
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    return np.concatenate([member * counts[:, [0]], member * counts[:, [2]]], 1)
+
+
+def _box_f1(sums: Array) -> Array:
+    both = sums[..., 1] + sums[..., 2]
+    return np.divide(2 * sums[..., 0], both, out=np.ones_like(both), where=both > 0)
+
+
+def _misses(sums: Array) -> Array:
+    """Return the share of true boxes that were not found."""
+    return 1 - _ratio(sums[..., [0, 2]])
+
+
+def _extras(sums: Array) -> Array:
+    """Return the share of the boxes found that are none."""
+    return 1 - np.divide(
+        sums[..., 0], sums[..., 1], out=np.ones_like(sums[..., 0]), where=sums[..., 1] > 0
+    )
+
+
+AGGREGATES: dict[str, Aggregate | Pooled] = {
     "mean": Aggregate(_mean_columns, _ratio),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
     "f1": Aggregate(_f1_columns, _f1),
     "all_of_groups": Aggregate(_whole_columns, _ratio),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
+    "recall_at_0.3": _recall_at(0.3),
+    "recall_at_0.5": _recall_at(0.5),
+    "recall_at_0.7": _recall_at(0.7),
+    "box_f1": Aggregate(_box_columns, _box_f1),
+    "misses": Aggregate(_box_columns, _misses),
+    "extras": Aggregate(_box_columns, _extras),
+    "ap": _precision(scored=False),
+    "ap50": _precision(scored=False, thresholds=slice(0, 1)),
+    "ap_by_confidence": _precision(scored=True),
+    "ap_of_groups": _precision_of_groups(),
+    "ap50_of_groups": _precision_of_groups(slice(0, 1)),
+    "box_recall_of_groups": Aggregate(_box_recall_columns, _mean_of_groups),
 }
-"""Aggregates by name."""
+"""Aggregates by name. `ap` is unscored: all boxes are equally sure, and rank as they are listed."""

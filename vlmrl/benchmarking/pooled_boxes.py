@@ -27,6 +27,8 @@ MAX_PER_CLASS = 100
 """Detections of one image and class that count (COCO)."""
 MAX_PER_IMAGE = 300
 """Detections of one image that count (LVIS)."""
+CHUNK = 5
+"""Weightings at a time: each holds all detections in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,23 @@ class Detections:
     crowds: tuple[bool, ...]
     verified: frozenset[str] | None = None
     partial: frozenset[str] = frozenset()
+
+    def hits_found_right(self) -> tuple[int, int, int]:
+        """Return how many true boxes are found at IoU 0.5, how many boxes are found, and are true.
+
+        Boxes take truths in the order of listing, each the best that is free; those in crowds and
+        those of partial classes that hit nothing do not count.
+        """
+        labels = set(self.found_labels) | set(self.right_labels)
+        judged = [_judge(self, name, self._of(name)) for name in sorted(labels)]
+        hits = sum(int(found[0].sum()) for found, _ in judged)
+        misses = sum(int(missed[0].sum()) for _, missed in judged)
+        return hits, hits + misses, len(self.right_labels) - sum(self.crowds)
+
+    def _of(self, label: str) -> list[int]:
+        if self.verified is not None and label not in self.verified:
+            return []
+        return [p for p, name in enumerate(self.found_labels) if name == label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +96,9 @@ def pool(
     classes = _classes(images, scored)
 
     def precision(weights: Array) -> Array:
+        if len(weights) > CHUNK:
+            parts = [weights[start : start + CHUNK] for start in range(0, len(weights), CHUNK)]
+            return np.concatenate([precision(part) for part in parts])
         rows = [_precision(one, weights, thresholds) for one in classes]
         if not rows:
             return np.full(len(weights), np.nan)
