@@ -73,7 +73,7 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
             with noting_places() as stated:
                 sample = source.sample(index)
             line["id"] = sample.id
-            decoded = tuple(decode(sample, source.access, source.reading))
+            decoded = decode(sample, source.access, source.reading)
             tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
             bad = {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
@@ -86,7 +86,8 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
         good: dict[str, Any] = {"ok": True, "reason": None, "turns": _count_turns(sample)}
         good["says_how"] = None if how is None else how[0]
         line |= {**good, "media": media, "tokens": tokens}
-        yield CheckedRow(source, index, line, sample, sample.media, decoded, tuple(stated))
+        known = (sample, sample.media, tuple(decoded))
+        yield CheckedRow(source, index, line, *known, tuple(stated))
 
 
 def _find_medium(source: Source, index: int) -> tuple[tuple[Media, ...], tuple[Decoded, ...]]:
