@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import layout_table
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl import plugins
@@ -37,6 +38,12 @@ INTRODUCTIONS = {
     "algorithm": "An algorithm turns rewards into advantages and log-probs into a loss.",
     "tracker": "A tracker sends the curves of a run somewhere else, next to `metrics.jsonl`.",
 }
+
+TRIED = (
+    "Measured when this page was written: drawn images are written in each published form, found by the "
+    "card `auto` without naming the layout, and compared. `lines` are those of the source in a config."
+)
+"""What stands above the table of forms."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -194,7 +201,10 @@ def _table(kind: str, names: list[str]) -> str:
         plugin = plugins.load(kind, name)
         sentence = escape(first_sentence(plugin))
         lines.append(row(f"[`{name}`]({name}.md)", sentence, *_more(kind, plugin)))
-    return "\n".join([*lines, "", f"To write one: [Extend](../../extend/{kind}.md).", ""])
+    lines += ["", f"To write one: [Extend](../../extend/{kind}.md).", ""]
+    if kind == "layout":
+        lines += ["## Forms that are tried", "", TRIED, "", *layout_table.table(), ""]
+    return "\n".join(lines)
 
 
 def _more(kind: str, plugin: Any) -> list[str]:
