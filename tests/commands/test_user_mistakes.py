@@ -297,7 +297,7 @@ MISTAKES: list[tuple[str, Sequence[str], dict[str, str], str]] = [
         "a forgotten option",
         ("eval", "runs/old"),
         {},
-        "Missing option '--data'; see `vlmrl eval --help`",
+        "vlmrl eval: expected --data or --benchmark, got neither; see `vlmrl eval --help`",
     ),
     ("a run without a config", ("eval", "runs/old", "--data", "rows:train"), {}, "runs/old"),
     (

@@ -23,7 +23,7 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Media, Sample
 
-__all__ = ["OURS", "Benchmark", "BenchmarkCard", "Official", "Strict", "open_benchmark"]
+__all__ = ["OURS", "Benchmark", "BenchmarkCard", "Known", "Official", "Strict", "open_benchmark"]
 
 OURS = "ours"
 """The protocol of our own prompt: the plain question, and the template's instruction."""
@@ -77,6 +77,16 @@ class Strict:
 
 
 @dataclass(frozen=True)
+class Known:
+    """A published value, as its source prints it, and by which protocol it was found there."""
+
+    model: str
+    value: float
+    protocol: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """Base of benchmarks. A subclass declares the class variables; `path` is the only option.
 
@@ -87,7 +97,7 @@ class Benchmark:
     item of which is a row), `columns` (our key -> column of the published layout, as in the card
     `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
-    reported), `officials` and `strict`.
+    reported), `officials`, `strict` and `known` (published values).
     """
 
     origin: ClassVar[str] = ""
@@ -106,6 +116,7 @@ class Benchmark:
     groups: ClassVar[tuple[str, ...]] = ()
     officials: ClassVar[tuple[Official, ...]] = ()
     strict: ClassVar[Strict]
+    known: ClassVar[tuple[Known, ...]] = ()
 
     path: str
     """A local copy of the published data: a folder with the files of the split, or one file."""

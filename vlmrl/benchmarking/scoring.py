@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,13 @@ from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.schema import Completion, FinishReason, Frame, Sample
 from vlmrl.scoring.scorer import Scorer
+from vlmrl.truths.json_form import to_json
 
-__all__ = ["Answer", "Figure", "Result", "RowScore", "score_answers", "write_table"]
+__all__ = ["Answer", "Figure", "Result", "RowScore", "group_rows", "rows_of", "score_answers"]
 
 BATCH = 256
+MAX_TRUTH = 600
+"""Characters of a stored truth: masks may have many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,30 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RowScore:
-    """What one answer scored. `official` is None for the protocol `ours`, `strict` for a fault."""
+    """What one answer scored. `official` is None for the protocol `ours`, `strict` for a fault.
+
+    `said` is what the official rule read and `right` the first accepted text, for aggregates that
+    count words. A long `truth` is cut and ends with its hash.
+    """
 
     index: int
     id: str
     cluster: str
     groups: Mapping[str, str]
-    text: str
-    answer: str | None
     official: float | None
     strict: float | None
     read: bool
     finish_reason: str
+    said: str
+    right: str
+    text: str
+    answer: str | None
+    question: str
+    truth: str
+
+    def score(self, number: str) -> float | None:
+        """Return what counts for a number: `official`, `strict`, or one that is named after them."""
+        return self.strict if number.startswith("strict") else self.official
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,8 @@ class Result:
     protocol: str
     unit: str
     """How the harness prints the number: `fraction`, `percent` or `sum`."""
+    numbers: Mapping[str, tuple[str, str]]
+    """For each number its aggregate and the column it takes means over."""
     figures: Mapping[str, Figure]
     groups: Mapping[str, Mapping[str, Mapping[str, Figure]]]
     unread: float
@@ -79,10 +95,6 @@ class Result:
     disagreeing: int
     """Rows on which official and strict number differ by more than 0.5."""
     rows: Sequence[RowScore]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the rows."""
-        return {key: value for key, value in asdict(self).items() if key != "rows"}
 
 
 def score_answers(
@@ -97,7 +109,7 @@ def score_answers(
         UserError: more faults of the strict verifier than the scorer allows.
     """
     official = benchmark.official(protocol)
-    rows, said, right = [], [], []
+    rows = []
     reward = benchmark.strict.reward()
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
         for some in _batches(answers):
@@ -108,30 +120,8 @@ def score_answers(
                 some, samples, completions, judged, strict=True
             ):
                 verdict = verdicts[0].verdicts[reward.verifier]
-                row, words = _score_row(benchmark, official, one, sample, completion, verdict.score)
-                rows.append(row)
-                said.append(words)
-                right.append((sample.truth.text or ("",))[0].strip().lower())
-    return _sum_up(benchmark, official, rows, said, right)
-
-
-def write_table(path: Path, rows: Iterable[RowScore]) -> None:
-    """Write the scored rows as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["index", "id", "official", "strict", "read", "finish_reason", "answer"])
-        for row in rows:
-            table.writerow(
-                [
-                    row.index,
-                    row.id,
-                    row.official,
-                    row.strict,
-                    row.read,
-                    row.finish_reason,
-                    row.answer,
-                ]
-            )
+                rows.append(_score_row(benchmark, official, one, sample, completion, verdict.score))
+    return _sum_up(benchmark, official, rows)
 
 
 def _batches(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
@@ -152,8 +142,7 @@ def _score_row(
     sample: Sample,
     completion: Completion,
     strict: float | None,
-) -> tuple[RowScore, str]:
-    """Return the score of a row and what the official rule read."""
+) -> RowScore:
     value, read, said = None, True, ""
     if official is not None:
         found = SCORERS[official.scorer](completion.answer or "", sample, completion.frame)
@@ -161,12 +150,29 @@ def _score_row(
         drawn = official.unread == "expected" and not found.read
         value = found.chance if drawn else found.value
     groups = {column: str(sample.meta.get(column, "")) for column in _columns(benchmark, official)}
-    cluster = str(sample.meta.get(benchmark.cluster, "")) if benchmark.cluster else sample.id
-    row = RowScore(
-        *(answer.index, sample.id, cluster, groups, answer.text, completion.answer),
-        *(value, strict, read, completion.finish_reason),
+    return RowScore(
+        index=answer.index,
+        id=sample.id,
+        cluster=str(sample.meta.get(benchmark.cluster, "")) if benchmark.cluster else sample.id,
+        groups=groups,
+        official=value,
+        strict=strict,
+        read=read,
+        finish_reason=completion.finish_reason,
+        said=said,
+        right=(sample.truth.text or ("",))[0].strip().lower(),
+        text=answer.text,
+        answer=completion.answer,
+        question=sample.text,
+        truth=_short(json.dumps(to_json(sample.truth), ensure_ascii=False)),
     )
-    return row, said
+
+
+def _short(text: str) -> str:
+    """Cut a long text; its hash still tells it from another."""
+    if len(text) <= MAX_TRUTH:
+        return text
+    return f"{text[:MAX_TRUTH]} sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _columns(benchmark: Benchmark, official: Official | None) -> list[str]:
@@ -188,28 +194,20 @@ def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple
     return found
 
 
-def _sum_up(
-    benchmark: Benchmark,
-    official: Official | None,
-    rows: Sequence[RowScore],
-    said: Sequence[str],
-    right: Sequence[str],
-) -> Result:
+def _sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowScore]) -> Result:
     numbers = _numbers(benchmark, official)
-    groups: dict[str, dict[str, dict[str, Figure]]] = {}
-    for column in benchmark.groups:
-        values = sorted({row.groups[column] for row in rows})
-        means = {name: ("mean", "") for name in numbers if name in ("official", "strict")}
-        groups[column] = {
-            value: _figures(means, rows, said, right, [row.groups[column] == value for row in rows])
-            for value in values
-        }
+    means = {name: ("mean", "") for name in numbers if name in ("official", "strict")}
+    groups = {
+        column: {value: _figures(means, some) for value, some in group_rows(rows, column).items()}
+        for column in benchmark.groups
+    }
     pairs = [(row.official, row.strict) for row in rows]
     return Result(
         name_of(benchmark),
         official.protocol if official else OURS,
         official.unit if official else "fraction",
-        _figures(numbers, rows, said, right, [True] * len(rows)),
+        numbers,
+        _figures(numbers, rows),
         groups,
         unread=sum(not row.read for row in rows) / len(rows),
         truncated=sum(row.finish_reason == "length" for row in rows) / len(rows),
@@ -218,26 +216,33 @@ def _sum_up(
     )
 
 
-def _figures(
-    numbers: Mapping[str, tuple[str, str]],
-    rows: Sequence[RowScore],
-    said: Sequence[str],
-    right: Sequence[str],
-    chosen: Sequence[bool],
-) -> dict[str, Figure]:
-    """Return the figures of the chosen rows; a row whose number is a fault is left out of it."""
+def group_rows(rows: Sequence[RowScore], column: str) -> dict[str, list[RowScore]]:
+    """Return the rows by their value in a column of groups, in the order of the values."""
+    found: dict[str, list[RowScore]] = {
+        value: [] for value in sorted({r.groups[column] for r in rows})
+    }
+    for row in rows:
+        found[row.groups[column]].append(row)
+    return found
+
+
+def rows_of(number: str, by: str, rows: Sequence[RowScore]) -> Rows:
+    """Return what an aggregate needs of rows, none of which is a fault in this number."""
+    return Rows(
+        np.array([row.score(number) for row in rows], float),
+        [row.groups.get(by, "") for row in rows],
+        [row.said for row in rows],
+        [row.right for row in rows],
+    )
+
+
+def _figures(numbers: Mapping[str, tuple[str, str]], rows: Sequence[RowScore]) -> dict[str, Figure]:
+    """Return the figures of some rows; a row whose number is a fault is left out of it."""
     found = {}
     for name, (aggregate, by) in numbers.items():
-        scores = [row.strict if name.startswith("strict") else row.official for row in rows]
-        here = [ok and score is not None for ok, score in zip(chosen, scores, strict=True)]
-        if not any(here):
-            continue
-        kept = Rows(
-            np.array(list(itertools.compress(scores, here)), float),
-            [row.groups.get(by, "") for row in itertools.compress(rows, here)],
-            list(itertools.compress(said, here)),
-            list(itertools.compress(right, here)),
-        )
-        clusters = [row.cluster for row in itertools.compress(rows, here)]
-        found[name] = Figure(*estimate(aggregate, kept, clusters), count=sum(here))
+        kept = [row for row in rows if row.score(name) is not None]
+        if kept:
+            clusters = [row.cluster for row in kept]
+            estimated = estimate(aggregate, rows_of(name, by, kept), clusters)
+            found[name] = Figure(*estimated, count=len(kept))
     return found

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import config, data, evaluate, export, parts, train, verifiers
+from vlmrl.cli import compare, config, data, evaluate, export, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import MissingExtra, UserError
 
@@ -79,6 +79,7 @@ def root(
 
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command()(compare.compare)
 app.command()(train.doctor)
 app.command()(train.report)
 app.command()(export.export)

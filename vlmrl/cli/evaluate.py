@@ -74,8 +74,7 @@ def evaluate(
     """
     from vlmrl.config import PluginRef, RewardConfig, tree
 
-    if (data is None) == (benchmark is None):
-        raise UserError("vlmrl eval: expected either --data or --benchmark")
+    _check_what(data, benchmark)
     name, engine_options = tree.named(engine)
     generator = PluginRef(name=name, options=engine_options)
     if benchmark is not None:
@@ -104,6 +103,14 @@ def evaluate(
         options=tree.pairs(option or ()),
     )
     _print_result(result)
+
+
+def _check_what(data: str | None, benchmark: str | None) -> None:
+    if (data is None) == (benchmark is None):
+        given = "neither" if data is None else "both"
+        raise UserError(
+            f"vlmrl eval: expected --data or --benchmark, got {given}; see `vlmrl eval --help`"
+        )
 
 
 def _print_result(result: dict[str, Any]) -> None:

@@ -18,7 +18,8 @@ from vlmrl.answers.templates import Template
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.rows import INDEX
-from vlmrl.benchmarking.scoring import Answer, Result, score_answers, write_table
+from vlmrl.benchmarking.scoring import Answer, Result, score_answers
+from vlmrl.benchmarking.stored import write_result
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.files.rows import View
@@ -84,9 +85,7 @@ def evaluate_benchmarks(
             manifest = to_json(_manifest(folder, benchmark, source, policy, plan))
             answers = _answer(engine, policy, benchmark, source, manifest, plan, tell)
             result = score_answers(benchmark, source, plan.protocol, answers)
-            own = plan.out / source.name
-            atomic_files.write_json(own / "result.json", {**result.to_json(), "manifest": manifest})
-            write_table(own / "rows.csv", result.rows)
+            write_result(plan.out / source.name, result, manifest)
             results.append(result)
     return results
 

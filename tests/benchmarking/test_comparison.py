@@ -1,0 +1,172 @@
+"""Comparisons: paired differences, their intervals over clusters and seeds, refusals, the first line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from vlmrl.benchmarking.aggregates import Rows, statistic_of
+from vlmrl.benchmarking.comparison import compare, estimate_difference
+from vlmrl.benchmarking.scoring import Figure, Result, RowScore
+from vlmrl.benchmarking.stored import read_result, write_result
+from vlmrl.cli.app import app
+from vlmrl.errors import UserError
+
+
+def row(index: int, score: float, strict: float | None = None, **more: str) -> RowScore:
+    given = {"id": f"r{index}", "cluster": f"c{index // 2}", "truth": '{"text": ["a"]}', **more}
+    kind = ("human", "augmented")[index % 2]
+    return RowScore(
+        index=index,
+        groups={"type": kind},
+        official=score,
+        strict=score if strict is None else strict,
+        read=True,
+        finish_reason="stop",
+        said="",
+        right="",
+        text="a text",
+        answer="an answer, with\na line",
+        question="How many?",
+        **given,
+    )
+
+
+def result(scores: Sequence[float], protocol: str = "lmms_eval@0.7.3", **more: object) -> Result:
+    rows = [row(i, score) for i, score in enumerate(scores)]
+    figures = {"official": Figure(float(np.mean(scores)), 0, 1, len(scores))}
+    groups = {"type": {"augmented": figures, "human": figures}}
+    numbers = {"official": ("mean", ""), "strict": ("mean", "")}
+    given = {"benchmark": "chartqa", "protocol": protocol, "unit": "fraction", "rows": rows, **more}
+    return Result(
+        **{"numbers": numbers, "figures": figures, "groups": groups, "unread": 0.0, **given},  # type: ignore[arg-type]
+        truncated=0.0,
+        disagreeing=0,
+    )
+
+
+def scores(share: float, count: int = 400, seed: int = 0) -> list[float]:
+    return (np.random.default_rng(seed).random(count) < share).astype(float).tolist()
+
+
+def test_a_stored_result_is_read_as_it_was(tmp_path: Path) -> None:
+    written = result([1, 0, 1, 0.5])
+    write_result(tmp_path, written, {"model": "m"})
+    assert read_result(tmp_path).result == written
+    assert read_result(tmp_path).manifest == {"model": "m"}
+
+
+def test_what_both_share_does_not_widen_the_interval() -> None:
+    base = scores(0.5)
+    better = [1.0 if i % 20 == 0 else score for i, score in enumerate(base)]
+    main = compare([result(base)], [result(better)]).main
+    assert main.value == pytest.approx(np.mean(better) - np.mean(base))
+    assert main.verdict == "better"
+    alone = list(scores(0.5, seed=1))
+    unpaired = compare([result(base)], [result(alone)]).main
+    assert unpaired.high - unpaired.low > 3 * (main.high - main.low)
+
+
+def test_differences_of_a_mean_agree_with_the_formula() -> None:
+    """The bootstrap of a mean has the standard error of the clusters' sums (Cochran 1977, eq. 2.42)."""
+    first, second = scores(0.4), scores(0.5, seed=3)
+    main = compare([result(first)], [result(second)]).main
+    by_cluster = (np.array(second) - np.array(first)).reshape(-1, 2).sum(1)
+    error = by_cluster.std() * np.sqrt(len(by_cluster)) / len(first)
+    assert (main.high - main.low) / 2 == pytest.approx(1.96 * error, rel=0.08)
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    base = [result(scores(0.5))]
+    alike = [result(scores(0.55, seed=5))] * 3
+    apart = [result(scores(share, seed=5)) for share in (0.35, 0.55, 0.75)]
+    narrow, wide = compare(base, alike).main, compare(base, apart).main
+    assert narrow.verdict == "better" or narrow.value > 0
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_groups_and_moves_are_listed() -> None:
+    found = compare([result([0, 0, 1, 1])], [result([1, 0, 1, 0])])
+    assert [(d.number, d.group, d.count) for d in found.differences[:3]] == [
+        ("official", "", 4),
+        ("strict", "", 4),
+        ("official", "augmented", 2),
+    ]
+    assert [move.index for move in found.wins] == [0]
+    assert [move.index for move in found.losses] == [3]
+
+
+def test_rows_on_which_the_verifier_failed_are_left_out_and_counted() -> None:
+    broken = result([1, 0, 1, 1])
+    lost = RowScore(
+        **{**{n: getattr(broken.rows[0], n) for n in RowScore.__slots__}, "strict": None}
+    )
+    broken = result([1, 0, 1, 1], rows=[lost, *broken.rows[1:]])
+    found = compare([result([1, 0, 1, 0])], [broken])
+    strict = next(d for d in found.differences if d.number == "strict")
+    assert (found.faulted, strict.count, found.main.count) == (1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            result([1, 0], protocol="ours"),
+            "results of one protocol, got 'lmms_eval@0.7.3' and 'ours'",
+        ),
+        (result([1, 0, 1]), "the same rows, got 2 and 3 rows, such as row 2 in one"),
+        (result([1, 0], rows=[row(0, 1), row(1, 0, truth="{}")]), "another id or truth in row 1"),
+    ],
+)
+def test_results_that_cannot_be_paired_are_refused(other: Result, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        compare([result([1, 0])], [other])
+
+
+def test_the_first_line_answers_the_question(tmp_path: Path) -> None:
+    base = scores(0.5)
+    for name, numbers in (("base", base), ("tuned", [1.0] * 40 + base[40:])):
+        write_result(tmp_path / name / "chartqa", result(numbers), {"max_tokens": 16})
+        write_result(tmp_path / name / "mmstar", result(base, benchmark="mmstar"), {})
+    said = CliRunner().invoke(
+        app,
+        [
+            "compare",
+            str(tmp_path / "base"),
+            str(tmp_path / "tuned"),
+            "--out",
+            str(tmp_path / "out"),
+        ],
+    )
+    assert said.exit_code == 0, said.exception
+    first = said.output.splitlines()[0]
+    assert first.startswith("tuned is better than base on chartqa by ")
+    assert first.endswith("; no difference can be told on mmstar.")
+    assert "human" in said.output and "rows won" in said.output
+    stored = json.loads((tmp_path / "out/comparison.json").read_text())["comparisons"][0]
+    assert stored["conclusion"] == first
+    assert stored["contrasts"][0]["differences"][0]["verdict"] == "better"
+
+
+def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["compare", str(tmp_path), str(tmp_path)])
+    assert isinstance(done.exception, UserError)
+    assert "expected result.json here or in a folder below" in str(done.exception)
+
+
+def test_an_interval_of_a_difference_of_f1_is_of_the_f1_itself() -> None:
+    draw = np.random.default_rng(0)
+    right = ["yes" if bit else "no" for bit in draw.random(600) < 0.5]
+    said = [[w if draw.random() < share else "no" for w in right] for share in (0.6, 0.9)]
+    statistics = [
+        statistic_of("f1", Rows(np.zeros(600), [""] * 600, s, right), [str(i) for i in range(600)])
+        for s in said
+    ]
+    a, b, value, low, high = estimate_difference([statistics[0][0]], [statistics[1][0]], 600)
+    assert value == pytest.approx(b - a) and low < value < high
+    assert low > 0.1 and high < 0.4

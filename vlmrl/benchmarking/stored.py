@@ -1,0 +1,112 @@
+"""A benchmark's result as files: `result.json` with the numbers, `rows.csv` with every row.
+
+The rows hold all that the aggregates need, so that results are compared without data or model.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl.benchmarking.scoring import Figure, Result, RowScore
+from vlmrl.errors import UserError
+from vlmrl.system import atomic_files
+
+__all__ = ["Stored", "find_results", "read_result", "write_result"]
+
+RESULT, ROWS = "result.json", "rows.csv"
+GROUP = "group "
+"""Begins the column of a group."""
+MAX_FIELD = 2**24
+"""Longest text in a table, characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A result with the folder it was read from, and how it came about."""
+
+    folder: Path
+    result: Result
+    manifest: Mapping[str, Any]
+
+
+def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
+    """Write a result with its manifest, and its rows."""
+    numbers = {key: value for key, value in asdict(result).items() if key != "rows"}
+    atomic_files.write_json(folder / RESULT, {**numbers, "manifest": manifest})
+    groups = list(result.rows[0].groups) if result.rows else []
+    plain = [name for name in RowScore.__dataclass_fields__ if name != "groups"]
+
+    def write(path: Path) -> None:
+        with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
+            table = csv.writer(file)
+            table.writerow([*plain, *(GROUP + name for name in groups)])
+            for row in result.rows:
+                values = [getattr(row, name) for name in plain]
+                table.writerow([*values, *(row.groups[name] for name in groups)])
+
+    atomic_files.write_whole(folder / ROWS, write)
+
+
+def read_result(folder: Path) -> Stored:
+    """Read what `write_result` wrote.
+
+    Raises:
+        UserError: there is no result, or it is of an older version or damaged.
+    """
+    csv.field_size_limit(MAX_FIELD)
+    try:
+        numbers = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        with (folder / ROWS).open(newline="", encoding="utf-8") as file:
+            rows = [_row(line) for line in csv.DictReader(file)]
+        manifest = numbers.pop("manifest")
+        figures = _figures(numbers.pop("figures"))
+        groups = {
+            column: {value: _figures(each) for value, each in values.items()}
+            for column, values in numbers.pop("groups").items()
+        }
+        aggregates = {name: tuple(how) for name, how in numbers.pop("numbers").items()}
+        result = Result(**numbers, figures=figures, groups=groups, numbers=aggregates, rows=rows)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: expected the result of a benchmark: {error.strerror}"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error) as error:
+        raise UserError(
+            f"{folder}: expected a result of this version of vlmrl, got {type(error).__name__}: "
+            f"{error}; `vlmrl eval` with the same --out scores the stored answers again"
+        ) from error
+    return Stored(folder, result, manifest)
+
+
+def find_results(path: Path) -> dict[str, Stored]:
+    """Return the results in a folder by benchmark: its own, or those of the folders in it.
+
+    Raises:
+        UserError: there is none.
+    """
+    folders = (
+        [path] if (path / RESULT).is_file() else sorted(p.parent for p in path.glob(f"*/{RESULT}"))
+    )
+    if not folders:
+        raise UserError(f"{path}: expected {RESULT} here or in a folder below, got none")
+    stored = [read_result(folder) for folder in folders]
+    return {one.result.benchmark: one for one in stored}
+
+
+def _figures(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+    return {name: Figure(**figure) for name, figure in found.items()}
+
+
+def _row(line: Mapping[str, str]) -> RowScore:
+    groups = {key.removeprefix(GROUP): v for key, v in line.items() if key.startswith(GROUP)}
+    plain: dict[str, Any] = {key: v for key, v in line.items() if not key.startswith(GROUP)}
+    for name in ("official", "strict"):
+        plain[name] = float(plain[name]) if plain[name] else None
+    plain |= {"index": int(plain["index"]), "read": plain["read"] == "True"}
+    plain["answer"] = plain["answer"] or None
+    return RowScore(groups=groups, **plain)

@@ -1,0 +1,181 @@
+"""`vlmrl compare`: is this model better than that one, on the same rows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vlmrl import plugins
+from vlmrl.benchmarking.base import Known
+from vlmrl.benchmarking.comparison import Contrast, Difference, by_benchmark, compare
+from vlmrl.benchmarking.stored import Stored, find_results
+from vlmrl.commands.benchmarks.tables import make_table
+from vlmrl.errors import UserError
+from vlmrl.system import atomic_files
+
+__all__ = ["Comparison", "compare_results", "print_comparisons", "write_comparisons"]
+
+SCALE = {"fraction": 100.0, "percent": 100.0, "sum": 1.0}
+"""By the unit of a number: what makes points of it."""
+ASKED_ALIKE = ("ask", "template", "decoding", "max_tokens", "engine", "space", "pixels", "versions")
+"""Keys of a manifest in which results that are compared had better not differ."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms by name, on every benchmark that they share."""
+
+    first: str
+    second: str
+    contrasts: tuple[Contrast, ...]
+    asked_otherwise: tuple[str, ...]
+    """What differs between their manifests besides the weights."""
+
+
+def compare_results(arms: Sequence[str]) -> list[Comparison]:
+    """Compare every arm with the first; an arm is a folder of results, or several with commas between.
+
+    Raises:
+        UserError: fewer than two arms, a folder without results, or results of other rows.
+    """
+    if len(arms) < 2:
+        raise UserError("vlmrl compare: expected at least two results, got one")
+    stored = [[find_results(Path(folder)) for folder in arm.split(",")] for arm in arms]
+    names = _names(arms)
+    results = [[{n: s.result for n, s in seed.items()} for seed in arm] for arm in stored]
+    comparisons = []
+    for i in range(1, len(arms)):
+        shared = by_benchmark([results[0], results[i]])
+        found = tuple(compare(first, second) for _, (first, second) in shared)
+        everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
+        comparisons.append(Comparison(names[0], names[i], found, tuple(_differing(everything))))
+    return comparisons
+
+
+def conclude(comparison: Comparison, number: str | None = None) -> str:
+    """Answer the reader's question in a sentence, by the first number of each benchmark or this one."""
+    better: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
+    for contrast in comparison.contrasts:
+        main = contrast.main if number is None else _overall(contrast, number)
+        if main.verdict == "unclear":
+            better["unclear"].append(contrast.benchmark)
+        else:
+            scale = SCALE[contrast.unit] * (1 if main.verdict == "better" else -1)
+            low, high = sorted((scale * main.low, scale * main.high))
+            points = f"{scale * main.value:.1f} points [{low:.1f}, {high:.1f}]"
+            better[main.verdict].append(f"on {contrast.benchmark} by {points}")
+    parts = [
+        f"{comparison.second} is {verdict} than {comparison.first} {' and '.join(better[verdict])}"
+        for verdict in ("better", "worse")
+        if better[verdict]
+    ]
+    if better["unclear"]:
+        parts.append(f"no difference can be told on {', '.join(better['unclear'])}")
+    return "; ".join(parts) + "."
+
+
+def print_comparisons(comparisons: Sequence[Comparison]) -> None:
+    """Print the answers first, then a table of each benchmark."""
+    console = Console()
+    for one in comparisons:
+        console.print(conclude(one), soft_wrap=True, highlight=False)
+    for one in comparisons:
+        for line in _cautions(one):
+            console.print(line, soft_wrap=True, highlight=False)
+        for contrast in one.contrasts:
+            console.print(_table(one, contrast))
+            for known in known_values(contrast.benchmark):
+                said = (
+                    f"published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
+                )
+                console.print(said, soft_wrap=True, highlight=False)
+    console.print(
+        "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
+    )
+
+
+def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
+    """Write `comparison.json`."""
+    content = [{"conclusion": conclude(one), **_as_json(one)} for one in comparisons]
+    atomic_files.write_json(folder / "comparison.json", {"comparisons": content})
+
+
+def known_values(benchmark: str) -> tuple[Known, ...]:
+    """Return the published values of a benchmark."""
+    return tuple(plugins.load("benchmark", benchmark).known)
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    contrasts = []
+    for contrast in comparison.contrasts:
+        found = asdict(contrast)
+        found["differences"] = [{**asdict(d), "verdict": d.verdict} for d in contrast.differences]
+        found["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
+        contrasts.append(found)
+    return {**asdict(comparison), "contrasts": contrasts}
+
+
+def _overall(contrast: Contrast, number: str) -> Difference:
+    return next(d for d in contrast.differences if d.number == number and not d.column)
+
+
+def _cautions(comparison: Comparison) -> Iterator[str]:
+    """Yield what a reader should know before the tables."""
+    strict = conclude(comparison, "strict")
+    turned = [c for c in comparison.contrasts if c.main.verdict != _overall(c, "strict").verdict]
+    if turned:
+        yield f"By the strict number: {strict}"
+    if comparison.asked_otherwise:
+        yield f"The results differ not only in the model: {'; '.join(comparison.asked_otherwise)}"
+    for contrast in comparison.contrasts:
+        if contrast.faulted:
+            yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"
+
+
+def _table(comparison: Comparison, contrast: Contrast) -> Any:
+    name = f"{contrast.benchmark} ({contrast.protocol})"
+    table = make_table(name, "n", comparison.first, comparison.second, "difference", "")
+    scale = SCALE[contrast.unit]
+    for one in contrast.differences:
+        within = f"  {one.column} {one.group}" if one.column else ""
+        factor = 100.0 if one.column else scale
+        numbers = (one.value, one.low, one.high)
+        value, low, high = (f"{factor * number:+.1f}" for number in numbers)
+        values = [f"{factor * number:.1f}" for number in (one.first, one.second)]
+        verdict = "" if one.verdict == "unclear" else one.verdict
+        table.add_row(
+            one.number + within, str(one.count), *values, f"{value} [{low}, {high}]", verdict
+        )
+    moved = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
+    table.caption = moved
+    return table
+
+
+def _names(arms: Sequence[str]) -> list[str]:
+    """Return the shortest ends of the folders' paths that tell the arms apart."""
+    paths = [Path(arm.split(",")[0]).parts for arm in arms]
+    while len({path[-1] for path in paths}) == 1 and min(map(len, paths)) > 1:
+        paths = [path[:-1] for path in paths]
+    seeds = [arm.count(",") + 1 for arm in arms]
+    return [
+        path[-1] + (f" ({count} seeds)" if count > 1 else "")
+        for path, count in zip(paths, seeds, strict=True)
+    ]
+
+
+def _differing(stored: Sequence[Stored]) -> Iterator[str]:
+    """Yield the keys of the manifests, besides the model, in which results of a benchmark differ."""
+    for key in ASKED_ALIKE:
+        found: dict[str, list[str]] = {}
+        for one in stored:
+            values = found.setdefault(one.result.benchmark, [])
+            value = str(one.manifest.get(key))
+            values += [value] if value not in values else []
+        for benchmark, values in found.items():
+            if len(values) > 1:
+                yield f"{key} on {benchmark}: " + " and ".join(value[:80] for value in values)
+                break
