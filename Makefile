@@ -62,7 +62,7 @@ reference: $(READY)  ## compare our rules of benchmark harnesses with the harnes
 	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval)
 
 nightly: $(READY)  ## the tests with many examples and long runs
-	VLMRL_NIGHTLY=1 VLMRL_KILLS=20 $(BIN)/python -m pytest --nightly
+	VLMRL_NIGHTLY=1 VLMRL_KILLS=100 $(BIN)/python -m pytest --nightly
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly

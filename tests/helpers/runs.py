@@ -40,8 +40,11 @@ def final_state(folder: Path) -> dict[str, bytes]:
     state = json.loads((last / "trainer/state.json").read_text())
     del state["extra"]["seconds"]
     return {
-        **{p.name: p.read_bytes() for p in last.glob("*.safetensors")},
-        **{p.name: p.read_bytes() for p in (last / "trainer").glob("*.safetensors")},
+        **{
+            p.relative_to(last).as_posix(): p.read_bytes()
+            for ending in ("safetensors", "pt")
+            for p in last.rglob(f"*.{ending}")
+        },
         "state": json.dumps(state).encode(),
     }
 

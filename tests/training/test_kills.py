@@ -27,7 +27,7 @@ def left_out(folder: Path) -> set[str]:
 def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "run"
     train_fully(whole)
-    assert (whole / "checkpoints/step-10/trainer/adapter.safetensors").is_file()
+    assert (whole / "checkpoints/step-10/adapter/adapter_model.safetensors").is_file()
     assert (whole / "checkpoints/step-9/trainer/queue.json").is_file()
     kills = int(os.environ.get("VLMRL_KILLS", "1"))
     assert kill_repeatedly(folder, kills, seed=0) == kills

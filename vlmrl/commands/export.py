@@ -54,17 +54,20 @@ def export_run(
     working = target.with_name(f".{target.name}.part")
     with writing(target):
         shutil.rmtree(working, ignore_errors=True)
-        working.mkdir(parents=True)
-        if form == "adapter":
-            assert model.path is not None
-            base = export_files.public_name(model.path)
-            export_files.write_adapter(source, working, dtype or model.dtype, base)
-        else:
-            export_files.write_merged(source, working, dtype or model.dtype)
-        write_card(working, folder, source, form, push or target.name)
-        if target.exists():
-            target.rmdir()
-        os.replace(working, target)
+        try:
+            working.mkdir(parents=True)
+            if form == "adapter":
+                assert model.path is not None
+                base = export_files.public_name(model.path)
+                export_files.write_adapter(source, working, dtype or model.dtype, base)
+            else:
+                export_files.write_merged(source, working, dtype or model.dtype)
+            write_card(working, folder, source, form, push or target.name)
+            if target.exists():
+                target.rmdir()
+            os.replace(working, target)
+        finally:
+            shutil.rmtree(working, ignore_errors=True)
     if push:
         hub_upload.upload(target, push)
     return target

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import io
 import os
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ import vlmrl
 from vlmrl.errors import UserError
 from vlmrl.media.download import download
 from vlmrl.plugins import nearest
+from vlmrl.system.atomic_files import writing
 
 __all__ = ["EXAMPLES", "PREFIX", "digest", "fetch", "find", "resolve"]
 
@@ -140,18 +140,23 @@ def fetch(name: str, archive: str | None = None) -> str:
             f".tar.gz, {by_hand}"
         )
     print(f"{name}: {_size(example)}, licence {example.licence}, from {archive}")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-        try:
-            unpacked = _unpack(_read(archive, scratch), name, Path(scratch) / name)
-        except (OSError, EOFError, UserError, tarfile.TarError) as error:
-            raise UserError(f"{name}: {error}; give another --archive, {by_hand}") from error
-        if digest(unpacked) != example.sha256:
-            raise UserError(
-                f"{name}: {archive} holds other files than this version of vlmrl expects (SHA-256); "
-                f"give another --archive"
-            )
-        shutil.move(unpacked, place)
+    with writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+            try:
+                files = _unpack(_read(archive, scratch), name)
+            except (OSError, EOFError, UserError, tarfile.TarError) as error:
+                raise UserError(f"{name}: {error}; give another --archive, {by_hand}") from error
+            folder = Path(scratch) / name
+            for inside, content in files.items():
+                (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+                (folder / inside).write_bytes(content)
+            if digest(folder) != example.sha256:
+                raise UserError(
+                    f"{name}: {archive} holds other files than this version of vlmrl expects "
+                    "(SHA-256); give another --archive"
+                )
+            os.replace(folder, place)
     return f"{name}: in {place}"
 
 
@@ -194,18 +199,17 @@ def _read(archive: str, scratch: str) -> bytes:
     return path.read_bytes()
 
 
-def _unpack(data: bytes, name: str, folder: Path) -> Path:
-    """Write the plain files below `*/examples/data/NAME` of a .tar.gz into a new folder."""
+def _unpack(data: bytes, name: str) -> dict[PurePosixPath, bytes]:
+    """Return the plain files below `*/examples/data/NAME` of a .tar.gz."""
+    files = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member, inside in _members(archive, name):
             content = archive.extractfile(member)
             assert content is not None  # it is a plain file
-            path = folder / inside
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.read())
-    if not folder.is_dir():
+            files[inside] = content.read()
+    if not files:
         raise UserError(f"the archive has no examples/data/{name}")
-    return folder
+    return files
 
 
 def _members(

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
@@ -37,6 +38,7 @@ from vlmrl.engines.vllm_parts.requests import (
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.system.atomic_files import writing
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +137,9 @@ class Vllm(VllmOptions, Engine):
         policy: ServedPolicy = self._policy
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with scratch(weight_bytes(policy)) as folder, undisturbed():
-            policy.family.export(policy.base, folder, policy.weights())
-            policy.processor.save_pretrained(folder)
+            with writing(Path(folder)):
+                policy.family.export(policy.base, folder, policy.weights())
+                policy.processor.save_pretrained(folder)
             given = self.arguments(policy, folder)
             if policy.device.type == "cuda":
                 given["enable_sleep_mode"] = self.enable_sleep_mode

@@ -51,6 +51,7 @@ from vlmrl.engines.vllm_parts.vllm_import import require_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
+from vlmrl.system.atomic_files import writing
 
 log = logging.getLogger(__name__)
 
@@ -251,8 +252,9 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         model = folder / "model"
         weights = policy.weights() if weights is None else weights
         try:
-            policy.family.export(policy.base, str(model), weights)
-            policy.processor.save_pretrained(model)
+            with writing(model):
+                policy.family.export(policy.base, str(model), weights)
+                policy.processor.save_pretrained(model)
             given = self.arguments(policy, str(model))
             given["weight_transfer_config"] = {"backend": self._transfer.backend}
             for server in down:

@@ -54,11 +54,14 @@ def download(
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise MediaError(f"{url}: cannot be fetched: {reason}") from error
+    part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
-        part.write_bytes(data)
-        part.replace(kept)
+        try:
+            part.write_bytes(data)
+            part.replace(kept)
+        finally:
+            part.unlink(missing_ok=True)
     return data
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
-from vlmrl.media.structure import check_structure
+from vlmrl.media.structure import check_jpeg, check_structure
 from vlmrl.schema import Media
 
 MAX_PIXELS = 64 * 2**20
@@ -132,6 +132,7 @@ def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
     """Return the pixels of a JPEG; where libjpeg warns of damage, raise ValueError with its warning."""
     stream.seek(0)
     data = stream.read()
+    check_jpeg(data)
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     if (width, height) != image.size:  # two readers, two headers: neither is to be believed
         raise ValueError(f"its headers disagree: {image.size} and {(width, height)} pixels")

@@ -1,7 +1,8 @@
 """Damage and excess in an image file that Pillow overlooks, found before Pillow reads it.
 
 Pillow compares no checksum of a PNG's pixels, so that damage shows as wrong pixels without a word. It
-reads text chunks and comments one at a time, however many there are: a million take it 18 s.
+reads text chunks and comments one at a time, however many there are: a million take it 18 s. libjpeg
+decodes noise, without a warning, by tables that no encoder can have written.
 """
 
 from __future__ import annotations
@@ -11,15 +12,25 @@ import struct
 import zlib
 from typing import BinaryIO
 
+import numpy as np
+
 from vlmrl.errors import MediaError
 
-__all__ = ["check_structure"]
+__all__ = ["check_jpeg", "check_structure"]
 
 MAX_CHUNKS = 1000
 """Chunks of a PNG that hold neither pixels nor a frame; encoders write about ten."""
 MAX_COMMENTS = 65536
 """Bytes of the header of a netpbm image."""
 _PNG = b"\x89PNG\r\n\x1a\n"
+_SCALES, _CODES, _SCAN, _END = 0xDB, 0xC4, 0xDA, 0xD9
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {_CODES, 0xC8, 0xCC}
+_SEQUENTIAL = (0xC0, 0xC1)
+_ENDS_SCAN = np.array([byte not in (0, *range(0xD0, 0xD8), 0xFF) for byte in range(256)])
+"""By the byte after 0xFF: neither a stuffed byte nor a restart."""
+_BITS = (11, 10)
+"""The most bits of a DC and of an AC coefficient of 8-bit pixels (ITU-T T.81, tables F.1 and F.2)."""
+_SYMBOLS = tuple(bytes(n for n in range(256) if n & 15 <= most) for most in _BITS)
 _PIXELS = frozenset((b"IDAT", b"fdAT", b"fcTL"))
 _COMMENT = re.compile(rb"#[^\r\n]*")
 
@@ -38,6 +49,65 @@ def check_structure(stream: BinaryIO, name: str) -> None:
     elif start[:1] == b"P":
         _check_netpbm(start + stream.read(MAX_COMMENTS - len(start)), name)
     stream.seek(begin)
+
+
+def check_jpeg(data: bytes) -> None:
+    """Check the tables of a JPEG and each scan's choice of them.
+
+    A run of zeros that ends beyond its block is not found: only decoding shows it, and libjpeg skips it.
+
+    Raises:
+        ValueError: they are none that an encoder writes.
+    """
+    at, frame, components, ends = 2, 0, 0, None
+    while data[at : at + 1] == b"\xff":  # of anything else libjpeg warns
+        while data[at + 1 : at + 2] == b"\xff":
+            at += 1
+        kind = int.from_bytes(data[at + 1 : at + 2], "big")
+        begin, at = at + 4, at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        segment = data[begin:at]
+        if kind == _END or not segment:
+            return
+        if kind in _FRAMES:
+            frame, components = kind, sum(segment[5:6])
+        elif kind == _SCALES:
+            _check_scales(segment)
+        elif kind == _CODES:
+            _check_codes(segment)
+        elif kind == _SCAN:
+            if any(choice & 0xCC for choice in segment[2 : 1 + 2 * segment[0] : 2]):
+                raise ValueError("a scan chooses a table above the fourth")
+            if frame in _SEQUENTIAL and segment[0] == components:
+                return  # nothing but its pixels follows
+            ends = _ends_of_scans(data) if ends is None else ends
+            at = next((int(end) for end in ends[np.searchsorted(ends, at) :]), len(data))
+
+
+def _ends_of_scans(data: bytes) -> np.ndarray:
+    """Return where 0xFF and a byte that ends a scan are; some are inside of segments."""
+    values = np.frombuffer(data, np.uint8)
+    marks = np.flatnonzero(values[:-1] == 0xFF)
+    return marks[_ENDS_SCAN[values[marks + 1]]]
+
+
+def _check_scales(segment: bytes) -> None:
+    while segment:
+        wide = segment[0] >> 4
+        numbers = segment[1:65] if not wide else np.frombuffer(segment[1:129], ">u2")
+        if 0 in numbers:
+            raise ValueError("a quantization table holds a zero")
+        segment = segment[129 if wide else 65 :]
+
+
+def _check_codes(segment: bytes) -> None:
+    while len(segment) > 16:
+        count = sum(segment[1:17])
+        symbols, kind = segment[17 : 17 + count], segment[0] >> 4 & 1
+        if len(set(symbols)) < len(symbols):
+            raise ValueError("a Huffman table holds a symbol twice")
+        if symbols.translate(None, _SYMBOLS[kind]):
+            raise ValueError(f"a Huffman table holds coefficients of more than {_BITS[kind]} bits")
+        segment = segment[17 + count :]
 
 
 def _check_png(stream: BinaryIO, name: str) -> None:

@@ -101,9 +101,10 @@ def save(
             raise
 
     said = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
-    persist(final, write, said, again=distributed.world() == 1)
+    alone = distributed.world() == 1
+    persist(final, write, said, again=alone)
     if distributed.is_main():
-        _prune(folder, keep, best)
+        persist(final.parent, lambda: _prune(folder, keep, best), again=alone)
     distributed.barrier()
     return final
 

@@ -29,7 +29,7 @@ from vlmrl.runs.rank_shards import gather_rows
 from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines
+from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines, writing
 from vlmrl.truths.json_form import to_json
 
 __all__ = [
@@ -100,7 +100,8 @@ def move_aside(folder: Path) -> Path | None:
         return None
     numbers = itertools.count(1)
     free = next(p for n in numbers if not (p := folder.with_name(f"{folder.name}.{n}")).exists())
-    return folder.rename(free)
+    with writing(free):
+        return folder.rename(free)
 
 
 def write_config(folder: Path, config: Config) -> Path:

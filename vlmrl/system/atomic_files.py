@@ -33,11 +33,15 @@ __all__ = [
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError into a UserError that names the file, the reason and the free space."""
+    """Turn a failed write into a UserError that names the file, the reason and the free space."""
     try:
         yield
-    except OSError as error:
+    except UserError:
+        raise
+    except Exception as error:
         reason = reason_of(error)
+        if reason is None:
+            raise
         raise UserError(f"{path}: cannot be written: {reason}{describe_free(path)}") from error
 
 

@@ -179,7 +179,6 @@ def _stored(folder: Path, manifest: dict[str, Any]) -> Iterator[Answer]:
                 Answer(**line) for line in atomic_files.read_lines(folder / "answers.jsonl")
             )
         return
-    folder.mkdir(parents=True, exist_ok=True)
     atomic_files.write_json(note, asked)
 
 

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from vlmrl.errors import UserError
+from vlmrl.system.atomic_files import writing
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
@@ -160,12 +161,13 @@ def base_weights(policy: ServedPolicy) -> dict[str, torch.Tensor]:
 def save_adapter(policy: ServedPolicy, folder: str) -> None:
     """Write the adapter of a LoRA policy, its weights under the names that vLLM expects."""
     assert policy.adapter is not None
-    policy.adapter.save_pretrained(folder)
     file, of_peft = Path(folder) / "adapter_model.safetensors", "base_model.model."
-    weights = safetensors.torch.load_file(file)
-    named = {name.removeprefix(of_peft): weight for name, weight in weights.items()}
-    named = policy.family.export_names(named)
-    safetensors.torch.save_file({of_peft + n: w for n, w in named.items()}, file)
+    with writing(file):
+        policy.adapter.save_pretrained(folder)
+        weights = safetensors.torch.load_file(file)
+        named = {name.removeprefix(of_peft): weight for name, weight in weights.items()}
+        named = policy.family.export_names(named)
+        safetensors.torch.save_file({of_peft + n: w for n, w in named.items()}, file)
 
 
 def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:

@@ -20,6 +20,7 @@ from vlmrl.engines.vllm_parts import gloo
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.errors import UserError
+from vlmrl.system.atomic_files import writing
 
 Name = Literal["file", "gloo", "nccl", "ipc"]
 
@@ -74,7 +75,8 @@ class FileTransfer:
         """Write them to a new file; a server may still read the old one, whose name goes."""
         old = self._file
         self._number += 1
-        safetensors.torch.save_file(_copies(weights), self._file)
+        with writing(self._file):
+            safetensors.torch.save_file(_copies(weights), self._file)
         old.unlink(missing_ok=True)
 
     def open(self, server: Server) -> None:
