@@ -80,8 +80,12 @@ def _acquire(path: Path, folder: Path) -> dict[str, Any]:
                 raise UserError(_refusal(folder, path, owner)) from None
             _remove_stale(path, owner)
             continue
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(mine))
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(json.dumps(mine))
+        except BaseException:  # a lock that says nothing would keep every run away for a while
+            path.unlink(missing_ok=True)
+            raise
         return mine
     raise UserError(f"{folder}: several runs are starting in this folder; start one of them")
 
