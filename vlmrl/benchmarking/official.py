@@ -8,64 +8,27 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from vlmrl.answers.benchmark_rules import counts, free_text, letters, places, spans, yes_no
+from vlmrl.benchmarking.scores import (
+    Score,
+    Scorer,
+    accepted_texts,
+    letter_scorer,
+    option_letters,
+    texts,
+)
+from vlmrl.benchmarking.task_scorers import TASK_SCORERS
 from vlmrl.schema import Frame, Sample
 
-__all__ = ["SCORERS", "Score"]
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """What a harness gives for one answer, in [0, 1], and whether its rule found an answer at all.
-
-    `said` is what the rule read, for aggregates that count what was said; `chance` is that of a
-    guess among the options, 0 where there are none.
-    """
-
-    value: float
-    read: bool = True
-    said: str = ""
-    chance: float = 0.0
-
-
-Scorer = Callable[[str, Sample, Frame], Score]
-
-
-def _option_letters(sample: Sample) -> list[str]:
-    """Return the letters on offer: A to D where the question itself lists the options."""
-    count = len(sample.truth.options or ()) or 4
-    return list(string.ascii_uppercase[:count])
-
-
-def _right_letter(sample: Sample) -> str:
-    """Return the letter of the right option."""
-    choice, options = str(sample.truth.choice), sample.truth.options or ()
-    is_text = choice in options and choice not in _option_letters(sample)
-    return string.ascii_uppercase[options.index(choice)] if is_text else choice.upper()
-
-
-def _texts(sample: Sample) -> dict[str, str]:
-    return dict(zip(string.ascii_uppercase, sample.truth.options or (), strict=False))
-
-
-def _letter(find: Callable[[str, Sample], str | None]) -> Scorer:
-    """Make a scorer of a rule that finds a letter."""
-
-    def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        found = find(answer, sample)
-        right = found == _right_letter(sample)
-        return Score(float(right), bool(found), found or "", 1 / len(_option_letters(sample)))
-
-    return score
+__all__ = ["SCORERS"]
 
 
 def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
     """Compare as the metric exact_match of lmms-eval does without case and punctuation."""
     bare = str.maketrans("", "", string.punctuation)
     said = letters.option_start(answer).lower().translate(bare)
-    return Score(float(said == _right_letter(sample).lower()), bool(said), said)
+    return Score(float(said == rightletter_scorer(sample).lower()), bool(said), said)
 
 
 def _yes_no(read: Callable[[str], yes_no.Said | None]) -> Scorer:
@@ -73,26 +36,15 @@ def _yes_no(read: Callable[[str], yes_no.Said | None]) -> Scorer:
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
         said = read(answer)
-        right = _accepted(sample)[0].strip().lower().rstrip(".")
+        right = accepted_texts(sample)[0].strip().lower().rstrip(".")
         return Score(float(said == right), said is not None, said or "")
 
     return score
 
 
-def _accepted(sample: Sample) -> tuple[str, ...]:
-    """Return the accepted texts: the text, the number or the option."""
-    truth = sample.truth
-    if truth.text is not None:
-        return truth.text
-    if truth.number is not None:
-        whole = float(truth.number).is_integer()
-        return (str(int(truth.number)) if whole else str(truth.number),)
-    return (str(truth.choice),)
-
-
 def _text(rule: Callable[[str, tuple[str, ...]], float]) -> Scorer:
     """Make a scorer of a rule that compares with the accepted texts."""
-    return lambda answer, sample, frame: Score(float(rule(answer, _accepted(sample))))
+    return lambda answer, sample, frame: Score(float(rule(answer, accepted_texts(sample))))
 
 
 def _relaxed(answer: str, accepted: tuple[str, ...], harness: free_text.Harness) -> bool:
@@ -101,9 +53,9 @@ def _relaxed(answer: str, accepted: tuple[str, ...], harness: free_text.Harness)
 
 def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as lmms-eval does for RealWorldQA: a letter where the truth is one, else equal text."""
-    right = _accepted(sample)[0].strip()
+    right = accepted_texts(sample)[0].strip()
     if right.upper() in ("A", "B", "C", "D"):
-        said = letters.lmms_letter(answer, "ABCD")
+        said = letters.lmmsletter_scorer(answer, "ABCD")
         return Score(float(said == right.upper()), said is not None, said or "", 0.25)
     said = answer.lower().strip().rstrip(".")
     return Score(float(said == right.lower()), bool(said), said)
@@ -111,7 +63,7 @@ def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
 
 def _ocrbench(answer: str, sample: Sample, frame: Frame) -> Score:
     formula = sample.meta.get("dataset") == "HME100k"
-    return Score(float(free_text.ocrbench(answer, _accepted(sample), "lmms_eval", formula)))
+    return Score(float(free_text.ocrbench(answer, accepted_texts(sample), "lmms_eval", formula)))
 
 
 def _box(harness: places.Harness) -> Scorer:
@@ -143,13 +95,13 @@ def _span(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 SCORERS: dict[str, Scorer] = {
-    "letter_lmms": _letter(lambda a, s: letters.lmms_letter(a, _option_letters(s))),
-    "letter_mmmu": _letter(lambda a, s: letters.mmmu_letter(a, _texts(s))),
-    "letter_vlmeval": _letter(lambda a, s: letters.vlmeval_letter(a, _texts(s))),
-    "letter_blink": _letter(lambda a, s: letters.blink_letter(a, _option_letters(s))),
-    "letter_cv_bench": _letter(lambda a, s: letters.cv_bench_letter(a)),
-    "letter_vstar": _letter(lambda a, s: letters.vstar_letter(a)),
-    "letter_first": _letter(lambda a, s: letters.first_letter(a)),
+    "letter_lmms": letter_scorer(lambda a, s: letters.lmmsletter_scorer(a, option_letters(s))),
+    "letter_mmmu": letter_scorer(lambda a, s: letters.mmmuletter_scorer(a, texts(s))),
+    "letter_vlmeval": letter_scorer(lambda a, s: letters.vlmevalletter_scorer(a, texts(s))),
+    "letter_blink": letter_scorer(lambda a, s: letters.blinkletter_scorer(a, option_letters(s))),
+    "letter_cv_bench": letter_scorer(lambda a, s: letters.cv_benchletter_scorer(a)),
+    "letter_vstar": letter_scorer(lambda a, s: letters.vstarletter_scorer(a)),
+    "letter_first": letter_scorer(lambda a, s: letters.firstletter_scorer(a)),
     "letter_start": _letter_start,
     "real_world": _real_world,
     "yes_no_exact": _yes_no(yes_no.yes_no_exact),
@@ -169,5 +121,6 @@ SCORERS: dict[str, Scorer] = {
     "click_lmms": _click("lmms_eval"),
     "click_vlmeval": _click("vlmevalkit"),
     "span_iou": _span,
+    **TASK_SCORERS,
 }
 """Official scorers by name."""

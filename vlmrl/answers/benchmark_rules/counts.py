@@ -1,10 +1,10 @@
-"""Counts: CountBench, PixMo-Count."""
+"""Counts: CountBench, PixMo-Count, TallyQA."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["count_first", "count_word"]
+__all__ = ["count_first", "count_to_twenty", "count_word"]
 
 _WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -29,6 +29,17 @@ def count_first(answer: str, right: int | str) -> bool:
     return _first_digits(answer) == _first_digits(str(right))
 
 
+def count_to_twenty(answer: str) -> int | None:
+    """Return the first number from 0 to 20, digits or word: VLMEvalKit on TallyQA.
+
+    Source: dataset/utils/tallyqa.py. Differs from strict: "3.5" says 3, "3 or 4" too.
+    """
+    match = _TO_TWENTY.search(answer.lower())
+    if match is None:
+        return None
+    return int(match[0]) if match[0].isdigit() else _WORDS.index(match[0])
+
+
 def _numeral(said: str) -> str:
     said = said.strip().lower()
     return _NUMERALS.get(said, said)
@@ -37,3 +48,6 @@ def _numeral(said: str) -> str:
 def _first_digits(said: str) -> str:
     match = re.search(r"\d+", said)
     return match[0] if match else said.strip()
+
+
+_TO_TWENTY = re.compile(rf"\b([0-9]|1[0-9]|20|{'|'.join(_WORDS)})\b")

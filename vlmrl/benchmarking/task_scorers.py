@@ -1,0 +1,118 @@
+"""Official scorers of single tasks, by name: see `vlmrl.benchmarking.official`."""
+
+from __future__ import annotations
+
+from vlmrl.answers.benchmark_rules import counts, open_answers, places, points, task_letters
+from vlmrl.answers.benchmark_rules.letters import mmmu_letter
+from vlmrl.benchmarking.scores import (
+    Score,
+    Scorer,
+    accepted_texts,
+    letter_scorer,
+    option_letters,
+    right_letter,
+    texts,
+)
+from vlmrl.schema import Frame, Sample
+
+__all__ = ["TASK_SCORERS"]
+
+
+def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMMU: a letter where there are options, else an open answer."""
+    if sample.truth.options:
+        found = mmmu_letter(answer, texts(sample))
+        chance = 1 / len(option_letters(sample))
+        return Score(float(found == right_letter(sample)), bool(found), found or "", chance)
+    right = accepted_texts(sample)
+    return Score(float(open_answers.mmmu_open(answer, right[0] if len(right) == 1 else right)))
+
+
+def _equal_letter(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMMU-Pro's vision rows: the whole answer is the letter, blanks included."""
+    return Score(float(answer == right_letter(sample)))
+
+
+def _science(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = task_letters.science_letter(answer)
+    return Score(float(said.lower() == right_letter(sample).lower()), bool(said), said)
+
+
+def _naturalbench(answer: str, sample: Sample, frame: Frame) -> Score:
+    right = accepted_texts(sample)[0].strip()
+    words = ("A", "B") if right in ("A", "B") else ("yes", "no")
+    said = task_letters.naturalbench_word(answer, words)
+    return Score(float(said == (right if right in words else right.lower())), said is not None)
+
+
+def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what lmms-eval reads without its judge; the rest is wrong, so this is a lower bound."""
+    options, kind = sample.truth.options or (), str(sample.meta["answer_type"])
+    said = open_answers.mathvista_reading(answer, options, kind)
+    if said is None:
+        return Score(0.0, read=False)
+    right = accepted_texts(sample)[0]
+    precision = sample.meta.get("precision") or 0
+    assert isinstance(precision, int | float)
+    return Score(float(open_answers.mathvista_right(said, right, options, kind, precision)))
+
+
+def _tally(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = counts.count_to_twenty(answer)
+    return Score(float(said == sample.truth.number), said is not None)
+
+
+def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = open_answers.tagged_count(answer)
+    return Score(float(said == sample.truth.number), said is not None)
+
+
+def _screen_click(sized: bool) -> Scorer:
+    """Make a scorer of a click in the box; `sized`: a click in pixels is divided by the image's size."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        assert sample.truth.boxes
+        size = (float(frame.width or 1), float(frame.height or 1)) if sized else (1.0, 1.0)
+        found = points.screen_point(answer, size)
+        box = sample.truth.boxes[0]
+        hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
+        return Score(float(bool(hit)), found is not None)
+
+    return score
+
+
+def _visual_rft_box(answer: str, sample: Sample, frame: Frame) -> Score:
+    assert sample.truth.boxes
+    found = points.corner_pairs(answer)
+    overlap = places.raw_iou(found, sample.truth.boxes[0].xyxy) if found else 0.0
+    return Score(overlap, found is not None)
+
+
+TASK_SCORERS: dict[str, Scorer] = {
+    "mmmu": _mmmu,
+    "letter_equal": _equal_letter,
+    "letter_mmvp": letter_scorer(lambda a, s: task_letters.mmvp_letter(a)),
+    "letter_visulogic": letter_scorer(lambda a, s: task_letters.visulogic_letter(a)),
+    "letter_geometry": letter_scorer(
+        lambda a, s: task_letters.geometry_letter(a, s.truth.options or ())
+    ),
+    "letter_mmbench": letter_scorer(lambda a, s: task_letters.mmbench_letter(a, texts(s))),
+    "letter_mmbench_judged": letter_scorer(
+        lambda a, s: task_letters.mmbench_letter(a, texts(s), rest=False)
+    ),
+    "letter_science": _science,
+    "letter_tagged": letter_scorer(lambda a, s: task_letters.tagged_letter(a)),
+    "naturalbench": _naturalbench,
+    "mathvista": _mathvista,
+    "count_to_twenty": _tally,
+    "count_tagged": _tagged_count,
+    "click_screen": _screen_click(sized=False),
+    "click_screen_sized": _screen_click(sized=True),
+    "corners_iou": _visual_rft_box,
+    "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
+    "class_two_way": lambda a, s, _: Score(
+        float(open_answers.class_two_way(a, accepted_texts(s)[0]))
+    ),
+    "class_in": lambda a, s, _: Score(float(open_answers.class_in(a, accepted_texts(s)[0]))),
+}
+"""Official scorers of single tasks by name."""
