@@ -124,7 +124,7 @@ def _open(tasks: Path) -> Iterator[tuple[str, Rule]]:
             return None  # a judge is asked
 
         def get_most_similar(self, prediction: str, choices: list[str]) -> str:
-            return choices[0]
+            return prediction if prediction in choices else choices[0]
 
     def mathvista(draw: random.Random) -> tuple[Any, Any]:
         kind = draw.choice(("text", "integer", "float"))

@@ -28,7 +28,7 @@ def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
     """Compare as the metric exact_match of lmms-eval does without case and punctuation."""
     bare = str.maketrans("", "", string.punctuation)
     said = letters.option_start(answer).lower().translate(bare)
-    return Score(float(said == rightletter_scorer(sample).lower()), bool(said), said)
+    return Score(float(said == right_letter(sample).lower()), bool(said), said)
 
 
 def _yes_no(read: Callable[[str], yes_no.Said | None]) -> Scorer:
@@ -55,7 +55,7 @@ def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as lmms-eval does for RealWorldQA: a letter where the truth is one, else equal text."""
     right = accepted_texts(sample)[0].strip()
     if right.upper() in ("A", "B", "C", "D"):
-        said = letters.lmmsletter_scorer(answer, "ABCD")
+        said = letters.lmms_letter(answer, "ABCD")
         return Score(float(said == right.upper()), said is not None, said or "", 0.25)
     said = answer.lower().strip().rstrip(".")
     return Score(float(said == right.lower()), bool(said), said)
@@ -95,13 +95,13 @@ def _span(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 SCORERS: dict[str, Scorer] = {
-    "letter_lmms": letter_scorer(lambda a, s: letters.lmmsletter_scorer(a, option_letters(s))),
-    "letter_mmmu": letter_scorer(lambda a, s: letters.mmmuletter_scorer(a, texts(s))),
-    "letter_vlmeval": letter_scorer(lambda a, s: letters.vlmevalletter_scorer(a, texts(s))),
-    "letter_blink": letter_scorer(lambda a, s: letters.blinkletter_scorer(a, option_letters(s))),
-    "letter_cv_bench": letter_scorer(lambda a, s: letters.cv_benchletter_scorer(a)),
-    "letter_vstar": letter_scorer(lambda a, s: letters.vstarletter_scorer(a)),
-    "letter_first": letter_scorer(lambda a, s: letters.firstletter_scorer(a)),
+    "letter_lmms": letter_scorer(lambda a, s: letters.lmms_letter(a, option_letters(s))),
+    "letter_mmmu": letter_scorer(lambda a, s: letters.mmmu_letter(a, texts(s))),
+    "letter_vlmeval": letter_scorer(lambda a, s: letters.vlmeval_letter(a, texts(s))),
+    "letter_blink": letter_scorer(lambda a, s: letters.blink_letter(a, option_letters(s))),
+    "letter_cv_bench": letter_scorer(lambda a, s: letters.cv_bench_letter(a)),
+    "letter_vstar": letter_scorer(lambda a, s: letters.vstar_letter(a)),
+    "letter_first": letter_scorer(lambda a, s: letters.first_letter(a)),
     "letter_start": _letter_start,
     "real_world": _real_world,
     "yes_no_exact": _yes_no(yes_no.yes_no_exact),

@@ -42,7 +42,7 @@ def option_letters(sample: Sample) -> list[str]:
     return list(string.ascii_uppercase[:count])
 
 
-def rightletter_scorer(sample: Sample) -> str:
+def right_letter(sample: Sample) -> str:
     """Return the letter of the right option."""
     choice, options = str(sample.truth.choice), sample.truth.options or ()
     is_text = choice in options and choice not in option_letters(sample)
@@ -59,7 +59,7 @@ def letter_scorer(find: Callable[[str, Sample], str | None]) -> Scorer:
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
         found = find(answer, sample)
-        right = found == rightletter_scorer(sample)
+        right = found == right_letter(sample)
         return Score(float(right), bool(found), found or "", 1 / len(option_letters(sample)))
 
     return score

@@ -91,8 +91,8 @@ def mathvista_right(
 ) -> bool:
     """Return whether a reading is right as lmms-eval judges MathVista (`normalize_extracted_answer`).
 
-    It rounds by the column `precision`, which is published as 1.0: Python takes no float for the
-    number of digits, so a free answer of type `float` is wrong there whatever it says.
+    It rounds by `precision` as the row has it: Python takes no float for the number of digits, so where
+    that is 1.0 a free answer of type `float` is wrong there whatever it says.
     """
     if options:
         marked = re.search(r"\(([a-zA-Z])\)", reading)
