@@ -16,6 +16,7 @@ from vlmrl.benchmarking.scores import (
     accepted_texts,
     letter_scorer,
     option_letters,
+    right_letter,
     texts,
 )
 from vlmrl.benchmarking.task_scorers import TASK_SCORERS

@@ -71,7 +71,7 @@ def _plain(said: str) -> list[str | float]:
 def mathvista_reading(answer: str, options: Sequence[str], answer_type: str) -> str | None:
     """Read an answer as lmms-eval does for MathVista before it asks a judge; None: it asks one.
 
-    Source: tasks/mathvista/mathvista_evals.py, `extract_answer`. `answer_type` is `integer`, `float`,
+    Source: tasks/mathvista/mathvista_evals.py. `answer_type` is `integer`, `float`,
     `text` or `list`; `options` are empty for a free form.
     """
     said = answer.strip()
@@ -89,7 +89,7 @@ def mathvista_reading(answer: str, options: Sequence[str], answer_type: str) -> 
 def mathvista_right(
     reading: str, right: str, options: Sequence[str], answer_type: str, precision: float
 ) -> bool:
-    """Return whether a reading is right as lmms-eval judges MathVista (`normalize_extracted_answer`).
+    """Return whether a reading is right as lmms-eval judges MathVista.
 
     It rounds by `precision` as the row has it: Python takes no float for the number of digits, so where
     that is 1.0 a free answer of type `float` is wrong there whatever it says.
