@@ -57,9 +57,10 @@ test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that enviro
 # VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.
 reference: $(READY)  ## compare our rules of benchmark harnesses with the harnesses' own code
 	@mkdir -p build/reference
-	$(BIN)/python -m pip download --quiet --no-deps --dest build/reference lmms-eval==0.7.3 ms-vlmeval==0.0.20
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/reference lmms-eval==0.7.3 ms-vlmeval==0.0.20 lvis==0.5.3
 	cd build/reference && for wheel in *.whl; do python3 -m zipfile -e $$wheel "$${wheel%%-*}"; done
 	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval)
+	$(BIN)/python tests/reference/compare_detections.py build/reference/lmms_eval build/reference/lvis
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=100 $(BIN)/python -m pytest --nightly

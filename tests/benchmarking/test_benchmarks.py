@@ -23,6 +23,7 @@ from vlmrl.schema import Sample
 
 NAMES = plugins.names("benchmark")
 HARNESSES = ("lmms_eval", "vlmevalkit", "r1_v", "med_r1", "cls_rl", "visual_rft", "q_insight")
+HARNESSES += ("cocoeval", "lviseval")
 FRAME = {"width": 96, "height": 64, "space": "norm1000"}
 
 

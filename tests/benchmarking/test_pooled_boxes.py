@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -196,3 +197,10 @@ def test_intervals_of_detection_cover_the_truth(aggregate: str) -> None:
         _, low, high = estimate(aggregate, rows, clusters, resamples=200, seed=seed)
         inside += low <= true <= high
     assert 0.88 <= inside / 100 <= 1.0  # 100 draws: 0.95 within three standard errors
+
+
+def test_what_is_stored_gives_the_same_precision() -> None:
+    draw = np.random.default_rng(4)
+    images = [drawn(draw, verified=frozenset(CLASSES)) for _ in range(10)]
+    again = [Detections.from_json(json.loads(json.dumps(one.to_json()))) for one in images]
+    assert precision(again, True) == precision(images, True)

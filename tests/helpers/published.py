@@ -97,6 +97,9 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist([_with_images(*row) for row in enumerate(rows)]), path)
         return folder / name
+    if document := CASES.get(name, {}).get("document"):
+        path.write_text(json.dumps({"images": rows, **document}))
+        return folder / name
     lines = [json.dumps(row) for row in rows]
     path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
     for number, row in enumerate(rows):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vlmrl.benchmarking.pooled_boxes import pool
+from vlmrl.benchmarking.pooled_boxes import known_mean, pool
 
-__all__ = ["AGGREGATES", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
+__all__ = ["AGGREGATES", "WITHIN_A_GROUP", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -118,7 +118,8 @@ def _mean_columns(rows: Rows) -> Array:
 
 
 def _ratio(sums: Array) -> Array:
-    return sums[..., 0] / sums[..., 1]
+    with np.errstate(invalid="ignore"):
+        return sums[..., 0] / sums[..., 1]
 
 
 def _group_columns(rows: Rows) -> Array:
@@ -132,7 +133,8 @@ def _mean_of_groups(sums: Array) -> Array:
     """Return the mean of the groups' means; a group that was not drawn does not count."""
     half = sums.shape[-1] // 2
     with np.errstate(invalid="ignore"):
-        return np.nanmean(sums[..., :half] / sums[..., half:], -1)
+        means = sums[..., :half] / sums[..., half:]
+    return known_mean(np.moveaxis(means, -1, 0))
 
 
 def _f1_columns(rows: Rows) -> Array:
@@ -215,8 +217,7 @@ def _precision_of_groups(thresholds: slice = slice(None)) -> Pooled:
 
         def value(weights: Array) -> Array:
             found = [one(weights[:, some]) for one, some in zip(pools, members, strict=True)]
-            with np.errstate(invalid="ignore"):
-                return np.asarray(np.nanmean(np.stack(found), 0))
+            return known_mean(np.stack(found))
 
         return value
 
@@ -228,12 +229,12 @@ def _box_columns(rows: Rows) -> Array:
     return np.array([detail.hits_found_right() for detail in rows.details], float).reshape(-1, 3)
 
 
-def _box_recall_columns(rows: Rows) -> Array:
-    """Return for each group its hits at IoU 0.5, and its true boxes: [N, 2 groups]."""
-    counts = _box_columns(rows)
+def _truths_columns(rows: Rows) -> Array:
+    """Return for each group its scores, each counted once a true box: [N, 2 groups]."""
+    truths = np.array([len(detail.right_labels) for detail in rows.details], float)
     _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(place.max() + 1)[place]
-    return np.concatenate([member * counts[:, [0]], member * counts[:, [2]]], 1)
+    member = np.eye(place.max() + 1)[place] * truths[:, None]
+    return np.concatenate([member * rows.scores[:, None], member], 1)
 
 
 def _box_f1(sums: Array) -> Array:
@@ -270,6 +271,9 @@ AGGREGATES: dict[str, Aggregate | Pooled] = {
     "ap_by_confidence": _precision(scored=True),
     "ap_of_groups": _precision_of_groups(),
     "ap50_of_groups": _precision_of_groups(slice(0, 1)),
-    "box_recall_of_groups": Aggregate(_box_recall_columns, _mean_of_groups),
+    "mean_over_truths_of_groups": Aggregate(_truths_columns, _mean_of_groups),
 }
 """Aggregates by name. `ap` is unscored: all boxes are equally sure, and rank as they are listed."""
+
+WITHIN_A_GROUP = {"ap_of_groups": "ap", "ap": "ap", "box_f1": "box_f1"}
+"""What is reported of one group of rows, by the aggregate of all; for any other the mean."""

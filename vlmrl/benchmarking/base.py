@@ -94,7 +94,8 @@ class Benchmark:
     of the split as published; another number is an error), `splits` (other splits and their counts,
     opened as `name:split`), `files` (folders or files of the published data that hold the split;
     empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
-    item of which is a row), `columns` (our key -> column of the published layout, as in the card
+    item of which is a row), `layout` (`coco`: one file with images, annotations and categories, see
+    `vlmrl.benchmarking.coco_rows`), `columns` (our key -> column of the published layout, as in the card
     `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
     reported), `officials`, `strict` and `known` (published values).
@@ -109,6 +110,7 @@ class Benchmark:
     files: ClassVar[tuple[str, ...]] = ()
     only: ClassVar[Mapping[str, str]] = {}
     each: ClassVar[str] = ""
+    layout: ClassVar[Literal["table", "coco"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"
@@ -173,7 +175,7 @@ class BenchmarkCard(Card):
             UserError: there are none, or a column of the published layout is missing.
         """
         one = self.benchmark
-        how = Published(one.files, one.only, one.each, one.adapt)
+        how = Published(one.files, one.only, one.each, one.layout, one.adapt)
         rows = published_rows(Path(one.path), split, how)
         there = rows[0] if len(rows) else {}
         for key, column in self.benchmark.columns.items():

@@ -10,6 +10,7 @@ import string
 from collections.abc import Callable
 
 from vlmrl.answers.benchmark_rules import counts, free_text, letters, places, spans, yes_no
+from vlmrl.benchmarking.found_boxes import listed_boxes, odinw_row
 from vlmrl.benchmarking.scores import (
     Score,
     Scorer,
@@ -93,6 +94,19 @@ def _span(answer: str, sample: Sample, frame: Frame) -> Score:
     assert sample.truth.spans
     found = spans.charades_span(answer)
     return Score(spans.hull_iou(found, sample.truth.spans[0]) if found else 0.0, found is not None)
+
+
+def _boxes_odinw(answer: str, sample: Sample, frame: Frame) -> Score:
+    detail, share = odinw_row(answer, sample, frame)
+    return Score(share, bool(detail.found_labels), detail=detail)
+
+
+def _boxes_listed(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score with the F1 at IoU 0.5 of one image; COCOeval and LVISEval rank the boxes of all."""
+    detail = listed_boxes(answer, sample, frame)
+    hits, found, right = detail.hits_found_right()
+    value = 2 * hits / (found + right) if found + right else 1.0
+    return Score(value, bool(detail.found_labels), detail=detail)
 
 
 SCORERS: dict[str, Scorer] = {

@@ -12,14 +12,15 @@ lvis-dataset/lvis-api: 101 recall points, thresholds 0.50:0.05:0.95, boxes of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from vlmrl.answers.geometry import Array
 
-__all__ = ["Detections", "pool"]
+__all__ = ["Detections", "known_mean", "pool"]
 
 THRESHOLDS: list[float] = np.minimum(np.linspace(0.5, 0.95, 10), 1 - 1e-10).tolist()
 RECALLS = np.linspace(0.0, 1.0, 101)
@@ -62,6 +63,27 @@ class Detections:
         misses = sum(int(missed[0].sum()) for _, missed in judged)
         return hits, hits + misses, len(self.right_labels) - sum(self.crowds)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, which `from_json` reads."""
+        arrays = {"found": self.found.tolist(), "right": self.right.tolist()}
+        verified = None if self.verified is None else sorted(self.verified)
+        return {**asdict(self), **arrays, "verified": verified, "partial": sorted(self.partial)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Detections:
+        """Return what `to_json` wrote."""
+        verified = plain["verified"]
+        return cls(
+            np.array(plain["found"], float).reshape(-1, 4),
+            tuple(plain["found_labels"]),
+            tuple(plain["scores"]),
+            np.array(plain["right"], float).reshape(-1, 4),
+            tuple(plain["right_labels"]),
+            tuple(plain["crowds"]),
+            None if verified is None else frozenset(verified),
+            frozenset(plain["partial"]),
+        )
+
     def _of(self, label: str) -> list[int]:
         if self.verified is not None and label not in self.verified:
             return []
@@ -102,10 +124,16 @@ def pool(
         rows = [_precision(one, weights, thresholds) for one in classes]
         if not rows:
             return np.full(len(weights), np.nan)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(np.nanmean(np.stack(rows), 0))
+        return known_mean(np.stack(rows))
 
     return precision
+
+
+def known_mean(values: Array) -> Array:
+    """Return the mean over the first axis of what is not nan; nan where nothing is known."""
+    known = ~np.isnan(values)
+    total, count = np.where(known, values, 0.0).sum(0), known.sum(0)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def _classes(images: Sequence[Detections], scored: bool) -> list[_Class]:

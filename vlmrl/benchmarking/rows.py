@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmrl.benchmarking.coco_rows import coco_rows
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE, JoinedRows, Rows
 
@@ -27,6 +28,7 @@ class Published:
     files: tuple[str, ...]
     only: Mapping[str, str]
     each: str
+    layout: str
     adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -37,7 +39,7 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
         UserError: there is no such file or split.
     """
     there = [path / name for name in how.files if (path / name).exists()] or [path]
-    parts = [open_rows(one, split) for one in there]
+    parts = [coco_rows(one) if how.layout == "coco" else open_rows(one, split) for one in there]
     return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
 
 

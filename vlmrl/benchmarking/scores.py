@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from vlmrl.schema import Frame, Sample
 
@@ -24,13 +25,14 @@ class Score:
     """What a harness gives for one answer, in [0, 1], and whether its rule found an answer at all.
 
     `said` is what the rule read, for aggregates that count what was said; `chance` is that of a
-    guess among the options, 0 where there are none.
+    guess among the options, 0 where there are none; `detail` is what an aggregate needs besides.
     """
 
     value: float
     read: bool = True
     said: str = ""
     chance: float = 0.0
+    detail: Any = None
 
 
 Scorer = Callable[[str, Sample, Frame], Score]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from vlmrl.answers import templates
-from vlmrl.benchmarking.aggregates import Rows, estimate
+from vlmrl.benchmarking.aggregates import WITHIN_A_GROUP, Rows, estimate
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
+from vlmrl.benchmarking.found_boxes import listed_boxes
 from vlmrl.benchmarking.official import SCORERS
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
-from vlmrl.schema import Completion, FinishReason, Frame, Sample
+from vlmrl.schema import Completion, FinishReason, Frame, Sample, Verdict
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.truths.json_form import to_json
 
@@ -60,6 +61,8 @@ class RowScore:
     answer: str | None
     question: str
     truth: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What some aggregates need besides: `official` and `strict` -> the boxes, or the verdict's parts."""
 
     def score(self, number: str) -> float | None:
         """Return what counts for a number: `official`, `strict`, or one that is named after them."""
@@ -120,7 +123,7 @@ def score_answers(
                 some, samples, completions, judged, strict=True
             ):
                 verdict = verdicts[0].verdicts[reward.verifier]
-                rows.append(_score_row(benchmark, official, one, sample, completion, verdict.score))
+                rows.append(_score_row(benchmark, official, one, sample, completion, verdict))
     return _sum_up(benchmark, official, rows)
 
 
@@ -141,12 +144,17 @@ def _score_row(
     answer: Answer,
     sample: Sample,
     completion: Completion,
-    strict: float | None,
+    verdict: Verdict,
 ) -> RowScore:
     value, read, said = None, True, ""
+    details: dict[str, Any] = {}
+    if benchmark.strict.verifier == "detection":
+        details["strict"] = listed_boxes(completion.answer or "", sample, completion.frame)
     if official is not None:
         found = SCORERS[official.scorer](completion.answer or "", sample, completion.frame)
         read, said = found.read, found.said
+        if found.detail is not None:
+            details["official"] = found.detail
         drawn = official.unread == "expected" and not found.read
         value = found.chance if drawn else found.value
     groups = {column: str(sample.meta.get(column, "")) for column in _columns(benchmark, official)}
@@ -156,7 +164,7 @@ def _score_row(
         cluster=str(sample.meta.get(benchmark.cluster, "")) if benchmark.cluster else sample.id,
         groups=groups,
         official=value,
-        strict=strict,
+        strict=verdict.score,
         read=read,
         finish_reason=completion.finish_reason,
         said=said,
@@ -165,6 +173,7 @@ def _score_row(
         answer=completion.answer,
         question=sample.text,
         truth=_short(json.dumps(to_json(sample.truth), ensure_ascii=False)),
+        details=details,
     )
 
 
@@ -196,7 +205,11 @@ def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple
 
 def _sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowScore]) -> Result:
     numbers = _numbers(benchmark, official)
-    means = {name: ("mean", "") for name in numbers if name in ("official", "strict")}
+    means = {
+        name: (WITHIN_A_GROUP.get(how, "mean"), "")
+        for name, (how, _) in numbers.items()
+        if name in ("official", "strict")
+    }
     groups = {
         column: {value: _figures(means, some) for value, some in group_rows(rows, column).items()}
         for column in benchmark.groups
@@ -233,6 +246,7 @@ def rows_of(number: str, by: str, rows: Sequence[RowScore]) -> Rows:
         [row.groups.get(by, "") for row in rows],
         [row.said for row in rows],
         [row.right for row in rows],
+        [row.details.get(number.partition(" ")[0]) for row in rows],
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmrl.benchmarking.pooled_boxes import Detections
 from vlmrl.benchmarking.scoring import Figure, Result, RowScore
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
@@ -39,15 +40,16 @@ def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> N
     numbers = {key: value for key, value in asdict(result).items() if key != "rows"}
     atomic_files.write_json(folder / RESULT, {**numbers, "manifest": manifest})
     groups = list(result.rows[0].groups) if result.rows else []
-    plain = [name for name in RowScore.__dataclass_fields__ if name != "groups"]
+    plain = [name for name in RowScore.__dataclass_fields__ if name not in ("groups", "details")]
 
     def write(path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
             table = csv.writer(file)
-            table.writerow([*plain, *(GROUP + name for name in groups)])
+            table.writerow([*plain, *(GROUP + name for name in groups), "details"])
             for row in result.rows:
                 values = [getattr(row, name) for name in plain]
-                table.writerow([*values, *(row.groups[name] for name in groups)])
+                details = json.dumps({kind: _plain(one) for kind, one in row.details.items()})
+                table.writerow([*values, *(row.groups[name] for name in groups), details])
 
     atomic_files.write_whole(folder / ROWS, write)
 
@@ -105,8 +107,14 @@ def _figures(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
 def _row(line: Mapping[str, str]) -> RowScore:
     groups = {key.removeprefix(GROUP): v for key, v in line.items() if key.startswith(GROUP)}
     plain: dict[str, Any] = {key: v for key, v in line.items() if not key.startswith(GROUP)}
+    details = json.loads(plain.pop("details"))
     for name in ("official", "strict"):
         plain[name] = float(plain[name]) if plain[name] else None
     plain |= {"index": int(plain["index"]), "read": plain["read"] == "True"}
     plain["answer"] = plain["answer"] or None
-    return RowScore(groups=groups, **plain)
+    found = {k: Detections.from_json(v) if "found" in v else v for k, v in details.items()}
+    return RowScore(groups=groups, **plain, details=found)
+
+
+def _plain(detail: Any) -> Any:
+    return detail.to_json() if isinstance(detail, Detections) else detail
