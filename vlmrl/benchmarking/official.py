@@ -136,6 +136,8 @@ SCORERS: dict[str, Scorer] = {
     "click_lmms": _click("lmms_eval"),
     "click_vlmeval": _click("vlmevalkit"),
     "span_iou": _span,
+    "boxes_odinw": _boxes_odinw,
+    "boxes_listed": _boxes_listed,
     **TASK_SCORERS,
 }
 """Official scorers by name."""
