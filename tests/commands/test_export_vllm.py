@@ -26,12 +26,19 @@ def test_vllm_loads_the_folder_and_writes_the_same_tokens(
     model.processor.save_pretrained(whole)
     out.mkdir()
     write_merged(whole, out, "float32")
-    ids = list(prompt(model, images=0).encoded.ids)
     plain = transformers.AutoModelForImageTextToText.from_pretrained(out)
-    made = plain.generate(input_ids=torch.tensor([ids]), max_new_tokens=8, do_sample=False)
+    shown = [prompt(model, images=images).encoded for images in (0, 1)]
+    made = [
+        plain.generate(
+            input_ids=torch.tensor([each.ids]), **each.tensors, max_new_tokens=8, do_sample=False
+        )[0, len(each.ids) :].tolist()
+        for each in shown
+    ]
     vllm = import_vllm()
     small = {"max_model_len": 256, "max_num_seqs": 1, "gpu_memory_utilization": 0.1}
     served = vllm.LLM(str(out), enforce_eager=True, **small)
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=8)
-    (found,) = served.generate([{"prompt_token_ids": ids}], sampling)
-    assert list(found.outputs[0].token_ids) == made[0, len(ids) :].tolist()
+    requests = [{"prompt_token_ids": list(each.compact_ids)} for each in shown]
+    requests[1]["multi_modal_data"] = {"image": list(prompt(model, images=1).media)}
+    found = served.generate(requests, sampling)
+    assert [list(each.outputs[0].token_ids) for each in found] == made
