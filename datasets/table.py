@@ -45,13 +45,18 @@ class Table(Card):
     `image`, `video`, `audio` (one or a list of paths, bytes, base64); `image_index` (which image
     the places are in, from 0); `question` (an `<image>` in it says where it belongs); `system` (text
     of the system turn); `history` (turns before the question: a list of `{role, content, images}`);
-    `answer` (a text or a list of accepted texts); `boxes`, `box_labels`, `points`, `masks`; `spans`
-    (seconds); `number`, `choice`, `options`,
-    `labels`, `fields` or another kind of truth (`vlmrl list truths`); `none` (true where the
-    question cannot be answered, or where there is nothing to find); `thought` (for the cold start),
-    `<info>` and so on (what stands in that tag of the template, for the cold start);
-    `width`, `height` (pixels); `weight`; `rewards` (the row's own verifiers in place of the source's: a
-    list of names or of `{verifier, weight, options}`)."""
+    `answer` (a text or a list of accepted texts); `boxes`, `box_labels` (four numbers each; a name
+    each); `points`, `keypoints`, `masks`, `rotated_boxes` (other places); `spans` (start and end in
+    seconds); `number`; `choice`, `options` (the right letter or text; the texts); `labels` (names);
+    `fields` (an object of named values) or another kind of truth (`vlmrl list truths`); `none` (true
+    where the question cannot be answered, or where there is nothing to find); `thought` (for the cold
+    start), `<info>` and so on (what stands in that tag of the template, for the cold start);
+    `width`, `height` (pixels); `weight` (factor of the loss); `rewards` (the row's own verifiers in
+    place of the source's: a list of names or of `{verifier, weight, options}`).
+    Grounding: `{image: file, question: text, boxes: bbox}`; detection: with `box_labels: category`;
+    pointing: `points: clicks`; segmentation: `masks: outlines`; counting: `number: count`; multiple
+    choice: `choice: answer, options: choices`; questions, OCR, captions: `answer: label`; tags:
+    `labels: tags`; moments: `{video: file, question: query, spans: times}`; forms: `fields: target`."""
     prompt: str = "{question}"
     """Text around the question, which replaces `{question}` in it."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None

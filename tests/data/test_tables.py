@@ -13,7 +13,9 @@ from PIL import Image
 
 from vlmrl import plugins
 from vlmrl.answers import templates
+from vlmrl.commands import list_parts
 from vlmrl.config import SourceConfig
+from vlmrl.data.cards.typed_rows import COLUMNS
 from vlmrl.data.files import hub
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import UserError
@@ -269,3 +271,12 @@ def test_the_root_of_a_config_holds_where_a_table_reads_image_sizes(
     with pytest.raises(UserError, match="outside"):
         open_source(config).sample(0)
     assert open_source(config, Access(str(images))).sample(0).truth.boxes == (DOG,)
+
+
+def test_every_key_of_columns_is_named_in_the_list_of_cards_and_on_its_page() -> None:
+    listed = "\n".join(list_parts.describe("card"))
+    page = (Path(__file__).parents[2] / "docs/train/data.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    for key in COLUMNS:
+        assert f"`{key}`" in listed, key
+        assert any(f"`{key}`" in row for row in rows), key
