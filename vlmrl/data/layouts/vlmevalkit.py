@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.answers import literals
 from vlmrl.data.cards import multiple_choice
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.data.layouts.replies import read_reply
 from vlmrl.errors import UserError
 
 LETTERS = "ABCDEFGHIJ"
+_TEXT = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_LIST = re.compile(r"""\[\s*(?:'[^']*'|"[^"]*")(?:\s*,\s*(?:'[^']*'|"[^"]*"))*\s*\]""")
+"""A list of images in a cell, as Python or JSON writes it; base64 may be of any length."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,9 @@ class Vlmevalkit(Layout):
         """Return the images of a row, which may stand in another row or in files."""
         value = row.get("image") if row.get("image") is not None else row.get("image_path")
         if isinstance(value, str) and value.startswith("["):
-            (value, *more) = literals.values(value) or [None]
-            if more or not isinstance(value, list):
-                raise UserError(f"key 'image': expected a list of images, got {row['image']!r:.60}")
+            if not _LIST.fullmatch(value):
+                raise UserError(f"key 'image': expected a list of images, got {value!r:.60}")
+            value = [one or other for one, other in _TEXT.findall(value)]
         values = value if isinstance(value, list) else [value]
         if not values or not all(isinstance(each, str | bytes) and each for each in values):
             raise UserError(f"key 'image': expected base64 texts or paths, got {value!r:.60}")
