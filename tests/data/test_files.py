@@ -171,3 +171,14 @@ def test_a_name_of_the_hub_is_checked_before_it_is_asked_for() -> None:
     assert locate("data/train.json") == Path("data/train.json")
     with pytest.raises(UserError, match="expected hf://datasets/owner/name"):
         locate("hf://datasets/name")
+
+
+def test_a_json_list_may_begin_with_a_mark_and_hold_what_only_python_writes(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_bytes(b'\xef\xbb\xbf[{"a": "\xc3\xa9"}, {"a": 1e400}]')
+    assert [row["a"] for row in open_rows(path, "train")] == ["é", float("inf")]
+    path.write_text('[{"a": 1}, {"a": NaN}]')
+    assert open_rows(path, "train")[0]["a"] == 1
+    path.write_text('{"a": [1, 2]}')
+    with pytest.raises(UserError, match=r"train\.json: expected a JSON list of objects"):
+        open_rows(path, "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,7 +144,7 @@ def pascal_voc(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
             corners = {"xmin": x1 + 1, "ymin": y1 + 1, "xmax": x2, "ymax": y2}
             box = "".join(f"<{key}>{value:g}</{key}>" for key, value in corners.items())
             parts.append(
-                f"<object><name>{label}</name><pose>Unspecified</pose><truncated>0</truncated>"
+                f"<object><name>{html.escape(label)}</name><pose>Unspecified</pose><truncated>0</truncated>"
                 f"<difficult>0</difficult><bndbox>{box}</bndbox></object>"
             )
         file = (folder / "Annotations" / item.name).with_suffix(".xml")
@@ -173,7 +174,7 @@ def _yolo(folder: Path, items: Sequence[Item], numbers: Any) -> dict[str, Any]:
             shares = [n / (height if i % 2 else width) for i, n in enumerate(numbers(box))]
             lines.append(" ".join(map(repr, (names.index(label), *shares))))
         (labels / item.name).with_suffix(".txt").write_text("\n".join(lines))
-    listed = "".join(f"  {number}: {name}\n" for number, name in enumerate(names))
+    listed = "".join(f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(names))
     (folder / "data.yaml").write_text(
         f"path: ../datasets/drawn # dataset root dir\ntrain: images/train\nval: images/train\ntest:\n"
         f"names:\n{listed}"
@@ -311,13 +312,16 @@ def cvat_masks(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
 
 def _cvat(folder: Path, items: Sequence[Item], shape: Any) -> dict[str, Any]:
     put_media(folder / "images", items)
-    labels = "".join(f"<label><name>{name}</name></label>" for name in classes(items))
+    names = map(html.escape, classes(items))
+    labels = "".join(f"<label><name>{name}</name></label>" for name in names)
     parts = ['<?xml version="1.0" encoding="utf-8"?>', "<annotations><version>1.1</version>"]
     parts.append(f"<meta><task><labels>{labels}</labels></task></meta>")
     for number, item in enumerate(items):
         size = f'width="{item.size[0]}" height="{item.size[1]}"'
         parts.append(f'<image id="{number}" name="{item.name}" {size}>')
-        parts += [shape(n, box) for n, box in zip(item.labels, item.boxes, strict=True)]
+        parts += [
+            shape(html.escape(n), box) for n, box in zip(item.labels, item.boxes, strict=True)
+        ]
         parts.append("</image>")
     (folder / "annotations.xml").write_text("\n".join([*parts, "</annotations>"]))
     return {"path": str(folder)}

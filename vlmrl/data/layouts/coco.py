@@ -60,7 +60,9 @@ class Coco(Layout):
     def recognise(self, place: Place) -> str | None:
         """Return why a file is COCO's."""
         found = place.document
-        lists = all(bytes(found.get(key, b""))[:1] == b"[" for key in ("images", "annotations"))
+        lists = all(
+            memoryview(found.get(key, b""))[:1] == b"[" for key in ("images", "annotations")
+        )
         return "one object with the lists `images` and `annotations`" if lists else None
 
     def splits(self, place: Place) -> tuple[str, ...]:
