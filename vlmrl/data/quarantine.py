@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ __all__ = ["Quarantine"]
 
 GRACE = 20
 """Rows that are seen before the limit can stop a run."""
+KEYS, SUM = {"id", "source", "split", "row", "kind", "reason"}, "crc32"
+"""What a line of the file has, and beside it the CRC-32 of that."""
 
 
 class TooLong(UserError):
@@ -40,8 +44,9 @@ class Quarantine:
         self.counts: Counter[str] = Counter()
         lines: list[dict[str, Any]] = []
         if path is not None and distributed.is_main() and path.exists():
-            lines = read_lines(path)
-            write_lines(path, lines)  # without the torn last line of a killed run
+            lines = _read(path)
+            # Without the torn last line of a killed run.
+            write_lines(path, [{**line, SUM: _sum(line)} for line in lines])
         for line in distributed.from_main(lines):
             self._note(line)
 
@@ -88,7 +93,29 @@ class Quarantine:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._path is not None and distributed.is_main():
-            append_line(self._path, line)
+            append_line(self._path, {**line, SUM: _sum(line)})
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a quarantine without their sums; older ones had none.
+
+    Raises:
+        UserError: a line is not as it was written; names it.
+    """
+    found = []
+    try:
+        for number, line in enumerate(read_lines(path), start=1):
+            stated = line.pop(SUM, None)
+            if line.keys() != KEYS or stated not in (None, _sum(line)):
+                raise UserError(f"{path}: line {number} was changed after it was written")
+            found.append(line)
+    except UserError as error:
+        raise UserError(f"{error}; delete the file: the run finds its rows again") from error
+    return found
+
+
+def _sum(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line, sort_keys=True).encode())
 
 
 @dataclass

@@ -21,6 +21,7 @@ from vlmrl.errors import UserError
 from vlmrl.policy.policy_model import PolicyModel
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.system import distributed
+from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
 from vlmrl.system.disk_space import persist
 
@@ -65,7 +66,10 @@ class Reference:
             UserError: the folder is missing or damaged, or is of another model.
         """
         if damage := distributed.from_main(_find_damage(folder)):
-            raise UserError(f"the reference of this run cannot be read: {damage}")
+            raise UserError(
+                f"the reference of this run cannot be read: {damage}; copy it from a backup, use "
+                "algorithm.options.kl=0, or start anew"
+            )
         state = safetensors.torch.load_file(folder / FILE)
         with self.model() as model:
             names = _own_state(self._policy, model).keys()
@@ -119,7 +123,8 @@ def _own_state(policy: PolicyModel, model: Any) -> dict[str, torch.Tensor]:
 
 
 def _find_damage(folder: Path) -> str | None:
-    return find_damage(folder, folder) if folder.is_dir() else f"{folder} is missing"
+    missing = next((p for p in (folder, folder / CHECKSUMS) if not p.exists()), None)
+    return f"{missing} is missing" if missing else find_damage(folder, folder)
 
 
 def _write(folder: Path, state: Mapping[str, torch.Tensor]) -> None:

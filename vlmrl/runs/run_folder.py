@@ -25,6 +25,7 @@ from typing import Any
 import vlmrl
 from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
+from vlmrl.errors import UserError
 from vlmrl.runs.rank_shards import gather_rows
 from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
@@ -147,9 +148,21 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Return the summary of the last run in this folder, None if no run has finished."""
+    """Return the summary of the last run in this folder, None if no run has finished.
+
+    Raises:
+        UserError: it is damaged.
+    """
     path = folder / "summary.json"
-    return read_json(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        summary = read_json(path)
+        if missing := {"finished", "steps", "best_evaluation"} - summary.keys():
+            raise UserError(f"{path}: expected {', '.join(sorted(missing))}, got nothing")
+    except UserError as error:
+        raise UserError(f"{error}; delete it: a run writes it when it ends") from error
+    return summary
 
 
 def rewind(folder: Path, step: int) -> None:

@@ -142,6 +142,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def truncate_lines(path: Path, step: int) -> None:
-    """Keep the lines of a JSONL file whose `step` is at most this; a torn last line goes too."""
-    if path.exists():
-        write_lines(path, [line for line in read_lines(path) if line["step"] <= step])
+    """Keep the lines of a JSONL file whose `step` is at most this; a torn last line goes too.
+
+    Raises:
+        UserError: a line is damaged; names it.
+    """
+    if not path.exists():
+        return
+    try:
+        lines = read_lines(path)
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line.get("step"), int):
+                raise UserError(f"{path}: line {number}: expected a step, got {str(line)[:40]!r}")
+    except UserError as error:
+        raise UserError(f"{error}; mend or delete that line") from error
+    write_lines(path, [line for line in lines if line["step"] <= step])
