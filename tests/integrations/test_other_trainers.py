@@ -13,6 +13,7 @@ import pytest
 
 import vlmrl.system.torchvision_shim  # noqa: F401  (before transformers)
 from helpers.small import loaded
+from helpers.text_model import save_text_model
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
@@ -126,7 +127,7 @@ def test_text_is_found_in_every_form_of_message() -> None:
 @pytest.mark.slow
 def test_trl_trains_with_our_reward_function(tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    model = tiny_model(tmp_path / "model")
+    model = save_text_model(tmp_path / "model")
     sys.path.insert(0, str(EXAMPLES))
     try:
         logs = importlib.import_module("trl_grpo").main(model, str(tmp_path / "out"))
@@ -174,28 +175,6 @@ def test_trl_trains_a_group_verifier_on_prompts_with_images(tmp_path: Path) -> N
     step = next(log for log in trainer.state.log_history if "reward" in log)
     assert step["vlmrl/box_iou"] == step["vlmrl/masked"] == 0.0
     assert "vlmrl/length_kimi" in step
-
-
-def tiny_model(folder: Path) -> str:
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    words = ["<pad>", "<eos>", "<unk>", *"a box around the dog cat in pixels : , [ ] 1 2 3".split()]
-    plain = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(words), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=2, pad_token_id=0, eos_token_id=1,
-        bos_token_id=1,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def test_trls_own_functions_are_verifiers_here() -> None:

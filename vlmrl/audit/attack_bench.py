@@ -7,6 +7,7 @@ deadline pool, so a verifier that hangs or crashes is a finding too.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from vlmrl.audit.score_one import count_tokens, judge_among_honest
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Verdict
+from vlmrl.scoring.calls import load_verifiers
 from vlmrl.scoring.combine import guard
 from vlmrl.scoring.reward_components import SLOW_DEADLINE, Component, resolve
 from vlmrl.scoring.score_rows import ScoredRow
@@ -68,8 +70,11 @@ def verify(
         UserError: no such verifier or option, or nothing to attack it with: no truth to which it
             applies, or no built-in example whose right answer it pays.
     """
-    with DeadlinePool(WORKERS) as pool:
-        return _verify(reward, rows, pool, progress)
+    component = resolve(reward)
+    # What a verifier imports is loaded before its first call: no time limit counts it.
+    load = functools.partial(load_verifiers, (component.spec,))
+    with DeadlinePool(WORKERS, load) as pool:
+        return _verify(component, rows, pool, progress)
 
 
 def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
@@ -77,25 +82,23 @@ def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]
 
     `options` gives, by name, the options of those that need some (a judge needs an endpoint).
     """
-    with DeadlinePool(WORKERS) as pool:
-        for name in plugins.names("verifier"):
-            reward = RewardConfig(verifier=name, options=dict(options.get(name, {})))
-            yield _verify(reward, (), pool)
+    for name in plugins.names("verifier"):
+        yield verify(RewardConfig(verifier=name, options=dict(options.get(name, {}))))
 
 
 def _verify(
-    reward: RewardConfig,
+    component: Component,
     rows: Sequence[ScoredRow],
     pool: DeadlinePool,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    component = resolve(reward)
+    name = component.spec[0]
     questions = [(row.sample, row.completion.frame) for row in rows] or examples()
     bench = _Bench(component, pool, questions)
-    cases = bench.choose_cases(own_rows=bool(rows))[:MAX_CASES]
+    cases = _pick(bench.choose_cases(own_rows=bool(rows)))
     if not cases:
         raise UserError(
-            f"verifier {reward.verifier!r} pays no right answer to the built-in examples; give "
+            f"verifier {name!r} pays no right answer to the built-in examples; give "
             f"rows of your own (--data rows.jsonl)"
         )
     findings = list(bench.check_honest(cases))
@@ -114,7 +117,7 @@ def _verify(
         findings.append(Finding("time", "all", problem, None, None, None, ""))
     shown = bench.score(rows) if rows else list(_honest_rows(cases))
     return Report(
-        verifier=reward.verifier,
+        verifier=name,
         rows=tuple(shown),
         findings=tuple(findings),
         tried=dict(bench.tried),
@@ -122,6 +125,15 @@ def _verify(
         calls_per_second=_measure_speed(component, cases),
         constant=_find_constant(bench, {"rows of the data": questions} if rows else None),
     )
+
+
+def _pick(cases: Sequence[_Case]) -> list[_Case]:
+    """Return one case of every form of answer, which some attacks need, and others up to `MAX_CASES`."""
+    firsts: dict[str, _Case] = {}
+    for case in cases:
+        firsts.setdefault(case.honest.form, case)
+    others = [case for case in cases if firsts[case.honest.form] is not case]
+    return [*firsts.values(), *others[: max(0, MAX_CASES - len(firsts))]]
 
 
 def _find_constant(bench: _Bench, questions: Mapping[str, Questions] | None) -> Constant | None:
@@ -197,14 +209,17 @@ class _Bench:
         """Return, for every sample, the way of answering that the verifier pays best.
 
         A plain function does not declare which truths it needs: examples that it fails on or never
-        pays are left out, unless they are the user's own rows.
+        pays are left out, unless they are the user's own rows. What ends a call on a right answer stays.
         """
         best = [max(map(self._ask_pair, v), key=self._fitness) for v in self.variants if v]
         best = [case for case in best if case.right.applies]
-        floor = self.verifier.low + self.tolerance
-        paid = [case for case in best if case.right.score is not None and case.right.score > floor]
-        plain = isinstance(self.verifier, FunctionVerifier | TrlVerifier)
-        return paid if plain and not own_rows else paid or best
+        paid = [case for case in best if self._pays(case)]
+        if isinstance(self.verifier, FunctionVerifier | TrlVerifier) and not own_rows:
+            return paid
+        return [case for case in best if _died(case.right) or self._pays(case)] if paid else best
+
+    def _pays(self, case: _Case) -> bool:
+        return _score(case.right, -math.inf) > self.verifier.low + self.tolerance
 
     def _fitness(self, case: _Case) -> tuple[float, bool]:
         right, wrong = _score(case.right, -math.inf), _score(case.wrong, -math.inf)
@@ -281,6 +296,11 @@ class _Bench:
             (verdict,) = self.ask(case, [row.completion.text], row.reward or 0.0)
             shown.append(make_row(row.sample.id, "row", verdict, row.completion.text))
         return shown
+
+
+def _died(verdict: Verdict) -> bool:
+    """Return whether the verifier hung, or ended its process."""
+    return (verdict.fault or "").startswith(("killed", "its process died"))
 
 
 def _score(verdict: Verdict, otherwise: float = 0.0) -> float:

@@ -21,7 +21,7 @@ from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result, was_killed
 
-__all__ = ["KILLED"]
+__all__ = ["KILLED", "load_verifiers"]
 
 THREADS = 16
 """Calls that wait at the same time."""
@@ -44,7 +44,7 @@ class Calls:
 
     def __init__(self, workers: int, specs: Iterable[Spec], memory_mb: int) -> None:
         specs = tuple(specs)
-        prepare = functools.partial(_load, specs)
+        prepare = functools.partial(load_verifiers, specs)
         self._pool = DeadlinePool(workers, prepare, memory_mb * 2**20)
         self._threads = ThreadPool(THREADS)
         self._noticed: set[str] = set()
@@ -99,7 +99,7 @@ class Calls:
         self._threads.stop()
 
 
-def _load(specs: Sequence[Spec]) -> None:
+def load_verifiers(specs: Sequence[Spec]) -> None:
     """Build verifiers in a new worker; what fails here fails again in its call, and is counted."""
     for spec in specs:
         try:
