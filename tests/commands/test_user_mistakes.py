@@ -203,6 +203,24 @@ MISTAKES: list[tuple[str, Sequence[str], dict[str, str], str]] = [
         "rollout.prompts (3) must be a multiple of optimizer.minibatches (2)",
     ),
     (
+        "a cut of a split",
+        (*VALIDATE, f"{TRAIN}.split=train[0"),
+        {},
+        "split 'train[0': write a name, name[start:stop] or name[start%:stop%]",
+    ),
+    (
+        "a cut that leaves nothing",
+        (*VALIDATE, f"{TRAIN}.split=train[50%:20%]"),
+        {},
+        "split 'train[50%:20%]': expected start < stop, got no row",
+    ),
+    (
+        "a weight",
+        (*VALIDATE, "rewards=[{verifier: box_iou, weight: heavy}]"),
+        {},
+        "rewards.0.weight: Input should be a valid number",
+    ),
+    (
         "a split",
         ("data", "check", "rows:vall"),
         {},

@@ -11,7 +11,7 @@ from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
 from vlmrl.config import Config
 from vlmrl.data import example_data
-from vlmrl.data.source import open_card, read_template
+from vlmrl.data.source import open_card, read_split, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
@@ -47,6 +47,8 @@ def validate(config: Config) -> None:
     for source in config.named_sources:
         open_card(source.card, source.options)
         read_template(source)
+        for split in filter(None, (source.split, source.few_shot)):
+            read_split(split)
         for reward in config.rewards_of(source):
             for progress in reward_components.thresholds(reward):
                 reward_components.resolve(reward, progress)

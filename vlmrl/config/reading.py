@@ -42,8 +42,11 @@ def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
     except ValidationError as error:
         # A misspelt key comes before the required key that it leaves missing.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] == "missing")
-        lines = dict.fromkeys(_line(name, problem) for problem in problems)
-        raise UserError("\n".join(lines)) from error
+        # Where a union was expected each of its branches has a problem: the first says enough.
+        lines: dict[str, str] = {}
+        for problem in problems:
+            lines.setdefault(_section_at(problem["loc"])[1], _line(name, problem))
+        raise UserError("\n".join(dict.fromkeys(lines.values()))) from error
 
 
 def schema() -> str:

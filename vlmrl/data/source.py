@@ -38,6 +38,7 @@ __all__ = [
     "open_held_out",
     "open_source",
     "open_target",
+    "read_split",
     "read_template",
     "reading_of",
     "target",
@@ -286,15 +287,29 @@ def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     return name, split + bracket + cut
 
 
+def read_split(split: str) -> re.Match[str]:
+    """Return the name of a split and where it is cut, as the groups of a match.
+
+    Raises:
+        UserError: it is not written like a split, or the cut leaves no row.
+    """
+    match = _SPLIT.fullmatch(split)
+    if match is None:
+        raise UserError(f"split {split!r}: write a name, name[start:stop] or name[start%:stop%]")
+    start, stop = match["start"] or "", match["stop"] or ""
+    alike = start.endswith("%") == stop.endswith("%")
+    if start and stop and alike and int(start.rstrip("%")) >= int(stop.rstrip("%")):
+        raise UserError(f"split {split!r}: expected start < stop, got no row")
+    return match
+
+
 def select(card: Card, split: str) -> View:
     """Return the rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
 
     Raises:
         UserError: the split is not written like this, or the card does not have it.
     """
-    match = _SPLIT.fullmatch(split)
-    if match is None:
-        raise UserError(f"split {split!r}: write a name, name[start:stop] or name[start%:stop%]")
+    match = read_split(split)
     rows = card.rows(match["name"])
     start, stop = match["start"] or "", match["stop"] or ""
     if "%" not in start + stop:
