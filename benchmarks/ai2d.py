@@ -30,6 +30,7 @@ class Ai2d(Benchmark):
             "choices directly.",
             max_tokens=16,
             scorer="letter_start",
+            task="ai2d",
         ),
         Official(
             "vlmevalkit@e8e78f0",

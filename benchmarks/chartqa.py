@@ -30,6 +30,7 @@ class Chartqa(Benchmark):
             ask="{question}\nAnswer the question with a single word.",
             max_tokens=16,
             scorer="relaxed_lmms",
+            task="chartqa",
         ),
         Official(
             "vlmevalkit@e8e78f0",

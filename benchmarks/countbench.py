@@ -33,6 +33,7 @@ class Countbench(Benchmark):
             "number, without any additional text. {question}",
             max_tokens=16,
             scorer="count_word",
+            task="countbench",
         ),
         Official(
             "vlmevalkit@e8e78f0",

@@ -33,6 +33,7 @@ class CvBench(Benchmark):
             "additional information.\n\n{question}",
             max_tokens=1024,
             scorer="letter_cv_bench",
+            task="cv_bench",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

@@ -31,6 +31,7 @@ class Docvqa(Benchmark):
             ask="{question}\nAnswer the question using a single word or phrase.",
             max_tokens=32,
             scorer="anls",
+            task="docvqa_val",
         ),
         Official(
             "vlmevalkit@e8e78f0",

@@ -30,6 +30,7 @@ class Infovqa(Benchmark):
             ask="{question}\nAnswer the question using a single word or phrase.",
             max_tokens=32,
             scorer="anls",
+            task="infovqa_val",
         ),
         Official(
             "vlmevalkit@e8e78f0",

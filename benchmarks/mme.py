@@ -37,6 +37,7 @@ class Mme(Benchmark):
             aggregate="sum_of_pairs",
             by="pair",
             unit="sum",
+            task="mme",
         ),
         Official(
             "vlmevalkit@e8e78f0",

@@ -35,6 +35,7 @@ class Mmstar(Benchmark):
             scorer="letter_lmms",
             aggregate="mean_of_groups",
             by="l2_category",
+            task="mmstar",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

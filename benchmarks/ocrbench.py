@@ -30,6 +30,7 @@ class Ocrbench(Benchmark):
             ask="{question}",
             max_tokens=128,
             scorer="ocrbench_lmms",
+            task="ocrbench",
         ),
     )
     strict: ClassVar[Strict] = Strict("ocr", {})

@@ -31,6 +31,7 @@ class PixmoCount(Benchmark):
             ask="{question}\nAnswer with a single number.",
             max_tokens=32,
             scorer="count_first",
+            task="pixmo_count",
         ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})

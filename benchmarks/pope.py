@@ -32,6 +32,7 @@ class Pope(Benchmark):
             max_tokens=128,
             scorer="yes_no_exact",
             also=("f1",),
+            task="pope",
         ),
         Official(
             "vlmevalkit@e8e78f0",

@@ -29,6 +29,7 @@ class Realworldqa(Benchmark):
             ask="{question}",
             max_tokens=16,
             scorer="real_world",
+            task="realworldqa",
         ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})

@@ -33,6 +33,7 @@ class Textvqa(Benchmark):
             ask="{capitalized}\nAnswer the question using a single word or phrase.",
             max_tokens=128,
             scorer="vqa_lmms",
+            task="textvqa_val",
         ),
         Official(
             "vlmevalkit@e8e78f0",

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from helpers import small
 from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
-from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate
+from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate, statistic_of
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.comparison import estimate_difference
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers
 from vlmrl.cli.app import app
+from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
@@ -229,6 +231,20 @@ def test_an_evaluation_goes_on_where_it_was_stopped(tmp_path: Path, checkpoint: 
     assert "given with another max_tokens: expected 5, got 4" in str(refused.exception)
 
 
+def test_exported_answers_are_what_the_rule_was_given(tmp_path: Path) -> None:
+    answers = ["<think>A</think><answer>B</answer>", "no tags", "<answer>C</answer>", ""]
+    result = scored(tmp_path, "ai2d", "lmms_eval", answers, "think_answer")
+    benchmark = open_benchmark("ai2d", "")
+    log = json.loads(
+        export_answers("lmms_eval", tmp_path, benchmark, "lmms_eval", result.rows).read_text()
+    )
+    assert log["model_configs"] == {"task": "ai2d"}
+    assert log["logs"][0] == {"doc_id": 0, "resps": [["B"]]} and len(log["logs"]) == 4
+    for harness, protocol in (("lmms_eval", "vlmevalkit"), ("vlmevalkit", "vlmevalkit")):
+        with pytest.raises(UserError, match=r"--export"):
+            export_answers(harness, tmp_path, benchmark, protocol, result.rows)
+
+
 # --------------------------------------------------------------------------------- intervals
 
 
@@ -257,15 +273,42 @@ TRUE = {
 """What the aggregates are of the distribution that `drawn` draws from: P(both right) = E[p^2] = 0.3."""
 
 
+def coverage(aggregate: str, sets: int, resamples: int) -> float:
+    """Share of data sets whose 95 % interval holds the truth."""
+    draw, inside = np.random.default_rng(0), 0
+    for seed in range(sets):
+        rows, clusters = drawn(draw, aggregate)
+        _, low, high = estimate(aggregate, rows, clusters, resamples=resamples, seed=seed)
+        inside += low <= TRUE[aggregate] <= high
+    return inside / sets
+
+
+def paired_coverage(aggregate: str, sets: int, resamples: int) -> float:
+    """Share of pairs of data sets with the same clusters whose interval holds a difference of 0."""
+    draw, inside = np.random.default_rng(1), 0
+    for seed in range(sets):
+        pair = [statistic_of(aggregate, *drawn(draw, aggregate)) for _ in range(2)]
+        (first, count), (second, _) = pair
+        low, high = estimate_difference([first], [second], count, resamples, seed)[3:]
+        inside += low <= 0 <= high
+    return inside / sets
+
+
 @pytest.mark.parametrize("aggregate", sorted(TRUE))
 def test_intervals_cover_the_truth(aggregate: str) -> None:
-    draw = np.random.default_rng(0)
-    inside = 0
-    for seed in range(200):
-        rows, clusters = drawn(draw, aggregate)
-        _, low, high = estimate(aggregate, rows, clusters, resamples=200, seed=seed)
-        inside += low <= TRUE[aggregate] <= high
-    assert 0.90 <= inside / 200 <= 0.985  # 200 draws: 0.95 within three standard errors
+    # 200 draws: 0.95 within three standard errors
+    assert 0.90 <= coverage(aggregate, 200, 200) <= 0.985
+
+
+def test_intervals_of_differences_cover_the_truth() -> None:
+    assert 0.90 <= paired_coverage("mean", 200, 200) <= 0.985
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("aggregate", sorted(TRUE))
+def test_intervals_cover_93_to_97_per_cent(aggregate: str) -> None:
+    assert 0.93 <= coverage(aggregate, 4000, 1000) <= 0.97
+    assert 0.93 <= paired_coverage(aggregate, 4000, 1000) <= 0.97
 
 
 def test_without_clusters_intervals_would_be_too_narrow() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from helpers.report_page import Page
 from vlmrl.benchmarking.aggregates import Rows, statistic_of
 from vlmrl.benchmarking.comparison import compare, estimate_difference
 from vlmrl.benchmarking.scoring import Figure, Result, RowScore
@@ -151,6 +152,11 @@ def test_the_first_line_answers_the_question(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out/comparison.json").read_text())["comparisons"][0]
     assert stored["conclusion"] == first
     assert stored["contrasts"][0]["differences"][0]["verdict"] == "better"
+    page = Page(tmp_path / "out/comparison.html")
+    assert first in page.text and "an answer, with" in page.text
+    kinds = [card["data-kind"] for card in page.with_class("card")]
+    assert kinds == ["won"] * len(kinds) and 0 < len(kinds) <= 50
+    assert not [a for _, a in page.tags if "src" in a or "href" in a]  # nothing is loaded
 
 
 def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         for i in range(4)
     ],
     "ocrbench": [
-        {"dataset": name, "question": "Read.", "question_type": "HME", "answer": answer}
+        {"dataset": name, "question": "Read.", "answer": answer}
+        | {"question_type": "Handwritten Mathematical Expression Recognition"}
         for name, answer in (("HME100k", ["x ^ 2"]), ("IIIT5K", ["Centre"]))
     ],
     "pixmo_count": [{"question": "How many?", "answer": str(n)} for n in (2, 3)],

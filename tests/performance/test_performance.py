@@ -15,6 +15,7 @@ SMALL = {
     "update": "--tables grid --prompt 64 --completion 16 --group 4 --repeats 1",
     "verifiers": "--calls 200 --memory-calls 2000",
     "startup": "--rounds 1",
+    "evaluation": "--rows 120",
     "media": "audio --rounds 1",
 }
 ELSEWHERE = {

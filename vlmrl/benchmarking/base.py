@@ -23,7 +23,16 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Media, Sample
 
-__all__ = ["OURS", "Benchmark", "BenchmarkCard", "Known", "Official", "Strict", "open_benchmark"]
+__all__ = [
+    "OURS",
+    "Benchmark",
+    "BenchmarkCard",
+    "Known",
+    "Official",
+    "Strict",
+    "name_of",
+    "open_benchmark",
+]
 
 OURS = "ours"
 """The protocol of our own prompt: the plain question, and the template's instruction."""
@@ -43,7 +52,8 @@ class Official:
     the harness draws an option at random, which is the chance to be right. `unit` is how the harness
     prints the number; `also` names more aggregates to print, each with its column as
     `all_of_groups by column`. `judge` is the model that the harness asks about answers that its rule
-    cannot read; our number is without it, a lower bound of the harness's.
+    cannot read; our number is without it, a lower bound of the harness's. `task` is the harness's name
+    of the benchmark, where its task scores a log of our answers to the same rows (`--export`).
     """
 
     protocol: str
@@ -59,6 +69,7 @@ class Official:
     ask_open: str = ""
     interleaved: bool = False
     judge: str = ""
+    task: str = ""
 
 
 @dataclass(frozen=True)

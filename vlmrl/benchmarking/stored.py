@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class Stored:
 
 def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
     """Write a result with its manifest, and its rows."""
-    numbers = {key: value for key, value in asdict(result).items() if key != "rows"}
+    numbers = asdict(replace(result, rows=()))
+    del numbers["rows"]
     atomic_files.write_json(folder / RESULT, {**numbers, "manifest": manifest})
     groups = list(result.rows[0].groups) if result.rows else []
     plain = [name for name in RowScore.__dataclass_fields__ if name not in ("groups", "details")]
@@ -86,7 +87,7 @@ def read_result(folder: Path) -> Stored:
 
 
 def find_results(path: Path) -> dict[str, Stored]:
-    """Return the results in a folder by benchmark: its own, or those of the folders in it.
+    """Return the results in a folder by benchmark (`name`, or `name:split`): its own, or those in it.
 
     Raises:
         UserError: there is none.
@@ -97,7 +98,7 @@ def find_results(path: Path) -> dict[str, Stored]:
     if not folders:
         raise UserError(f"{path}: expected {RESULT} here or in a folder below, got none")
     stored = [read_result(folder) for folder in folders]
-    return {one.result.benchmark: one for one in stored}
+    return {one.manifest.get("benchmark", one.result.benchmark): one for one in stored}
 
 
 def _figures(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:

@@ -42,6 +42,9 @@ Verifiers = Annotated[
 EngineName = Annotated[
     str, typer.Option(help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
 ]
+Export = Annotated[
+    str | None, typer.Option(help="Also write the answers for this harness to score: `lmms_eval`.")
+]
 
 
 def evaluate(
@@ -59,6 +62,7 @@ def evaluate(
     verifier: Verifiers = None,
     engine: EngineName = "hf",
     option: Options = None,
+    export: Export = None,
 ) -> None:
     """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
@@ -83,7 +87,7 @@ def evaluate(
                 "vlmrl eval --benchmark: --verifier, --samples, --force-thinking and -o are for --data"
             )
         out = out or Path("results")
-        root = (protocol, data_root, out, generator, limit, batch_size, max_tokens)
+        root = (protocol, data_root, out, generator, limit, batch_size, max_tokens, export)
         return _evaluate_benchmarks(model, benchmark.split(","), *root)
     assert data is not None
     from vlmrl.commands import evaluate
@@ -132,11 +136,12 @@ def _evaluate_benchmarks(
     limit: int | None,
     batch_size: int,
     max_tokens: int | None,
+    export: str | None,
 ) -> None:
     from vlmrl.commands.benchmarks.run import Plan, evaluate_benchmarks
     from vlmrl.commands.benchmarks.tables import print_results
 
-    plan = Plan(protocol, data_root, out, engine, limit, batch_size, max_tokens)
+    plan = Plan(protocol, data_root, out, engine, limit, batch_size, max_tokens, export)
     print_results(evaluate_benchmarks(model, names, plan, tell=_show_progress))
 
 

@@ -155,18 +155,10 @@ def _render(
     galleries: Sequence[Gallery],
     album: Album,
 ) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"said": drawing.said, "score": _score}
-    script = (HERE / "report.js").read_text(encoding="utf-8")
     known = dict(MAIN_COLOUR)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("template.html").render(
+    return render(
+        "template.html",
+        "report.js",
         title=config["run"]["name"],
         subtitle=_subtitle(config),
         complaints=complaints,
@@ -192,9 +184,29 @@ def _render(
             "top": drawing.TOP,
             "bottom": drawing.BOTTOM,
         },
+    )
+
+
+def render(template: str, script: str, **values: Any) -> str:
+    """Render a template of this room with its script and our style inline.
+
+    Texts of models and data are escaped; no script but this one runs.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"said": drawing.said, "score": _score}
+    code = (HERE / script).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    return environment.get_template(template).render(
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        script=Markup(script),
+        script=Markup(code),
         script_hash=f"sha256-{digest}",
+        **values,
     )
 
 

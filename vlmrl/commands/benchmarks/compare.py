@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from vlmrl import plugins
 from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.comparison import Contrast, Difference, by_benchmark, compare
 from vlmrl.benchmarking.stored import Stored, find_results
+from vlmrl.commands.benchmarks.compare_page import lay_out, write_page
 from vlmrl.commands.benchmarks.tables import make_table
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
@@ -50,7 +51,9 @@ def compare_results(arms: Sequence[str]) -> list[Comparison]:
     comparisons = []
     for i in range(1, len(arms)):
         shared = by_benchmark([results[0], results[i]])
-        found = tuple(compare(first, second) for _, (first, second) in shared)
+        found = tuple(
+            replace(compare(first, second), benchmark=name) for name, (first, second) in shared
+        )
         everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
         comparisons.append(Comparison(names[0], names[i], found, tuple(_differing(everything))))
     return comparisons
@@ -99,14 +102,31 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
 
 
 def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
-    """Write `comparison.json`."""
+    """Write `comparison.json` and the offline page `comparison.html`."""
     content = [{"conclusion": conclude(one), **_as_json(one)} for one in comparisons]
     atomic_files.write_json(folder / "comparison.json", {"comparisons": content})
+    tables = [
+        lay_out(
+            *(one.first, one.second, contrast, SCALE[contrast.unit]),
+            [_published(known) for known in known_values(contrast.benchmark)],
+        )
+        for one in comparisons
+        for contrast in one.contrasts
+    ]
+    title = f"{', '.join(one.second for one in comparisons)} against {comparisons[0].first}"
+    cautions = [line for one in comparisons for line in _cautions(one)]
+    write_page(
+        folder / "comparison.html", title, list(map(conclude, comparisons)), cautions, tables
+    )
 
 
 def known_values(benchmark: str) -> tuple[Known, ...]:
     """Return the published values of a benchmark."""
-    return tuple(plugins.load("benchmark", benchmark).known)
+    return tuple(plugins.load("benchmark", benchmark.partition(":")[0]).known)
+
+
+def _published(known: Known) -> str:
+    return f"published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
@@ -172,7 +192,7 @@ def _differing(stored: Sequence[Stored]) -> Iterator[str]:
     for key in ASKED_ALIKE:
         found: dict[str, list[str]] = {}
         for one in stored:
-            values = found.setdefault(one.result.benchmark, [])
+            values = found.setdefault(one.manifest.get("benchmark", one.result.benchmark), [])
             value = str(one.manifest.get(key))
             values += [value] if value not in values else []
         for benchmark, values in found.items():

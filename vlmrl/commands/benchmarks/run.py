@@ -20,6 +20,7 @@ from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard, open_benchma
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers
 from vlmrl.benchmarking.stored import write_result
+from vlmrl.commands.benchmarks.export import check_export, export_answers
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.files.rows import View
@@ -53,6 +54,7 @@ class Plan:
     limit: int | None = None
     batch_size: int = 32
     max_tokens: int | None = None
+    export: str | None = None
 
 
 def evaluate_benchmarks(
@@ -73,6 +75,8 @@ def evaluate_benchmarks(
     template = (read_template(run.data.train[0]) if run else None) or otherwise
     folders = [plan.data_root / name.partition(":")[0] for name in names]
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
+    for benchmark in opened if plan.export else ():
+        check_export(str(plan.export), benchmark, plan.protocol)
     sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
@@ -86,6 +90,9 @@ def evaluate_benchmarks(
             answers = _answer(engine, policy, benchmark, source, manifest, plan, tell)
             result = score_answers(benchmark, source, plan.protocol, answers)
             write_result(plan.out / source.name, result, manifest)
+            if plan.export:
+                answers_to = plan.out / plan.export
+                export_answers(plan.export, answers_to, benchmark, plan.protocol, result.rows)
             results.append(result)
     return results
 
