@@ -27,6 +27,8 @@ from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain_of_last
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
 
+__all__ = ["build_report", "render"]
+
 IMAGE_BYTES = 12_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 HERE = Path(__file__).parent
