@@ -53,7 +53,7 @@ def check_export(harness: str, benchmark: Benchmark, protocol: str) -> Official:
 
 
 def _write_lmms_eval(folder: Path, official: Official, rows: Sequence[RowScore]) -> Path:
-    """Write a log for the model `from_log` of lmms-eval, which is a log of its older form."""
+    """Write a log for the model "from_log" of lmms-eval, which is a log of its older form."""
     logs = [{"doc_id": row.index, "resps": [[row.answer or ""]]} for row in rows]
     log = {
         "args": {"model": MODEL, "model_args": "", "limit": None},
