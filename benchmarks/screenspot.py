@@ -41,4 +41,4 @@ class Screenspot(Benchmark):
             scorer="click_lmms",
         ),
     )
-    strict: ClassVar[Strict] = Strict("point", {})
+    strict: ClassVar[Strict] = Strict("point", {"binary": True})

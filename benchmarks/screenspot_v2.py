@@ -39,4 +39,4 @@ class ScreenspotV2(Benchmark):
             scorer="click_screen",
         ),
     )
-    strict: ClassVar[Strict] = Strict("point", {})
+    strict: ClassVar[Strict] = Strict("point", {"binary": True})

@@ -22,9 +22,10 @@ class Point(AnswerVerifier):
 
     `measure`: `inside` 1 if the point lies in the true box or mask; `gaussian` exp(-d^2 / (2
     sigma^2)), d the distance to the true point or to the centre of the true box; `distance` 1 if d
-    is at most `radius`. Distances, `sigma` and `radius` are in the unit square. Where the truth has
-    points only, `inside` means `distance`. A predicted box stands for its centre. `official`:
-    ScreenSpot by the rule of `lmms_eval` or `vlmevalkit` (`places.screenspot_hit`).
+    is at most `radius`. `binary`: only the full score counts. Distances, `sigma` and `radius` are in
+    the unit square. Where the truth has points only, `inside` means `distance`. A predicted box
+    stands for its centre. `official`: ScreenSpot by the rule of `lmms_eval` or `vlmevalkit`
+    (`places.screenspot_hit`).
 
     Published sets: GUI-G1 hit, ScreenSpot: the defaults; TON: `measure: distance, radius: 0.14`.
 
@@ -48,13 +49,20 @@ class Point(AnswerVerifier):
     laws: ClassVar[Laws] = Laws(
         truth=("points",),
         junk="[ITEMS, ITEMS]",
-        options=({}, {"measure": "gaussian"}, {"measure": "distance", "radius": 0.14}),
+        options=(
+            {},
+            {"binary": True},
+            {"measure": "gaussian"},
+            {"measure": "distance", "radius": 0.14},
+        ),
         any_order=True,
     )
 
     measure: Literal["inside", "gaussian", "distance"] = "inside"
     """`inside`: 1 if the point is in the true box or mask; `gaussian`: exp(-d^2 / (2 sigma^2)), d the
     distance to the true point or to the centre of the true box; `distance`: 1 if d is at most `radius`."""
+    binary: bool = False
+    """1 only if every place is hit and no other point is named, else 0: no share of several points."""
     sigma: float = 0.1
     """Width of the Gaussian, in the unit square."""
     radius: float = 0.14
@@ -84,7 +92,9 @@ class Point(AnswerVerifier):
         quality = np.array([self._qualities(p, truth) for p in found])
         matched = geometry.match(quality)
         total = math.fsum(float(quality[pair]) for pair in matched)
-        return Verdict(total / max(len(found), num_right), answer=tuple(found), note=note)
+        share = total / max(len(found), num_right)
+        score = float(share == 1) if self.binary else share
+        return Verdict(score, answer=tuple(found), note=note)
 
     def _qualities(self, p: UnitPoint, truth: Truth) -> list[float]:
         """How well one point hits each true place."""

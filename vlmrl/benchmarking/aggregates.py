@@ -193,16 +193,6 @@ def _recall_at(threshold: float) -> Aggregate:
     return Aggregate(columns, _ratio)
 
 
-def _part(name: str) -> Aggregate:
-    """Make the mean of a part of the strict verifier's verdicts, 0 where one says nothing of it."""
-
-    def columns(rows: Rows) -> Array:
-        values = [float(detail.get(name, 0.0)) for detail in rows.details]
-        return np.stack([np.array(values), np.ones(len(values))], 1)
-
-    return Aggregate(columns, _ratio)
-
-
 def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
     return Pooled(lambda rows: pool(rows.details, scored, thresholds))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlmrl.answers.benchmark_rules import counts, open_answers, places, points, task_letters
+from vlmrl.answers.benchmark_rules import open_answers, points, task_letters
 from vlmrl.answers.benchmark_rules.letters import mmmu_letter
 from vlmrl.benchmarking.scores import (
     Score,
@@ -57,35 +57,18 @@ def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(open_answers.mathvista_right(said, right, options, kind, precision)))
 
 
-def _tally(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = counts.count_to_twenty(answer)
-    return Score(float(said == sample.truth.number), said is not None)
-
-
 def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
     said = open_answers.tagged_count(answer)
     return Score(float(said == sample.truth.number), said is not None)
 
 
-def _screen_click(sized: bool) -> Scorer:
-    """Make a scorer of a click in the box; `sized`: a click in pixels is divided by the image's size."""
-
-    def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        assert sample.truth.boxes
-        size = (float(frame.width or 1), float(frame.height or 1)) if sized else (1.0, 1.0)
-        found = points.screen_point(answer, size)
-        box = sample.truth.boxes[0]
-        hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
-        return Score(float(bool(hit)), found is not None)
-
-    return score
-
-
-def _visual_rft_box(answer: str, sample: Sample, frame: Frame) -> Score:
+def _screen_click(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score a click in the box."""
     assert sample.truth.boxes
-    found = points.corner_pairs(answer)
-    overlap = places.raw_iou(found, sample.truth.boxes[0].xyxy) if found else 0.0
-    return Score(overlap, found is not None)
+    found = points.screen_point(answer, (1.0, 1.0))
+    box = sample.truth.boxes[0]
+    hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
+    return Score(float(bool(hit)), found is not None)
 
 
 TASK_SCORERS: dict[str, Scorer] = {
@@ -104,15 +87,8 @@ TASK_SCORERS: dict[str, Scorer] = {
     "letter_tagged": letter_scorer(lambda a, s: task_letters.tagged_letter(a)),
     "naturalbench": _naturalbench,
     "mathvista": _mathvista,
-    "count_to_twenty": _tally,
     "count_tagged": _tagged_count,
-    "click_screen": _screen_click(sized=False),
-    "click_screen_sized": _screen_click(sized=True),
-    "corners_iou": _visual_rft_box,
+    "click_screen": _screen_click,
     "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
-    "class_two_way": lambda a, s, _: Score(
-        float(open_answers.class_two_way(a, accepted_texts(s)[0]))
-    ),
-    "class_in": lambda a, s, _: Score(float(open_answers.class_in(a, accepted_texts(s)[0]))),
 }
 """Official scorers of single tasks by name."""

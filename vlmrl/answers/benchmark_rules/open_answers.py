@@ -1,4 +1,4 @@
-"""Open answers: MMMU's questions without options, MathVista, SLAKE, classes, and R1-V's counts."""
+"""Open answers: MMMU's questions without options, MathVista, SLAKE, and R1-V's counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import string
 from collections.abc import Sequence
 
 __all__ = [
-    "class_in",
-    "class_two_way",
     "mathvista_reading",
     "mathvista_right",
     "mmmu_open",
@@ -131,25 +129,6 @@ def tagged_count(answer: str) -> int | None:
     if match is None and "<answer>" not in answer:
         match = re.fullmatch(r"\s*(\d+)\s*", answer)
     return int(match[1]) if match else None
-
-
-def class_two_way(answer: str, right: str) -> bool:
-    """Return whether one of answer and class is part of the other: Visual-RFT (classification).
-
-    Blanks and `_` are dropped, case does not count. Differs from strict: an empty answer is right for
-    every class, and "a" for nearly every one.
-    """
-    said, name = (text.replace(" ", "").replace("_", "").lower() for text in (answer, right))
-    return name in said or said in name
-
-
-def class_in(answer: str, right: str) -> bool:
-    """Return whether the class occurs in the answer, with blanks or `_`: CLS-RL (src/eval).
-
-    Differs from strict: a list of all classes is right.
-    """
-    said, name = answer.strip().lower(), right.lower()
-    return name in said or name.replace("_", " ") in said
 
 
 _KEYS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")

@@ -1,10 +1,10 @@
-"""Points: ScreenSpot-v2, ScreenSpot-Pro, RefSpatial-Bench, and Visual-RFT's two corners."""
+"""Points: ScreenSpot-v2, ScreenSpot-Pro, RefSpatial-Bench."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["corner_pairs", "screen_point", "unit_points"]
+__all__ = ["screen_point", "unit_points"]
 
 XY = tuple[float, float]
 
@@ -50,15 +50,6 @@ def unit_points(answer: str, width: int, height: int) -> list[tuple[int, int]]:
     return found
 
 
-def corner_pairs(answer: str) -> tuple[float, float, float, float] | None:
-    """Read `(x1,y1),(x2,y2)` of 0 to 1000 as a box of 0 to 1: Visual-RFT (lisa_evaluation)."""
-    match = _CORNERS.search(answer)
-    if match is None:
-        return None
-    x1, y1, x2, y2 = (int(number) / 1000 for number in match.groups())
-    return x1, y1, x2, y2
-
-
 def _centre(numbers: list[str]) -> XY:
     x1, y1, x2, y2 = map(_value, numbers[:4])
     return (x1 + x2) / 2, (y1 + y2) / 2
@@ -76,4 +67,3 @@ _NAMED = re.compile(
     rf"['\"]?x['\"]?\s*[:=]\s*({_N}).*?['\"]?y['\"]?\s*[:=]\s*({_N})", re.IGNORECASE | re.DOTALL
 )
 _TUPLE = re.compile(r"\(([-+]?\d+\.?\d*(?:,\s*[-+]?\d+\.?\d*)*?)\)")
-_CORNERS = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)\s*,\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
