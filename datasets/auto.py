@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vlmrl.data.cards import demonstrations, row_rewards, typed_rows
@@ -79,6 +80,10 @@ class Auto(Card):
         media = typed_rows.media_of(self._typed(row), self.media_root())
         return media[0].path if media else None
 
+    def fitting_verifiers(self) -> tuple[str, ...]:
+        """Return the verifiers that fit the layout."""
+        return self.chosen[0].verifiers
+
     def describe(self) -> str:
         """Return the layout, and why it is that one."""
         layout, match = self.chosen
@@ -92,7 +97,7 @@ class Auto(Card):
     @functools.cached_property
     def place(self) -> Place:
         """Return what lies at the path."""
-        return Place(locate(self.path))
+        return Place(locate(self.path), None if self.root is None else Path(self.root))
 
     @functools.cached_property
     def chosen(self) -> tuple[Layout, recognition.Match]:

@@ -121,6 +121,18 @@ def test_an_image_that_lies_in_two_folders_is_not_guessed(tmp_path: Path) -> Non
         UserError, match=r"image 5: key 'file_name': 'c.png' lies in several folders"
     ):
         samples(file)
+    (sample,) = samples(file, root=str(tmp_path / "test"))
+    assert sample.media[0].path == str(tmp_path / "test/c.png")
+
+
+def test_annotations_of_no_image_are_counted(tmp_path: Path, caplog) -> None:
+    file = write_coco(tmp_path, [{"bbox": [1, 2, 3, 4]}])
+    tree = json.loads(file.read_text())
+    tree["annotations"].append({**tree["annotations"][0], "image_id": 77})
+    file.write_text(json.dumps(tree))
+    (sample,) = samples(file)
+    assert len(sample.truth.boxes) == 1
+    assert "1 of 2 annotations are left out" in caplog.text and "77" in caplog.text
 
 
 # ----------------------------------------------------------------------------------- other tools

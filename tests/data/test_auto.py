@@ -41,6 +41,11 @@ def test_a_path_is_read_by_the_card_that_fits(
     assert type(open_card(rows(tmp_path, row), options)).__name__ == card
 
 
+def test_the_verifiers_that_fit_are_those_of_the_layout(tmp_path: Path) -> None:
+    card = open_card("auto", {"path": str(tmp_path), "layout": "yolo"})
+    assert card.fitting_verifiers() == plugins.load("layout", "yolo").verifiers
+
+
 def test_what_no_layout_fits_is_said_with_what_was_seen(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="no layout fits: its rows have the keys a, b; write layout: "

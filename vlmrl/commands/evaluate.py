@@ -148,7 +148,7 @@ def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
         return run.rewards_of(source)
     opened = open_source(source, _access(run, source))
     first = opened.sample(0)
-    made = [(name, plugins.build("verifier", name)) for name in opened.card.verifiers]
+    made = [(name, plugins.build("verifier", name)) for name in opened.card.fitting_verifiers()]
     fitting = [name for name, verifier in made if verifier.applies_to(first)]
     if not fitting:
         raise UserError(f"{source.card}: the card names no verifier that fits; add --verifier NAME")

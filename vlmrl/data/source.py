@@ -297,8 +297,9 @@ def read_split(split: str) -> re.Match[str]:
     if match is None:
         raise UserError(f"split {split!r}: write a name, name[start:stop] or name[start%:stop%]")
     start, stop = match["start"] or "", match["stop"] or ""
-    alike = start.endswith("%") == stop.endswith("%")
-    if start and stop and alike and int(start.rstrip("%")) >= int(stop.rstrip("%")):
+    alike = not (start and stop) or start.endswith("%") == stop.endswith("%")
+    end = stop or ("100%" if start.endswith("%") else "")
+    if alike and end and int(start.rstrip("%") or 0) >= int(end.rstrip("%")):
         raise UserError(f"split {split!r}: expected start < stop, got no row")
     return match
 

@@ -66,6 +66,10 @@ class Card:
         """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
         return []
 
+    def fitting_verifiers(self) -> tuple[str, ...]:
+        """Return the names of verifiers that fit these data: `verifiers`, or what the options make of it."""
+        return self.verifiers
+
     def describe(self) -> str:
         """Return what the data are taken for and why, on one line; empty: the card's name says it."""
         return ""

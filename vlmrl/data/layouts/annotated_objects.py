@@ -108,8 +108,9 @@ def one_split(place: Place, split: str, known: Sequence[str]) -> None:
 
 
 def root_of(place: Place) -> Path:
-    """Return the folder that images are searched in: above `annotations/`, else that of the data."""
-    return place.home.parent if place.home.name in ANNOTATION_FOLDERS else place.home
+    """Return the folder that images are searched in: above `annotations/`, else as `media_home` says."""
+    above = place.media is None and place.home.name in ANNOTATION_FOLDERS
+    return place.home.parent if above else place.media_home
 
 
 def find_file(home: Path, stated: Any, key: str) -> Path:

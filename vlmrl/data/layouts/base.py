@@ -37,6 +37,13 @@ class Place:
     """A data file or folder, as layouts look at it; everything is read when asked for, once."""
 
     path: Path
+    media: Path | None = None
+    """The folder of media that the user names, if any."""
+
+    @property
+    def media_home(self) -> Path:
+        """Return the folder that media are searched in: the one named, else the data's own."""
+        return self.media or self.home
 
     @property
     def home(self) -> Path:
@@ -149,7 +156,7 @@ class Layout:
 
     def media_root(self, place: Place) -> str:
         """Return the folder that relative media paths start from and must stay inside."""
-        return str(place.home)
+        return str(place.media_home)
 
     def rewards_of(self, row: Mapping[str, Any]) -> Any:
         """Return the verifiers that a row names for itself, for a check of all rows before training.

@@ -6,6 +6,7 @@ What is held is where each image and annotation stands in the file, and which be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from vlmrl.data.layouts.base import Place
 from vlmrl.errors import UserError
 
 __all__ = ["CocoIndex", "CocoRows"]
+
+log = logging.getLogger(__name__)
 
 
 class _Named(msgspec.Struct):
@@ -62,6 +65,7 @@ class CocoIndex:
             np.int32,
             len(annotations),
         )
+        _warn_of_orphans(place, owners == len(images), annotations)
         order = np.argsort(owners, kind="stable").astype(np.int32)
         starts = np.searchsorted(owners[order], np.arange(len(images) + 1))
         first = raw_json.load(annotations[0]) if annotations else {}
@@ -95,6 +99,16 @@ class CocoRows(Sequence[Mapping[str, Any]]):
             "objects": objects,
             WHERE: f"{self._name} image {image.get('id')}",
         }
+
+
+def _warn_of_orphans(place: Place, orphans: np.ndarray, annotations: Sequence[Raw]) -> None:
+    """Say how many annotations belong to no image: those of a subset's other images, or wrong ids."""
+    if orphans.any():
+        first = raw_json.load(annotations[int(orphans.argmax())])
+        log.warning(
+            "%s: %d of %d annotations are left out: no image has their `image_id` (%r, for one)",
+            place.path, orphans.sum(), len(orphans), first.get("image_id"),
+        )  # fmt: skip
 
 
 def _items(place: Place, key: str) -> Sequence[Raw]:

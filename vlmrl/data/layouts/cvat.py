@@ -88,7 +88,7 @@ class Cvat(Layout):
         labels = [str(shape.get("label")) for shape in shapes]
         return {
             "id": element.get("name"),
-            "image": locate(place.home, element.get("name"), "name"),
+            "image": locate(place.media_home, element.get("name"), "name"),
             "height": size[0],
             "width": size[1],
             "question": self.question or ask(self.task, row["names"], labels),

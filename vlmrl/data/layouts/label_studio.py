@@ -57,7 +57,7 @@ class LabelStudio(Layout):
         boxes = [_around(outline) for outline in outlines]
         return {
             "id": row.get("id"),
-            "image": locate(place.home, _image(row), "data"),
+            "image": locate(place.media_home, _image(row), "data"),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
             "box_space": "norm1",
             **annotated(self.task, boxes, labels, masks),

@@ -71,7 +71,7 @@ class Labelme(Layout):
         masks = outlines if self.task == "segmentation" else []
         return {
             "id": file.relative_to(place.path).with_suffix("").as_posix(),
-            "image": _image(file, tree, place.home),
+            "image": _image(file, tree, place.media_home),
             "height": tree.get("imageHeight"),
             "width": tree.get("imageWidth"),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),

@@ -78,7 +78,7 @@ class PascalVoc(Layout):
         labels = [_text(o, "name") for o in easy]
         return {
             "id": row["file"].stem,
-            "image": locate(place.home, _text(root, "filename"), "filename"),
+            "image": locate(place.media_home, _text(root, "filename"), "filename"),
             "question": self.question or ask("detection", sorted(set(labels)), labels),
             "boxes": [_box(o, first) for o in easy],
             "box_labels": labels,

@@ -73,7 +73,7 @@ class Refcoco(Layout):
         x, y, width, height = numbers(stated, "bbox", 4)
         return {
             "id": row.get("ref_id", row.get("question_id")),
-            "image": locate(place.home, row["image_path"], "image_path")
+            "image": locate(place.media_home, row["image_path"], "image_path")
             if copied
             else row.get("image"),
             "question": self.question.replace("{expression}", texts[0].strip()),

@@ -113,5 +113,6 @@ class RegionRows(Sequence[Mapping[str, Any]]):
 
 def _file(place: Place, image: Any) -> str:
     """Return the path of an image: `.jpg` as published, else a `.png` that someone made of it."""
-    found = [locate(place.home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
-    return next((name for name in found if (place.home / name).is_file()), found[0])
+    home = place.media_home
+    found = [locate(home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
+    return next((name for name in found if (home / name).is_file()), found[0])
