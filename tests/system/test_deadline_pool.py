@@ -126,6 +126,20 @@ def test_a_pool_that_breaks_is_built_again_and_its_calls_are_repeated(
         assert result(pool.submit(double, 4, deadline=20.0)) == 8
 
 
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import math\n"
+        "from vlmrl.system.deadline_pool import DeadlinePool\n"
+        "pool = DeadlinePool(1)\n"
+        "while True:\n"
+        "    pool.submit(math.sqrt, 4, deadline=5.0).exception(timeout=20)\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert "UserError: worker processes end before" in ended.stderr
+    assert "__name__ == '__main__'" in ended.stderr
+
+
 def _break_the_pool() -> object:
     return Unreadable()
 

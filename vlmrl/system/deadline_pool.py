@@ -16,7 +16,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
@@ -27,6 +27,7 @@ from typing import IO, Any
 import pebble.pool.process
 from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 
+from vlmrl.errors import UserError
 from vlmrl.system.memory import limit_memory
 
 __all__ = ["CallFailed", "DeadlinePool", "portable", "result", "was_killed"]
@@ -41,9 +42,15 @@ MAX_CALLS = 10_000
 """Calls after which a worker is replaced: what leaks a little at every call never fills a machine."""
 WATCH_S = 0.2
 """Seconds between two looks at whether the pool is whole."""
+MAX_REBUILT = 8
+"""Times in a row that a pool is built again without any call being done."""
 TOO_MUCH_MEMORY = 88
 """Exit code of a worker whose call needed more memory than it may take."""
 
+HOPELESS = (
+    "worker processes end before they have done a call; is there memory left? A script that is run "
+    "must do its work below `if __name__ == '__main__':`, since workers import it"
+)
 log = logging.getLogger("vlmrl")
 
 
@@ -89,14 +96,21 @@ class DeadlinePool:
         self.prepare = prepare
         self.max_memory = max_memory
         self.rebuilt = 0
+        self._fruitless = 0  # of those, since a call was done
         self._pool: ProcessPool | None = None
         self._calls: set[_Call] = set()
         self._lock = threading.RLock()
 
     def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
-        """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun."""
+        """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun.
+
+        Raises:
+            UserError: the workers end again and again before they have done anything.
+        """
         call = _Call(function, arguments, deadline)
         with self._lock:
+            if self._fruitless > MAX_REBUILT:
+                raise UserError(HOPELESS)
             self._calls.add(call)
             if self._pool is None:
                 self._start()
@@ -121,6 +135,8 @@ class DeadlinePool:
         self.close()
 
     def _start(self) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise SystemExit(1)  # a worker imports a script without a guard; its owner says so
         prepare = functools.partial(_prepare, self.prepare, self.max_memory)
         self._pool = _start(self.workers, prepare)
         threading.Thread(target=self._watch, args=(self._pool,), daemon=True).start()
@@ -146,6 +162,7 @@ class DeadlinePool:
         if inner.cancelled() or isinstance(inner.exception(), BrokenProcessPool):
             return
         self._calls.discard(call)
+        self._fruitless = 0
         if not call.future.set_running_or_notify_cancel():
             return
         if (error := inner.exception()) is not None:
@@ -165,6 +182,10 @@ class DeadlinePool:
     def _rebuild(self) -> None:
         """Start a new pool and begin every open call again; one that was begun twice fails."""
         self._stop()
+        self._fruitless += 1
+        if self._fruitless > MAX_REBUILT:
+            self._give_up(self._calls, HOPELESS)
+            return
         self._start()
         self.rebuilt += 1
         again = [call for call in self._calls if call.begun == 1]
@@ -175,10 +196,13 @@ class DeadlinePool:
         )  # fmt: skip
         for call in again:
             self._begin(call)
-        for call in lost:
+        self._give_up(lost, "the worker processes died twice")
+
+    def _give_up(self, calls: Iterable[_Call], why: str) -> None:
+        for call in [*calls]:
             self._calls.discard(call)
             if call.future.set_running_or_notify_cancel():
-                call.future.set_exception(BrokenProcessPool("the worker processes died twice"))
+                call.future.set_exception(BrokenProcessPool(why))
 
 
 def was_killed(future: Future[Any]) -> bool:
