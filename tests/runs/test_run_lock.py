@@ -153,3 +153,10 @@ def test_of_many_that_find_a_stale_lock_one_becomes_the_owner(tmp_path: Path) ->
     for run in runs:
         run.join()
     assert outcomes == ["owner"] + 5 * ["refused"]
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    said = "run: expected a folder for the run, got a file"
+    with pytest.raises(UserError, match=said), run_lock.own(tmp_path / "run"):
+        pass

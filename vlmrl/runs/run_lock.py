@@ -38,8 +38,11 @@ def own(folder: Path) -> Iterator[None]:
     """Own a run folder: a second run that wants it is refused until this block ends.
 
     Raises:
-        UserError: another run owns the folder; the line names its process, host and start.
+        UserError: another run owns the folder, and the line names its process, host and start; or it
+            is a file.
     """
+    if folder.is_file():
+        raise UserError(f"{folder}: expected a folder for the run, got a file")
     path = lock_path(folder)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
