@@ -77,7 +77,10 @@ def reason_of(error: Exception) -> str | None:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     words = str(error)
-    return words.splitlines()[0] if any(sign in words for sign in SIGNS) else None
+    if not any(sign in words for sign in SIGNS):
+        return None
+    first = words.splitlines()[0]
+    return first if SIGNS[-1] in first else f"the disk took no more ({first})"
 
 
 def is_full(error: Exception) -> bool:
