@@ -100,7 +100,8 @@ def test_examples_are_the_rows_of_a_split_but_for_the_row_itself(tmp_path):
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ("train[:0]", r"few_shot 'train\[:0\]': expected 1 to 8 rows, got 0"),
+        ("train[:0]", r"few_shot 'train\[:0\]': split .*: expected start < stop, got no row"),
+        ("train[7:]", r"few_shot 'train\[7:\]': expected 1 to 8 rows, got 0"),
         ("demos", "no file for split 'demos'"),
     ],
 )

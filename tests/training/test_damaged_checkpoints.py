@@ -195,7 +195,7 @@ main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("limit", [400_000, 4_000_000])
 def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_last_checkpoint(
     run: Path, whole: Path, limit: int

@@ -16,7 +16,7 @@ from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.policy import checkpoint
 
-FEW = 4
+FEW = 2
 """Writes of each command that CI fills the disk at; the nightly run fills it at every one."""
 SHORT = [
     *TINY,

@@ -49,7 +49,10 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [2, 5, 8])
+@pytest.mark.parametrize(
+    "steps",
+    [5, pytest.param(2, marks=pytest.mark.nightly), pytest.param(8, marks=pytest.mark.nightly)],
+)
 def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, steps):
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:

@@ -76,7 +76,7 @@ def test_without_staleness_it_is_the_synchronous_loop_bit_for_bit(tmp_path, more
 @pytest.mark.parametrize(
     ("staleness", "more"),
     [
-        (1, []),
+        pytest.param(1, [], marks=pytest.mark.nightly),
         (3, []),
         (2, ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]),
     ],
@@ -212,8 +212,15 @@ def stop_after(steps: int, how: str) -> type[Interrupt]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["interrupt", "crash"])
-@pytest.mark.parametrize("pause", [0.0, 0.03])
+@pytest.mark.parametrize(
+    ("how", "pause"),
+    [
+        ("interrupt", 0.03),
+        ("crash", 0.0),
+        pytest.param("interrupt", 0.0, marks=pytest.mark.nightly),
+        pytest.param("crash", 0.03, marks=pytest.mark.nightly),
+    ],
+)
 def test_resume_neither_skips_nor_repeats_a_prompt(tmp_path, monkeypatch, order, how, pause):
     folder = tmp_path / "run"
     settings = [

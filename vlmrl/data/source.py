@@ -154,8 +154,11 @@ def open_source(
 
 def _examples(source: Source, split: str) -> tuple[Sample, ...]:
     """Return all rows of a split as solved samples."""
-    rows = select(source.card, split)
     where = f"source {source.name!r}, few_shot {split!r}"
+    try:
+        rows = select(source.card, split)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     if not 1 <= len(rows) <= MAX_EXAMPLES:
         raise UserError(
             f"{where}: expected 1 to {MAX_EXAMPLES} rows, got {len(rows)}; cut it, as in "
