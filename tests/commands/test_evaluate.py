@@ -58,6 +58,15 @@ def test_media_are_read_from_where_the_run_reads_them(whole: Path) -> None:
     assert found["num_samples"] == 6 and found["dropped"] == {}
 
 
+def test_other_data_are_judged_by_what_fits_them_of_the_run(whole: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (56, 56)).save(tmp_path / "0.png")
+    row = {"messages": [{"role": "user", "content": "<image>How red?"}], "images": ["0.png"]}
+    row["messages"].append({"role": "assistant", "content": "<answer>7</answer>"})
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n")
+    found = evaluate_model(str(whole), f"{tmp_path}/train.jsonl:train", max_tokens=2)
+    assert found["num_samples"] == 1 and "exact" in found["metrics"]
+
+
 def test_a_damaged_best_checkpoint_is_passed_over_by_name(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

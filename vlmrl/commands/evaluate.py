@@ -35,6 +35,7 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.scoring.answer_forms import form_of
+from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training.evaluation import Evaluation, evaluate
 
@@ -148,11 +149,14 @@ def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
         return run.rewards_of(source)
     opened = open_source(source, _access(run, source))
     first = opened.sample(0)
-    made = [(name, plugins.build("verifier", name)) for name in opened.card.fitting_verifiers()]
-    fitting = [name for name, verifier in made if verifier.applies_to(first)]
-    if not fitting:
-        raise UserError(f"{source.card}: the card names no verifier that fits; add --verifier NAME")
-    return [RewardConfig(verifier=name) for name in fitting]
+    named = [RewardConfig(verifier=name) for name in opened.card.fitting_verifiers()]
+    for rewards in (named, run.rewards if run else []):
+        fitting = [r for r in rewards if resolve(r, 1.0).verifier.applies_to(first)]
+        if fitting:
+            return fitting
+    raise UserError(
+        f"{source.card}: the card and the run name no verifier that fits; add --verifier NAME"
+    )
 
 
 def _prompts_hash(found: Evaluation) -> str:
