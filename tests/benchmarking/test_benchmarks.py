@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from helpers import small
 from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
-from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate, statistic_of
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.comparison import estimate_difference
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers
+from vlmrl.benchmarking.statistics.aggregates import AGGREGATES, Rows, estimate, statistic_of
 from vlmrl.cli.app import app
 from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.report_page import Page
-from vlmrl.benchmarking.aggregates import Rows, statistic_of
 from vlmrl.benchmarking.comparison import compare, estimate_difference
 from vlmrl.benchmarking.scoring import Figure, Result, RowScore
+from vlmrl.benchmarking.statistics.aggregates import Rows, statistic_of
 from vlmrl.benchmarking.stored import read_result, write_result
 from vlmrl.cli.app import app
 from vlmrl.errors import UserError

@@ -14,8 +14,8 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import iou_matrix
-from vlmrl.benchmarking.aggregates import Rows, estimate
-from vlmrl.benchmarking.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.statistics.aggregates import Rows, estimate
+from vlmrl.benchmarking.statistics.pooled_boxes import Detections, pool
 
 CLASSES = ("cat", "dog", "fox")
 

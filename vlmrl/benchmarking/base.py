@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
-from vlmrl.benchmarking.official import SCORERS
 from vlmrl.benchmarking.rows import INDEX, Published, PublishedRows, published_rows
+from vlmrl.benchmarking.scorers.official import SCORERS
 from vlmrl.config import RewardConfig
 from vlmrl.data.cards.card import Card
 from vlmrl.errors import UserError
@@ -46,8 +46,8 @@ class Official:
     lower case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to
     none of our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take
     out of the question. `interleaved` puts images where the prompt says `<image 1>`, else they come
-    first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.official`.
-    `aggregate` names one of `vlmrl.benchmarking.aggregates`, `by` the column it takes means over.
+    first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.scorers.official`.
+    `aggregate` names one of `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over.
     `unread` says what an answer scores in which the rule finds nothing: `wrong`, or `expected` where
     the harness draws an option at random, which is the chance to be right. `unit` is how the harness
     prints the number; `also` names more aggregates to print, each with its column as

@@ -18,7 +18,7 @@ def coco_rows(file: Path) -> list[dict[str, Any]]:
 
     `asked` lists the classes to look for, separated by commas: all; in LVIS those that are known to
     be in the image or not to be. As JSON: `categories` (the same), `crowds`, `verified` and `partial`
-    (see `vlmrl.benchmarking.found_boxes`).
+    (see `vlmrl.benchmarking.scorers.found_boxes`).
 
     Raises:
         UserError: there is no such file, or it is not of this form.

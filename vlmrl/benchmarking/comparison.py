@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from vlmrl.benchmarking.aggregates import RESAMPLES, Statistic, draws, statistic_of
 from vlmrl.benchmarking.scoring import Result, RowScore, rows_of
+from vlmrl.benchmarking.statistics.aggregates import RESAMPLES, Statistic, draws, statistic_of
 from vlmrl.errors import UserError
 
 __all__ = ["Contrast", "Difference", "by_benchmark", "compare", "estimate_difference"]

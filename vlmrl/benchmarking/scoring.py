@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from vlmrl.answers import templates
-from vlmrl.benchmarking.aggregates import WITHIN_A_GROUP, Rows, estimate
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
-from vlmrl.benchmarking.found_boxes import listed_boxes
-from vlmrl.benchmarking.official import SCORERS
+from vlmrl.benchmarking.scorers.found_boxes import listed_boxes
+from vlmrl.benchmarking.scorers.official import SCORERS
+from vlmrl.benchmarking.statistics.aggregates import WITHIN_A_GROUP, Rows, estimate
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.schema import Completion, FinishReason, Frame, Sample, Verdict

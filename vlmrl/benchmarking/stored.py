@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vlmrl.benchmarking.pooled_boxes import Detections
 from vlmrl.benchmarking.scoring import Figure, Result, RowScore
+from vlmrl.benchmarking.statistics.pooled_boxes import Detections
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 

@@ -1,10 +1,10 @@
-"""Official scorers of single tasks, by name: see `vlmrl.benchmarking.official`."""
+"""Official scorers of single tasks, by name: see `vlmrl.benchmarking.scorers.official`."""
 
 from __future__ import annotations
 
 from vlmrl.answers.benchmark_rules import open_answers, points, task_letters
 from vlmrl.answers.benchmark_rules.letters import mmmu_letter
-from vlmrl.benchmarking.scores import (
+from vlmrl.benchmarking.scorers.scores import (
     Score,
     Scorer,
     accepted_texts,

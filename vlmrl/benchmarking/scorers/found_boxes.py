@@ -10,7 +10,7 @@ import numpy as np
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.benchmark_rules import detections
 from vlmrl.answers.benchmark_rules.detections import Labelled
-from vlmrl.benchmarking.pooled_boxes import Detections
+from vlmrl.benchmarking.statistics.pooled_boxes import Detections
 from vlmrl.schema import Frame, Sample
 
 __all__ = ["listed_boxes", "odinw_row"]

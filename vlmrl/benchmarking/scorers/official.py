@@ -10,8 +10,8 @@ import string
 from collections.abc import Callable
 
 from vlmrl.answers.benchmark_rules import counts, free_text, letters, places, spans, yes_no
-from vlmrl.benchmarking.found_boxes import listed_boxes, odinw_row
-from vlmrl.benchmarking.scores import (
+from vlmrl.benchmarking.scorers.found_boxes import listed_boxes, odinw_row
+from vlmrl.benchmarking.scorers.scores import (
     Score,
     Scorer,
     accepted_texts,
@@ -20,7 +20,7 @@ from vlmrl.benchmarking.scores import (
     right_letter,
     texts,
 )
-from vlmrl.benchmarking.task_scorers import TASK_SCORERS
+from vlmrl.benchmarking.scorers.task_scorers import TASK_SCORERS
 from vlmrl.schema import Frame, Sample
 
 __all__ = ["SCORERS"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vlmrl.benchmarking.pooled_boxes import known_mean, pool
+from vlmrl.benchmarking.statistics.pooled_boxes import known_mean, pool
 
 __all__ = ["AGGREGATES", "WITHIN_A_GROUP", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
 
