@@ -25,6 +25,8 @@ from vlmrl.algorithms.recipes import Recipe
 from vlmrl.runs import metric_glossary
 
 KIND = "algorithm"
+SUBSETS = {"part": lambda cls: True, "relative": lambda cls: not cls().uniform_groups_teach}
+"""`relative`: recipes to which a uniform group says nothing."""
 
 
 def test_it_is_a_recipe_that_builds_without_options(part, loaded):
@@ -107,29 +109,40 @@ def test_an_invalid_rollout_has_no_say_whatever_its_reward(part, rows, flags):
 
 
 @given(rows=groups)
-def test_advantages_of_a_group_add_up_to_zero(part, rows):
-    values = advantages_of(recipe_of(part), rewards_of(rows))
+def test_advantages_of_a_group_add_up_to_zero(relative, rows):
+    values = advantages_of(recipe_of(relative), rewards_of(rows))
     assert values.sum(-1).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("row", [[0.1] * 8, [0.0] * 8, [0.3, 0.3 + 5e-7]])
-def test_uniform_group_has_advantage_exactly_zero(part, row):
-    assert (advantages_of(recipe_of(part), rewards_of([row])) == 0).all()
+def test_uniform_group_has_advantage_exactly_zero(relative, row):
+    assert (advantages_of(recipe_of(relative), rewards_of([row])) == 0).all()
 
 
-def test_a_group_of_one_has_advantage_zero(part):
+def test_a_group_of_one_has_advantage_zero(relative):
     valid = torch.tensor([[False, True, False]])
-    assert (advantages_of(recipe_of(part), rewards_of([[0.7]])) == 0).all()
-    assert (advantages_of(recipe_of(part), rewards_of([[0.1, 0.9, 0.5]], valid)) == 0).all()
+    assert (advantages_of(recipe_of(relative), rewards_of([[0.7]])) == 0).all()
+    assert (advantages_of(recipe_of(relative), rewards_of([[0.1, 0.9, 0.5]], valid)) == 0).all()
 
 
-def test_uniform_group_has_no_gradient(part):
+def test_uniform_group_has_no_gradient(relative):
     rewards = rewards_of([[0.4, 0.4, 0.4, 0.4]])
-    values = advantages_of(recipe_of(part), rewards)
+    values = advantages_of(recipe_of(relative), rewards)
     inputs = random_inputs(ref=None)
     inputs = inputs_of(inputs.new, values.view(4, 1), old=inputs.old, mask=inputs.mask)
-    recipe_of(part).loss(inputs).loss.backward()
+    recipe_of(relative).loss(inputs).loss.backward()
     assert (inputs.new.grad == 0).all()
+
+
+def test_a_recipe_that_learns_from_uniform_groups_counts_those_without_a_gradient(part):
+    recipe = recipe_of(part)
+    for rows in ([[1.0] * 4], [[0.0] * 4], [[1.0, 0.0, 0.0, 1.0], [1.0] * 4]):
+        rewards = rewards_of(rows)
+        found = recipe.advantages(rewards, rollouts_of(rewards))
+        silent = (found.values == 0).all(-1).float().mean().item()
+        name = "silent_share" if recipe.uniform_groups_teach else "uniform_share"
+        assert found.metrics[f"rollout/{name}"] == pytest.approx(silent)
+        assert ((found.values != 0).any(-1) <= recipe.keep(rewards)).all()
 
 
 def test_sample_weights_multiply_the_loss_of_their_completions(part):

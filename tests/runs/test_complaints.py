@@ -51,6 +51,13 @@ def test_each_reason_is_named_with_what_to_try(
     assert reason in line and next_thing in line and "\n" not in line
 
 
+def test_a_recipe_that_learns_from_uniform_groups_is_not_told_that_they_are_uniform() -> None:
+    uniform = {**HONEST, "rollout/uniform_share": 1.0, "reward/mean": 0.04}
+    assert complain({**uniform, "rollout/silent_share": 0.1}) == []
+    (line,) = complain({**uniform, "rollout/silent_share": 0.9})
+    assert "90 % of groups are without a gradient" in line
+
+
 def test_the_last_steps_are_judged_not_the_first() -> None:
     bad = {**HONEST, "rollout/answered": 0.0}
     assert complain_of_last([bad] * 5 + [HONEST] * 10) == []

@@ -17,5 +17,5 @@ from vlmrl.algorithms.parts.aggregations import Aggregation
 class DrGrpo(Grpo):
     """GRPO done right. The constant is the configured completion limit. Example: DrGrpo()."""
 
-    scale: Literal["std", "none"] = "none"
+    scale: Literal["std", "batch", "none"] = "none"
     aggregation: Aggregation = "constant"

@@ -30,7 +30,7 @@ class Gpg(Recipe):
         "rollout/alpha": "Counted groups over groups with a gradient, the factor of GPG's advantages.",
     }
 
-    scale: Literal["std", "none"] = "none"
+    scale: Literal["std", "batch", "none"] = "none"
     aggregation: Aggregation = "token"
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:

@@ -6,26 +6,16 @@ arXiv 2508.08221, section 5. The deviation is unbiased and 1e-4 is added to it, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from vlmrl.algorithms.grpo import Grpo
-from vlmrl.algorithms.parts import advantages
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe
-from vlmrl.schema import Advantages, Rewards, Rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class LitePpo(Grpo):
     """GRPO whose advantages are scaled by the deviation of all rewards in the batch. Example: LitePpo()."""
 
-    scale: Literal["none"] = "none"
-    """The group's deviation is not used."""
+    scale: Literal["std", "batch", "none"] = "batch"
     aggregation: Aggregation = "token"
-
-    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
-        """Return reward minus the group's mean over the batch's deviation, [P, G]."""
-        found = Recipe.advantages(self, rewards, rollouts)
-        batch = advantages.deviation(rewards.total.view(1, -1), rewards.valid.view(1, -1))
-        return replace(found, values=found.values / (batch + advantages.EPS))

@@ -23,7 +23,14 @@ from vlmrl.algorithms.parts.surrogates import (
 )
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
-BASELINES = {"mean": advantages.from_mean, "leave_one_out": advantages.from_others}
+BASELINES = {
+    "mean": advantages.from_mean,
+    "leave_one_out": advantages.from_others,
+    "batch": advantages.from_batch,
+    "none": advantages.from_zero,
+}
+OF_GROUPS = ("mean", "leave_one_out")
+"""Baselines with which a uniform group has no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +42,15 @@ class Recipe:
 
     metrics: ClassVar[Mapping[str, str]] = {}
 
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """Subtract from a reward the mean of its whole group, or of the other completions of the group."""
-    scale: Literal["std", "none"] = "std"
-    """Divide advantages by the group's standard deviation, or not."""
+    baseline: Literal["mean", "leave_one_out", "batch", "none"] = "mean"
+    """Subtract from a reward the mean of its whole group, of the other completions of the group, of
+    the batch, or nothing. With the last two a uniform group has a gradient."""
+    scale: Literal["std", "batch", "none"] = "std"
+    """Divide advantages by the standard deviation of the group, of the batch, or not."""
     aggregation: Aggregation = "sequence"
     """Loss over tokens. sequence: mean per completion, then over completions; token: mean over all
-    tokens; constant: sum per completion / `rollout.max_tokens`, then mean over completions."""
+    tokens; sum: sum per completion, then mean over completions; constant: as sum, over
+    `rollout.max_tokens`."""
     kl: float = 0.0
     """Weight of the divergence from the reference; 0: no reference is made."""
     kl_estimator: divergences.Estimator = "k3"
@@ -68,35 +77,59 @@ class Recipe:
             )
         if self.importance_cap <= 0:
             raise ValueError(f"expected a positive importance_cap, got {self.importance_cap}")
+        if self.baseline not in OF_GROUPS and self.scale == "std":
+            raise ValueError(
+                f"expected scale batch or none with baseline {self.baseline}, got std: a uniform "
+                "group has no deviation to divide by"
+            )
+
+    @property
+    def uniform_groups_teach(self) -> bool:
+        """Whether a group of equal rewards may have a gradient; the console then does not complain."""
+        return self.baseline not in OF_GROUPS
 
     def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
         """Return the rewards unchanged, [P, G]."""
         return rewards
 
     def keep(self, rewards: Rewards) -> torch.Tensor:
-        """Return which groups have rewards that differ, bool [P]."""
+        """Return which groups have a gradient, bool [P]."""
+        if self.uniform_groups_teach:
+            return (self.estimate(rewards) != 0).any(-1)
         return ~filters.uniform(rewards.total, rewards.valid)
 
-    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
-        """Return advantages [P, G]; uniform groups and invalid rollouts get 0.
+    def estimate(self, rewards: Rewards) -> torch.Tensor:
+        """Return each reward against the baseline, over the scale, [P, G]; 0 where not valid."""
+        total, valid = rewards.total, rewards.valid
+        values = BASELINES[self.baseline](total, valid)
+        if self.scale == "std":
+            values = values / (advantages.deviation(total, valid) + advantages.EPS)
+        if self.scale == "batch":
+            batch = advantages.deviation(total.view(1, -1), valid.view(1, -1))
+            values = values / (batch + advantages.EPS)
+        return values
 
-        A uniform group stays in the denominators, except under dynamic sampling
+    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+        """Return advantages [P, G]; invalid rollouts, and groups without a gradient, get 0.
+
+        Such a group stays in the denominators, except under dynamic sampling
         (`dynamic_sampling_batches` > 0), where the batch consists of informative groups only.
         """
         total, valid = rewards.total, rewards.valid
         if not torch.isfinite(total[valid]).all():
             raise ValueError("a reward is NaN or infinite: the scorer must mask it or fail")
-        uniform = filters.uniform(total, valid)
-        values = BASELINES[self.baseline](total, valid)
-        if self.scale == "std":
-            values = values / (advantages.deviation(total, valid) + advantages.EPS)
+        values, kept = self.estimate(rewards), self.keep(rewards)
         samples = [prompt.sample for prompt in rollouts.batch.prompts]
         weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
+        sources = [s.source for s in samples]
+        metrics = _shares("uniform_share", filters.uniform(total, valid), sources)
+        if self.uniform_groups_teach:
+            metrics |= _shares("silent_share", ~kept, sources)
         return Advantages(
-            values=values.masked_fill(uniform[:, None], 0.0),
-            kept=valid & ~uniform[:, None] if self.dynamic_sampling_batches else valid,
+            values=values.masked_fill(~kept[:, None], 0.0),
+            kept=valid & kept[:, None] if self.dynamic_sampling_batches else valid,
             weights=weights[:, None].repeat(1, total.shape[1]),
-            metrics=_uniform_shares(uniform, [s.source for s in samples]),
+            metrics=metrics,
         )
 
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
@@ -175,10 +208,10 @@ def weight_metrics(
     return {"loss/ratio": ratio, "loss/clip_high": (ratio > cap).float()}
 
 
-def _uniform_shares(uniform: torch.Tensor, sources: list[str]) -> dict[str, float]:
+def _shares(name: str, flags: torch.Tensor, sources: list[str]) -> dict[str, float]:
     by_source = defaultdict(list)
-    for source, flag in zip(sources, uniform.tolist(), strict=True):
+    for source, flag in zip(sources, flags.tolist(), strict=True):
         by_source[source].append(flag)
-    shares = {f"source/{s}/uniform_share": sum(f) / len(f) for s, f in by_source.items()}
-    total = sum(uniform.tolist()) / max(len(sources), 1)
-    return {"rollout/uniform_share": total, **shares}
+    shares = {f"source/{s}/{name}": sum(f) / len(f) for s, f in by_source.items()}
+    total = sum(flags.tolist()) / max(len(sources), 1)
+    return {f"rollout/{name}": total, **shares}

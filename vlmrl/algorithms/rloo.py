@@ -23,8 +23,8 @@ from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics, wei
 class Rloo(Recipe):
     """REINFORCE leave-one-out. Example: Rloo(kl=0.01)."""
 
-    baseline: Literal["mean", "leave_one_out"] = "leave_one_out"
-    scale: Literal["std", "none"] = "none"
+    baseline: Literal["mean", "leave_one_out", "batch", "none"] = "leave_one_out"
+    scale: Literal["std", "batch", "none"] = "none"
     aggregation: Literal["sequence"] = "sequence"
     kl_estimator: Estimator = "k2"
     clip_low: float = 0.2

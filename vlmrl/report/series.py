@@ -90,6 +90,8 @@ STEP_RULES = (
     Rule("reward/(.+)", "Reward", "Components, all sources", "{0}"),
     Rule("rollout/uniform_share", "Rollouts", "Uniform groups", ALL, "share"),
     Rule("source/(.+)/uniform_share", "Rollouts", "Uniform groups", "{0}", "share"),
+    Rule("rollout/silent_share", "Rollouts", "Groups without a gradient", ALL, "share"),
+    Rule("source/(.+)/silent_share", "Rollouts", "Groups without a gradient", "{0}", "share"),
     Rule("source/(.+)/([^/]+)", "Reward", "Components, {0}", "{1}"),
     Rule("rollout/length", "Rollouts", "Length of completions, tokens", "mean"),
     Rule("mode/([^/]+)/share", "Rollouts", "Modes", "{0}", "share"),

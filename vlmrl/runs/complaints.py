@@ -25,7 +25,8 @@ def complain(metrics: Mapping[str, float]) -> list[str]:
     """Return a sentence for every number of a step, or of the mean of some steps, that means trouble.
 
     A reason that explains others stands for them: without answers, rewards are constant and groups
-    uniform.
+    uniform. A recipe that learns from uniform groups says so by `rollout/silent_share`, the share of
+    groups without a gradient, which then counts in place of the uniform ones.
     """
     lines = [*_nothing_to_learn(metrics)]
     if metrics.get("media_ablation/blank_logprob_drop", 1.0) < BLIND_NATS:
@@ -58,7 +59,9 @@ def complain_of_last(steps: Sequence[Mapping[str, float]]) -> list[str]:
 def _nothing_to_learn(metrics: Mapping[str, float]) -> list[str]:
     """Return the one reason why groups have no gradient, if they have none."""
     answered, mean = metrics.get("rollout/answered", 1.0), metrics.get("reward/mean", 0.0)
-    uniform = metrics.get("rollout/uniform_share", 0.0)
+    silent = metrics.get("rollout/silent_share")
+    uniform = metrics.get("rollout/uniform_share", 0.0) if silent is None else silent
+    what = "uniform" if silent is None else "without a gradient"
     if answered <= UNREADABLE:
         return [
             f"no readable answers: {100 * answered:.0f} % of completions have one; {NO_ANSWERS}"
@@ -66,7 +69,7 @@ def _nothing_to_learn(metrics: Mapping[str, float]) -> list[str]:
     if uniform < UNIFORM:
         return []
     groups = (
-        "all groups are uniform" if uniform == 1 else f"{100 * uniform:.0f} % of groups are uniform"
+        f"all groups are {what}" if uniform == 1 else f"{100 * uniform:.0f} % of groups are {what}"
     )
     if metrics.get("reward/std", 1.0) == 0:
         return [

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from vlmrl.algorithms.parts.filters import uniform
+
 EPS = 1e-4
 """Added to the deviation, as in TRL and the R1-V family of trainers."""
 
@@ -30,6 +32,17 @@ def from_others(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     n = valid.sum(-1, keepdim=True)
     scale = n / (n - 1).clamp(min=1)
     return torch.where(valid, scale * _deviations(rewards, valid), 0.0).float()
+
+
+def from_batch(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Reward minus the mean of all rewards of the batch, [P, G]; exactly 0 where all are equal."""
+    flat = from_mean(rewards.view(1, -1), valid.view(1, -1)).view_as(rewards)
+    return flat.masked_fill(uniform(rewards.view(1, -1), valid.view(1, -1)), 0.0)
+
+
+def from_zero(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Return the reward itself, [P, G]."""
+    return torch.where(valid, rewards, 0.0).float()
 
 
 def deviation(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
