@@ -142,7 +142,12 @@ HOSTILE = {
     "netpbm comment": b"P6 #" + b"a" * 1000 + b"\n1 1 255\n\0\0\0",
     "gif": encoded(Image.new("P", (8, 8)), "GIF"),
     "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
-    "bitmap": encoded(Image.new("RGB", (8, 8)), "BMP"),
+    "bitmap with a palette": encoded(Image.new("P", (8, 8)), "BMP"),
+    "bitmap that ends early": encoded(Image.new("RGB", (8, 8)), "BMP")[:-1],
+    "bitmap with a negative width": struct.pack(
+        "<2sIIIIiiHHI", b"BM", 200, 0, 54, 40, -8, 8, 1, 24, 0
+    )
+    + bytes(300),
     "animated webp": encoded(
         Image.new("RGB", (8, 8)), "WEBP", save_all=True, append_images=[Image.new("RGB", (8, 8), 9)]
     ),
@@ -162,12 +167,13 @@ def test_no_odd_image_is_decoded_in_the_trainer(name: str, monkeypatch: pytest.M
         assert "decoded here" not in str(error)
 
 
-@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "BMP"])
 def test_ordinary_image_is_decoded_in_the_trainer(
     file_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decode_module, "_BOUNDED", None)
-    for mode in ("RGB", "L", "RGBA", "P") if file_format == "PNG" else ("RGB", "L"):
+    modes = {"PNG": ("RGB", "L", "RGBA", "P"), "BMP": ("RGB",)}.get(file_format, ("RGB", "L"))
+    for mode in modes:
         data = encoded(Image.new(mode, (640, 480)), file_format, dpi=(72, 72))
         (image,) = decode(sample_of(Media("image", data=data)), Access())
         assert image.size == (640, 480)

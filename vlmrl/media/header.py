@@ -1,7 +1,7 @@
 """Which images are safe to decode in the trainer, as their first bytes tell.
 
-A small JPEG, PNG or WebP of the ordinary kind decodes in milliseconds and little memory whatever its
-bytes are. Everything else goes to a process with a deadline and a ceiling on memory: large images,
+A small JPEG, PNG, WebP or BMP of the ordinary kind decodes in milliseconds and little memory whatever
+its bytes are. Everything else goes to a process with a deadline and a ceiling on memory: large images,
 other formats, and files with more structure than images have (a million text chunks, hundreds of
 scans, an EXIF block that names itself thousands of times).
 """
@@ -48,7 +48,7 @@ class Header:
 
 
 def read_header(data: bytes) -> Header | None:
-    """Return the header of a JPEG, PNG or WebP; None for other formats and for damaged ones.
+    """Return the header of a JPEG, PNG, WebP or BMP; None for other formats and for damaged ones.
 
     `data` is the whole file; of a part `plain` says nothing.
     """
@@ -60,6 +60,8 @@ def read_header(data: bytes) -> Header | None:
             return Header(width, height, _has_plain_chunks(data))
         if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
             return _webp(data)
+        if data.startswith(b"BM"):
+            return _bmp(data)
     except (struct.error, IndexError):  # it ends too early
         pass
     return None
@@ -126,3 +128,13 @@ def _webp(data: bytes) -> Header | None:
         return None
     width, height = (1 + int.from_bytes(data[i : i + 3], "little") for i in (24, 27))
     return Header(width, height, not data[20] & 0b00001110)  # EXIF, XMP, animation
+
+
+def _bmp(data: bytes) -> Header:
+    """Read a bitmap; plain is what Pillow writes of RGB: uncompressed rows, all of them in the file."""
+    start, info, width, height = struct.unpack_from("<IIii", data, 10)
+    planes, bits, compression = struct.unpack_from("<HHI", data, 26)
+    row = (width * bits + 31) // 32 * 4
+    layout = (start, info, planes, bits, compression)
+    plain = layout == (54, 40, 1, 24, 0) and width > 0 < height and start + row * height <= len(data)
+    return Header(abs(width), abs(height), plain)
