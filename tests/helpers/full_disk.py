@@ -41,8 +41,9 @@ def fill(
 ) -> list[Filled]:
     """Run `vlmrl COMMAND` on copies of `folder`/before, each full from another write on.
 
-    `{here}` in the command is the copy. `numbers`: so many writes, evenly spread; None: each one. Unless
-    `for_ever` one write fails and the next finds room. The first outcome is of a disk that never fills.
+    `{here}` in the command is the copy. `numbers` writes, evenly spread, are tried; None: every one.
+    Unless `for_ever` one write fails and the next finds room. The first outcome is of a disk that never
+    fills.
     """
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler (cc)")

@@ -106,7 +106,7 @@ def _reach(numbers: tuple[float, ...], frame: Frame, space: Space) -> float | No
 
 
 def read_span(span: Span, duration: float, fps: float | None) -> dict[str, float | None]:
-    """Return the reach of a span in seconds and in all other units, of a medium of so many seconds."""
+    """Return for every unit the share of `duration` (seconds) at which the span ends, None if beyond it."""
     units = {"seconds": 1.0, "milliseconds": 1e-3, "0..1": duration, "per cent": duration / 100}
     if fps:
         units["frame numbers"] = 1 / fps

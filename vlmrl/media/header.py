@@ -135,6 +135,6 @@ def _bmp(data: bytes) -> Header:
     start, info, width, height = struct.unpack_from("<IIii", data, 10)
     planes, bits, compression = struct.unpack_from("<HHI", data, 26)
     row = (width * bits + 31) // 32 * 4
-    layout = (start, info, planes, bits, compression)
-    plain = layout == (54, 40, 1, 24, 0) and width > 0 < height and start + row * height <= len(data)
-    return Header(abs(width), abs(height), plain)
+    ordinary = (start, info, planes, bits, compression) == (54, 40, 1, 24, 0)
+    whole = width > 0 < height and start + row * height <= len(data)
+    return Header(abs(width), abs(height), ordinary and whole)

@@ -1,8 +1,8 @@
 """Damage and excess in an image file that Pillow overlooks, found before Pillow reads it.
 
-Pillow compares no checksum of a PNG's pixels, so that damage shows as wrong pixels without a word. It
-reads text chunks and comments one at a time, however many there are: a million take it 18 s. libjpeg
-decodes noise, without a warning, by tables that no encoder can have written.
+Pillow compares no checksum of a PNG's pixels, so that damage silently becomes wrong pixels. It reads
+text chunks and comments one at a time, however many there are: a million take it 18 s. libjpeg decodes
+noise without a warning where the tables are ones that no encoder can have written.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Pair = tuple[Item, Sample]
 
 
 def records(folder: Path, split: str, most: int | None = None) -> list[Pair]:
-    """The rows of a split, at most so many of each task; no layout says spans, so none of those."""
+    """Return the rows of a split, at most `most` of each task; no layout says spans, so none of those."""
     options = {"path": str(folder), "native": False}
     source = open_source(SourceConfig(card="records", options=options, split=split))
     found: list[Pair] = []
