@@ -21,9 +21,9 @@ from PIL import Image, ImageDraw, ImageFont
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.demonstrations import cell_name, loosened
-from vlmrl.data.source import uniform
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Media, Sample, Truth
+from vlmrl.system.seeds import uniform
 
 GRID = 12
 KINDS = ("circle", "square", "triangle")

@@ -20,9 +20,9 @@ import numpy as np
 
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
-from vlmrl.data.source import uniform
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Frame, Media, Sample, Span, Truth
+from vlmrl.system.seeds import uniform
 
 QUESTION = "When is the square red?"
 RED, BLUE = (235, 45, 45), (60, 90, 245)

@@ -41,6 +41,7 @@ KINDS = {
     "engine": "vlmrl.engines",
     "algorithm": "vlmrl.algorithms",
     "tracker": "vlmrl.trackers",
+    "sampler": "vlmrl.samplers",
 }
 
 

@@ -17,6 +17,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit.constant_answer import find_best
 from vlmrl.commands.list_parts import first_sentence
+from vlmrl.samplers.base import AdaptiveSampler
 from vlmrl.schema import Frame, Sample, Verdict
 from vlmrl.scoring.combine import guard
 
@@ -37,6 +38,7 @@ INTRODUCTIONS = {
     "engine": "An engine generates the completions. [Engines](../../scale/engines.md) says which to use.",
     "algorithm": "An algorithm turns rewards into advantages and log-probs into a loss.",
     "tracker": "A tracker sends the curves of a run somewhere else, next to `metrics.jsonl`.",
+    "sampler": "A sampler decides which rows are drawn, and in what order.",
 }
 
 TRIED = (
@@ -189,6 +191,8 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "With several processes", "yes" if getattr(plugin, "every_rank", False) else "no"
     elif kind == "tracker":
         yield "Extra", f"`pip install 'vlmrl[{plugin.extra}]'`" if plugin.extra else "none"
+    elif kind == "sampler":
+        yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
 
 def _table(kind: str, names: list[str]) -> str:
@@ -234,6 +238,7 @@ def _use(kind: str, name: str) -> list[str]:
         "layout": f"data:\n  train:\n    - card: auto\n      options: {{path: PATH, layout: {name}}}",
         "algorithm": f"algorithm: {name}",
         "tracker": f"tracking:\n  {name}: true",
+        "sampler": f"data:\n  sampler: {name}",
     }
     lines = ["## Use", ""]
     if kind == "family":

@@ -13,6 +13,7 @@ from vlmrl.data.layouts.base import Layout
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
+from vlmrl.samplers.base import Sampler
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.trackers.base import Tracker
 
@@ -24,6 +25,7 @@ BASES = {
     "engine": Engine,
     "algorithm": Recipe,
     "tracker": Tracker,
+    "sampler": Sampler,
 }
 
 

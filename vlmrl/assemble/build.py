@@ -59,7 +59,10 @@ def build_trainer(
     policy = Policy(*loaded, config.model, config.rollout.temperature, shard)
     engine.start(policy)
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
-    loader = build_loader(config, train_sources, policy, config.rollout.prompts, quarantine)
+    sampler = plugins.build("sampler", config.data.sampler.name, config.data.sampler.options)
+    loader = build_loader(
+        config, train_sources, policy, config.rollout.prompts, quarantine, sampler
+    )
     stack.callback(loader.close)
     done = progress.step if progress.phase == "rl" else 0
     tracker: RunLog = SilentLog()

@@ -144,6 +144,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
+        sampler = progress.extra.get("sampler", {})
+        trainer.loader.plan.restore(sampler, checkpoint.read_sampler(start))
         trainer.queue.restore(progress.loader, checkpoint.read_queue(start))
         trainer.done = progress.step
         trainer.timers.restore(progress.extra["seconds"])

@@ -16,6 +16,7 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source
 from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
+from vlmrl.samplers.base import Sampler
 from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
 from vlmrl.truths import prompting
@@ -53,14 +54,17 @@ def build_loader(
     policy: Policy,
     size: int,
     quarantine: Quarantine,
+    sampler: Sampler | None = None,
 ) -> Loader:
-    """Build the loader of this rank: batches of `size` prompts."""
+    """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws."""
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
         with_audio(sources, policy.family),
         build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config), processor),
         size,
+        sampler=sampler,
+        lag=config.sampler_lag,
         seed=config.run.seed,
         rank=distributed.rank(),
         world=distributed.world(),

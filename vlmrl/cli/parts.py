@@ -16,6 +16,7 @@ KINDS = {
     "algorithms": "algorithm",
     "engines": "engine",
     "trackers": "tracker",
+    "samplers": "sampler",
 }
 """What one writes after `vlmrl list` -> the kind of part."""
 
@@ -29,6 +30,7 @@ Listed = Literal[
     "algorithms",
     "engines",
     "trackers",
+    "samplers",
     "configs",
 ]
 

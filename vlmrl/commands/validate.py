@@ -60,6 +60,7 @@ def validate(config: Config) -> None:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
     _check_part("algorithm", config.algorithm.name, config.algorithm.options)
+    _check_part("sampler", config.data.sampler.name, config.data.sampler.options)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)

@@ -89,6 +89,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _lag_is_long_enough(self) -> Config:
+        least = self._least_lag(self.data.workers)
+        if self.data.sampler.lag is not None and self.data.sampler.lag < least:
+            raise ValueError(
+                f"data.sampler.lag: expected at least {least} with data.workers {self.data.workers} "
+                f"and rollout.max_staleness {self.rollout.max_staleness}, got {self.data.sampler.lag}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _metrics_exist(self) -> Config:
         if self.evaluation:
             sources = self.evaluation.sources or self.data.train
@@ -121,6 +131,15 @@ class Config(Section):
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run.dir) if self.run.dir else Path("runs") / self.run.name
+
+    @property
+    def sampler_lag(self) -> int:
+        """Batches from a sampler's choice of rows back to the newest rewards that it knows."""
+        return self.data.sampler.lag or self._least_lag(workers=1)
+
+    def _least_lag(self, workers: int) -> int:
+        """Workers decode two batches ahead, and a thread makes the prompts of two more."""
+        return (4 if workers else 1) + self.rollout.max_staleness
 
     @property
     def named_sources(self) -> list[SourceConfig]:

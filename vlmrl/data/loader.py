@@ -1,28 +1,28 @@
-"""Prompts from a weighted mixture of sources: seeded, sharded by rank, exactly resumable.
+"""Prompts of the rows that a sampler draws: seeded, sharded by rank, exactly resumable.
 
-Which source draw number n takes is a function of (seed, n), and in which order a source's rows come
-in an epoch a function of (seed, source, epoch); rank r of w takes the draws r, r + w, r + 2w ... So
-the state is a few integers, and neither worker processes nor bad rows nor the number of ranks change
-what comes next.
+A draw is a function of its number, or for a sampler that learns, of the rewards of earlier batches at
+a fixed lag; rank r of w takes the draws r, r + w, r + 2w ... So neither worker processes nor the
+number of ranks change what comes next, and a bad row's place is taken by the next draw.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from vlmrl import plugins
+from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong
-from vlmrl.data.source import Source, uniform
+from vlmrl.data.sampler_rows import known_rows
+from vlmrl.data.source import Source
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.decode import Job, Outcome, decode_in_order
 from vlmrl.media_types import Decoded, num_bytes
-from vlmrl.schema import Prompt, PromptBatch, Sample
+from vlmrl.samplers.base import Sampler
+from vlmrl.schema import Prompt, PromptBatch, Rewards, Sample
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
@@ -38,30 +38,21 @@ Make = Callable[[Sample, list[Decoded]], Prompt]
 """Turns a sample and its media into a prompt; a UserError from it means that the row is bad."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Row `row` of source number `source`."""
-
-    source: int
-    row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """How far the mixture is: draws so far (over all ranks), and how many each source gave."""
-
-    draws: int
-    taken: tuple[int, ...]
+LEAD = 4
+"""Batches that are drawn ahead of use: two are being decoded, and two are waiting as prompts."""
+MIXTURE = "Mixture()"
+"""The sampler of states that name none."""
 
 
 class Loader:
     """Batches of prompts without end. Use as a context manager, or `close` it, if it has workers.
 
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
-    stops the run. With `workers` processes that decode, a thread makes the prompts ahead of use,
-    holding about `prefetch_mb` MiB of decoded media and as much of prompts (0: all in line, when a
-    batch is asked for). The prompts and the state are the same with and without, and the state is
-    that of what was handed out. `make` must then be safe to call in a thread.
+    stops the run. `sampler` says which rows are drawn (None: `mixture`); one that learns chooses batch
+    b when `learn` was told the rewards of batch b - `lag`. With `workers` processes that decode, a
+    thread makes the prompts ahead of use, holding about `prefetch_mb` MiB of decoded media and as much
+    of prompts (0: all in line, when a batch is asked for). The prompts and the state are the same with
+    and without, and the state is that of what was handed out. `make` must then be safe to call in a thread.
 
     With several ranks (`gather` returns what each of them gave) all get the same batches, the ones
     that one rank would get; but each holds the media of its own prompts only (`Prompt.home`).
@@ -73,6 +64,8 @@ class Loader:
         make: Make,
         prompts_per_batch: int,
         *,
+        sampler: Sampler | None = None,
+        lag: int = LEAD,
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
@@ -85,17 +78,18 @@ class Loader:
     ) -> None:
         self.sources = tuple(sources)
         self.quarantine = Quarantine() if quarantine is None else quarantine
-        self._make = make
+        self._make = _one_at_a_time(make)
         self._size = prompts_per_batch
         self._seed, self._rank, self._world, self._gather = seed, rank, world, gather
         self._max_tokens = max_prompt_tokens
         self._prefetch = prefetch_mb * 2**20
         self._pool = DeadlinePool(workers) if workers else None
-        self._bounds = _bounds([source.weight for source in self.sources])
-        self._orders: dict[int, tuple[int, np.ndarray]] = {}
+        rows = [known_rows(source) for source in self.sources]
+        sampler = sampler or plugins.build("sampler", "mixture")
+        self.plan = DrawPlan(sampler, rows, seed, prompts_per_batch, lag)
         self._tally = Tally(quarantine_limit, sum(len(source.rows) for source in self.sources))
-        self._mixture = Mixture(0, (0,) * len(self.sources))
-        self._stream = self._prepared()
+        self._drawn = 0
+        self._stream = self._ahead()
 
     def next(self) -> PromptBatch:
         """Return the next batch, always full: the next row takes the place of a bad one.
@@ -103,42 +97,56 @@ class Loader:
         Raises:
             UserError: too many rows are bad.
         """
-        prompts: list[Prompt] = []
+        begin, stream = self._drawn, self._stream
+        prompts = list(self._round(stream, self._size))
+        if self.plan.adapts and len(prompts) < self._size:
+            spares = self.plan.spares(begin // self._size)
+            stream = self._prompts(spares, self._drawn, None, 1)
         while len(prompts) < self._size:
-            prompts += self._round(self._size - len(prompts))
+            prompts += self._round(stream, self._size - len(prompts))
+        if self.plan.adapts:
+            self.plan.note(begin // self._size, self._drawn - begin, places(prompts))
+            self._drawn = begin + self._size
         return PromptBatch(tuple(prompts), cursor=self.state)
 
     @property
     def state(self) -> dict[str, Any]:
         """Where the next batch begins, as plain JSON values."""
         return {
-            "draws": self._mixture.draws,
-            "taken": list(self._mixture.taken),
+            "draws": self._drawn,
             "seen": self._tally.seen,
             "bad": self._tally.bad,
             **self._fixed,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Go on where `state` was taken; what a sampler had learned is given to `plan` before.
 
         Raises:
             UserError: the sources or the seed are not those of the state.
         """
         for key, now in self._fixed.items():
-            if state[key] != now:
-                was = state[key]
+            was = state.get(key, MIXTURE)
+            if was != now:
                 raise UserError(f"resume: the data have changed: {key} was {was}, now is {now}")
         self._tally.seen, self._tally.bad = state["seen"], state["bad"]
-        self._mixture = Mixture(state["draws"], tuple(state["taken"]))
+        self._drawn = state["draws"]
         self.close()
-        self._stream = self._prepared()
+        self._stream = self._ahead()
+
+    def learn(self, batch: PromptBatch, rewards: Rewards) -> dict[str, float]:
+        """Tell the sampler the rewards of the next batch that was handed out; return its curves."""
+        counts = rewards.valid.sum(1)
+        sums = (rewards.total.double() * rewards.valid).sum(1)
+        told = zip(sums.tolist(), counts.tolist(), strict=True)
+        means = [total / count if count else None for total, count in told]
+        return dict(self.plan.learn(places(batch.prompts), means))
 
     def close(self) -> None:
         """End the thread and the worker processes, at once."""
         if self._pool is not None:
             if isinstance(self._stream, Prefetch):
-                self._stream.stop(self._pool.close)
+                self._stream.stop(self._end)
             self._pool.close()
 
     def __enter__(self) -> Loader:
@@ -153,55 +161,48 @@ class Loader:
         return {
             "sources": [[s.name, s.split, len(s.rows), s.weight] for s in self.sources],
             "seed": self._seed,
+            "sampler": repr(self.plan.sampler),
         }
 
-    def _prepared(self) -> Iterator[tuple[Draw, Found]]:
+    def _ahead(self) -> Iterator[tuple[Draw, Found]]:
         """All draws of this rank from here on, with what is made of them; nothing is noted yet."""
-        draws = enumerate(self._draws(self._mixture), self._mixture.draws)
-        jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
-        ahead = 2 * self._size
-        decoded = decode_in_order(jobs, self._pool, ahead, self._prefetch)
-        made = (
-            (job.key, _tried(job, media, self._make, self._max_tokens)) for job, media in decoded
-        )
+        ahead = 2 * max(1, self._size // self._world)
+        rows = self.plan.stream(self._drawn, wait=self._pool is not None)
+        made = self._prompts(rows, self._drawn, self._pool, ahead)
         return Prefetch(made, ahead, self._prefetch, _bytes) if self._pool else made
 
-    def _draws(self, mixture: Mixture) -> Iterator[Draw]:
-        taken = list(mixture.taken)
-        for number in itertools.count(mixture.draws):
-            source = self._source(number)
-            yield Draw(source, self._row(source, taken[source]))
-            taken[source] += 1
+    def _prompts(
+        self, rows: Iterator[int], number: int, pool: DeadlinePool | None, ahead: int
+    ) -> Iterator[tuple[Draw, Found]]:
+        """Those of this rank among the rows of draw `number` and all after it."""
+        draws = enumerate(map(self.plan.place, rows), number)
+        jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
+        decoded = decode_in_order(jobs, pool, ahead, self._prefetch)
+        return (
+            (job.key, _tried(job, media, self._make, self._max_tokens)) for job, media in decoded
+        )
 
-    def _source(self, number: int) -> int:
-        """Which source draw `number` takes."""
-        return bisect.bisect(self._bounds, uniform(f"{self._seed} draw {number}"))
+    def _end(self) -> None:
+        """End what the thread may wait for."""
+        assert self._pool is not None
+        self._pool.close()
+        self.plan.end()
 
     def _is_mine(self, number: int) -> bool:
         return number % self._world == self._rank
-
-    def _row(self, source: int, position: int) -> int:
-        """Return the row at a position of the endless sequence of a source's epochs."""
-        count = len(self.sources[source].rows)
-        epoch, offset = divmod(position, count)
-        if self._orders.get(source, (-1,))[0] != epoch:
-            self._orders[source] = (epoch, permutation(count, self._seed, source, epoch))
-        return int(self._orders[source][1][offset])
 
     def _job(self, draw: Draw) -> Job[Draw]:
         source = self.sources[draw.source]
         return Job(draw, _sample(source, draw.row, self.quarantine), source.access, source.reading)
 
-    def _round(self, count: int) -> Iterator[Prompt]:
+    def _round(self, stream: Iterator[tuple[Draw, Found]], count: int) -> Iterator[Prompt]:
         """Yield the prompts of the next `count` draws, without the bad rows."""
-        numbers = range(self._mixture.draws, self._mixture.draws + count)
-        taken = list(self._mixture.taken)
-        made = self._made([number for number in numbers if self._is_mine(number)])
+        numbers = range(self._drawn, self._drawn + count)
+        made = self._made(stream, [number for number in numbers if self._is_mine(number)])
         if self._world > 1:
             made = self._exchanged(made)
         for number, found in made:
-            taken[self._source(number)] += 1
-            self._mixture = Mixture(number + 1, tuple(taken))
+            self._drawn = number + 1
             if isinstance(found, Prompt):
                 self._tally.good()
                 yield found
@@ -210,11 +211,13 @@ class Loader:
             if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
                 raise UserError(f"no row of the training data can be used; the last: {found}")
 
-    def _made(self, numbers: Iterable[int]) -> Iterator[Made]:
+    def _made(self, stream: Iterator[tuple[Draw, Found]], numbers: Iterable[int]) -> Iterator[Made]:
         """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
-            draw, found = next(self._stream)
-            yield number, _noted(self.sources[draw.source], draw.row, found, self.quarantine)
+            draw, found = next(stream)
+            made = _noted(self.sources[draw.source], draw.row, found, self.quarantine)
+            place = (draw.source, draw.row)
+            yield number, replace(made, place=place) if isinstance(made, Prompt) else made
 
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
         """Exchange what the ranks made, in the order of the draws, without the media of others."""
@@ -267,19 +270,15 @@ def eval_batches(
         yield PromptBatch(tuple(prompts))
 
 
-def permutation(count: int, seed: int, source: int, epoch: int) -> np.ndarray:
-    """Return the order [count] int64 of a source's rows in an epoch.
+def _one_at_a_time(make: Make) -> Make:
+    """Return `make` for two threads: one may replace bad rows while the other works ahead."""
+    lock = threading.Lock()
 
-    `RandomState` because numpy promises never to change its streams; `Generator` may.
-    """
-    bits = np.random.MT19937(np.random.SeedSequence([seed, source, epoch]))
-    return np.random.RandomState(bits).permutation(count)
+    def locked(sample: Sample, media: list[Decoded]) -> Prompt:
+        with lock:
+            return make(sample, media)
 
-
-def _bounds(weights: Sequence[float]) -> list[float]:
-    """Return where in [0, 1) one source ends and the next begins."""
-    total = sum(weights)
-    return [bound / total for bound in itertools.accumulate(weights)][:-1]
+    return locked
 
 
 def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:

@@ -7,7 +7,6 @@ image never stand on both sides, and the parts stay the same when rows are added
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Sample, Template
 from vlmrl.system.extras import import_extra
+from vlmrl.system.seeds import uniform
 
 __all__ = [
     "Source",
@@ -42,7 +42,6 @@ __all__ = [
     "read_template",
     "reading_of",
     "target",
-    "uniform",
 ]
 
 MAX_EXAMPLES = 8
@@ -335,9 +334,3 @@ def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
             group = None
         key = f"row {position}" if group is None else group
         yield uniform(key)
-
-
-def uniform(key: str) -> float:
-    """Return a number in [0, 1) that depends on nothing but the key."""
-    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=7).digest()
-    return int.from_bytes(digest, "big") / 2**56

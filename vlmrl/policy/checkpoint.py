@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
 from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, optimizer_state
 from vlmrl.policy.policy import Policy
@@ -33,6 +36,7 @@ __all__ = [
     "latest",
     "read_progress",
     "read_queue",
+    "read_sampler",
     "require_whole",
     "resolve",
     "restore",
@@ -76,10 +80,12 @@ def save(
     keep: int,
     best: int | None,
     queue: Sequence[Mapping[str, Any]] = (),
+    sampler: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
 
-    `queue` are JSON values of the batches that are issued and not yet trained on (`RolloutQueue.state`).
+    `queue` are JSON values of the batches that are issued and not yet trained on (`RolloutQueue.state`),
+    `sampler` what the sampler has learned of each row (`DrawPlan.arrays`).
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
@@ -90,11 +96,13 @@ def save(
     working = final.with_name(f".{final.name}.part")
     if distributed.is_main():
         _clear(final.parent)
-    require_room(final, size(policy, optimizer_state.size(policy.optimizer)))
+    sampler = sampler or {}
+    learned = sum(array.nbytes for array in sampler.values())
+    require_room(final, size(policy, optimizer_state.size(policy.optimizer) + learned))
 
     def write() -> None:
         try:
-            _write(working, final, policy, progress, queue)
+            _write(working, final, policy, progress, queue, sampler)
         except BaseException:  # a second Ctrl-C, too
             if distributed.is_main():
                 shutil.rmtree(working, ignore_errors=True)
@@ -115,6 +123,7 @@ def _write(
     policy: Policy,
     progress: Progress,
     queue: Sequence[Mapping[str, Any]],
+    sampler: Mapping[str, np.ndarray],
 ) -> None:
     main = distributed.is_main()
     if main:
@@ -132,6 +141,8 @@ def _write(
     (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
     if queue:
         (working / "trainer" / "queue.json").write_text(json.dumps(queue))
+    if sampler:
+        save_file(dict(sampler), working / "trainer" / "sampler.safetensors")
     write_checksums(working, working / "trainer")
     _to_disk(working)
     shutil.rmtree(final, ignore_errors=True)
@@ -238,6 +249,12 @@ def read_queue(checkpoint: Path) -> list[dict[str, Any]]:
     if not isinstance(queue, list):
         raise UserError(f"{path}: expected a list, got {type(queue).__name__}")
     return queue
+
+
+def read_sampler(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Return the `sampler` that the checkpoint was saved with."""
+    path = checkpoint / "trainer/sampler.safetensors"
+    return load_file(path) if path.is_file() else {}
 
 
 def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:

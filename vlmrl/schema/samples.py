@@ -320,6 +320,8 @@ class Prompt:
     """The turns before the question, those of examples written out."""
     home: int = 0
     """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
+    place: tuple[int, int] = (0, 0)
+    """The number of its training source, and of its row there."""
 
     @property
     def images(self) -> tuple[Any, ...]:

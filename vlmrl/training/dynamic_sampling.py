@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 
 import torch
 
@@ -24,6 +26,7 @@ class GroupSelection:
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
         self._selected: list[Scored] = []
+        self._curves: list[Mapping[str, float]] = []
         self._wanted = self._num_selected = self._num_informative = 0
 
     @property
@@ -39,8 +42,11 @@ class GroupSelection:
         missing = self._num_selected < self._wanted
         return missing and self.num_batches <= self._algorithm.dynamic_sampling_batches
 
-    def add(self, rollouts: Rollouts, rewards: Rewards) -> None:
-        """Select from a further batch of P groups."""
+    def add(
+        self, rollouts: Rollouts, rewards: Rewards, curves: Mapping[str, float] | None = None
+    ) -> None:
+        """Select from a further batch of P groups; `curves` are what its sampler says of it."""
+        self._curves.append(curves or {})
         self._wanted = rollouts.shape[0]
         if not self._algorithm.dynamic_sampling_batches:
             self._selected.append((rollouts, rewards))
@@ -55,16 +61,18 @@ class GroupSelection:
         """Return the selected groups as one batch, and metrics; the cursor is the last batch's.
 
         `rollout/batches`: batches drawn; `rollout/groups_short`: groups missing;
-        `rollout/refused_share`: share of all drawn groups that was uniform.
+        `rollout/refused_share`: share of all drawn groups that was uniform; the curves of the
+        batches, averaged.
         """
+        curves = {key: fmean(c[key] for c in self._curves) for key in self._curves[0]}
         if not self._algorithm.dynamic_sampling_batches:
-            return *self._selected[0], {}
+            return *self._selected[0], curves
         metrics = {
             "rollout/batches": float(self.num_batches),
             "rollout/groups_short": float(self._wanted - self._num_selected),
             "rollout/refused_share": 1 - self._num_informative / (self.num_batches * self._wanted),
         }
-        return *_join(self._selected), metrics
+        return *_join(self._selected), curves | metrics
 
 
 def _select(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:

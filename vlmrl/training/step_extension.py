@@ -29,7 +29,8 @@ class Draw:
     def seed(self, purpose: int) -> int:
         """Return the seed of this draw for a purpose; each purpose has a number of its own.
 
-        Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames.
+        Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames, 14 rows
+        that replace bad ones.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 

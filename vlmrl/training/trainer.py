@@ -73,7 +73,7 @@ class Trainer:
             draw = self._draw_prompts(groups.num_batches)
             rollouts = self._generate(draw)
             rollouts, rewards = self._score(rollouts, draw)
-            groups.add(rollouts, rewards)
+            groups.add(rollouts, rewards, self.loader.learn(rollouts.batch, rewards))
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
         advantages = self.algorithm.advantages(rewards, rollouts)
@@ -135,7 +135,11 @@ class Trainer:
                 phase="rl",
                 step=self.done,
                 loader=self.queue.cursor,
-                extra={"evaluations": self.evaluations, "seconds": self.timers.state},
+                extra={
+                    "evaluations": self.evaluations,
+                    "seconds": self.timers.state,
+                    "sampler": self.loader.plan.scalars,
+                },
                 version=self.policy.version,
             )
             checkpoint.save(
@@ -145,6 +149,7 @@ class Trainer:
                 self.config.run.keep_checkpoints,
                 self.best,
                 self.queue.state,
+                self.loader.plan.arrays,
             )
 
     # --------------------------------------------------------------------------------- step parts

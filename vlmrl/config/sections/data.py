@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Named, Section
+from vlmrl.config.section import Named, PluginRef, Section
 from vlmrl.config.sections.rewards import RewardConfig
 
 
@@ -81,11 +81,23 @@ class AudioConfig(Section):
     """Longest audio, in seconds. Longer audio is refused, never cut."""
 
 
+class SamplerConfig(PluginRef):
+    """Which rows are drawn: one of `vlmrl list samplers`, with its options."""
+
+    name: str = "mixture"
+    """One of `vlmrl list samplers`, `path/to/file.py:Name` or `package.module:Name`."""
+    lag: int | None = Field(None, ge=1)
+    """Batches from a choice of rows back to the newest rewards that it knows, for a sampler that learns.
+    Absent: 4 + `rollout.max_staleness`; without workers it may be 1 + `rollout.max_staleness`."""
+
+
 class DataConfig(Section):
     """What the policy is trained on."""
 
     train: list[SourceConfig] = Field(min_length=1)
     """Training sources."""
+    sampler: SamplerConfig = SamplerConfig()
+    """Which rows of the training sources are drawn, and in what order."""
     system: str = ""
     """Text of the system turn of every prompt; a row's own comes before it. Empty: none but the one that
     a model's chat template may write."""
