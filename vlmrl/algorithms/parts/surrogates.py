@@ -23,6 +23,13 @@ def sequence_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor)
     return total.clamp(-LOG_BOUND, LOG_BOUND)
 
 
+def mean_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the tokens of a completion of the log of new / old probability, [B, 1]."""
+    total = torch.where(mask, new - old, 0.0).sum(-1, keepdim=True)
+    mean = total / mask.sum(-1, keepdim=True).clamp(min=1)
+    return mean.clamp(-LOG_BOUND, LOG_BOUND)
+
+
 def clipped(
     ratio: torch.Tensor,
     advantages: torch.Tensor,
@@ -39,6 +46,16 @@ def clipped(
     within = ratio.clamp(1 - clip_low, 1 + clip_high)
     bounded = ratio if dual_clip is None else ratio.clamp(max=dual_clip)
     return -torch.minimum(bounded * advantages, within * advantages)
+
+
+def soft_gated(
+    ratio: torch.Tensor, advantages: torch.Tensor, steepness: torch.Tensor
+) -> torch.Tensor:
+    """-4 / steepness * sigmoid(steepness * (ratio - 1)) * A: its slope at ratio 1 is that of the ratio.
+
+    Source: Gao et al. 2025 (SAPO), arXiv 2511.20347, eq. 5 and 6.
+    """
+    return -4 / steepness * torch.sigmoid(steepness * (ratio - 1)) * advantages
 
 
 def reinforce(new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,204 @@
+"""The named recipes against numbers of their papers, and slow versions in plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from helpers.losses import (
+    advantages_of,
+    inputs_of,
+    random_inputs,
+    recipe_of,
+    rewards_of,
+    rollouts_of,
+)
+from vlmrl import plugins
+from vlmrl.algorithms.fipo import discounted
+from vlmrl.errors import UserError
+
+# ------------------------------------------------------------------------------------ advantages
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards", "expected"),
+    [
+        ("raft", [1, 0, 0, 0], [1, 0, 0, 0]),
+        ("raft", [1, 1, 1, 1], [1, 1, 1, 1]),
+        ("raft", [-1, 0.5, 0, 0], [0, 0.5, 0, 0]),
+        ("raft_pp", [1, 1, 0, 0], [1, 1, 0, 0]),
+        ("reinforce_rej", [1, 0, 0, -1], [1, 0, 0, -1]),
+        ("reinforce_rej", [1, 1, 1, 1], [0, 0, 0, 0]),
+        ("w_reinforce", [1, 0, 0, 0], [0.1, -1, -1, -1]),
+        ("nsr", [1, 0, 0, 0], [0, -1, -1, -1]),
+        ("nsr", [0, 0, 0, 0], [-1, -1, -1, -1]),
+        ("psr", [1, 0, 0, 0], [1, 0, 0, 0]),
+        ("kimi", [1, 0, 0, 0], [0.75, -0.25, -0.25, -0.25]),
+        ("gspo", [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5]),
+        ("cispo", [1, 0, 0, 0], [1.5, -0.5, -0.5, -0.5]),
+    ],
+)
+def test_advantages_are_those_of_the_paper(name, rewards, expected):
+    values = advantages_of(recipe_of(name), rewards_of([rewards]))
+    torch.testing.assert_close(values, torch.tensor([expected]).float(), atol=1e-3, rtol=0)
+
+
+def test_the_batchs_deviation_is_that_of_all_valid_rewards():
+    rewards = rewards_of([[1, 0, 0, 0], [1, 1, 1, 0]])
+    expected = 0.75 / (torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0]).std() + 1e-4)
+    assert advantages_of(recipe_of("grpo", scale="batch"), rewards)[0, 0] == pytest.approx(expected)
+    same = recipe_of("grpo", scale="batch", aggregation="token")
+    torch.testing.assert_close(
+        advantages_of(same, rewards), advantages_of(recipe_of("lite_ppo"), rewards), atol=0, rtol=0
+    )
+
+
+def test_baselines_of_the_batch_and_none_let_uniform_groups_teach():
+    rewards = rewards_of([[1, 1], [0, 0]])
+    batch = recipe_of("grpo", baseline="batch", scale="none")
+    assert advantages_of(batch, rewards).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
+    none = recipe_of("grpo", baseline="none", scale="none", dynamic_sampling_batches=1)
+    found = none.advantages(rewards, rollouts_of(rewards))
+    assert found.values.tolist() == [[1, 1], [0, 0]]
+    assert found.kept.tolist() == [[True, True], [False, False]]
+    assert found.metrics["rollout/uniform_share"] == 1.0
+    assert found.metrics["rollout/silent_share"] == 0.5
+
+
+def test_a_recipe_that_punishes_draws_again_only_for_groups_that_are_all_right():
+    rewards = rewards_of([[1, 1], [0, 0], [1, 0]])
+    assert recipe_of("nsr").keep(rewards).tolist() == [False, True, True]
+    assert recipe_of("w_reinforce").keep(rewards).tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("grpo", {"baseline": "none"}, "expected scale batch or none"),
+        ("gmpo", {"clip_low": 0}, "expected a positive clip_low"),
+        ("cispo", {"ratio_cap": 0}, "expected a positive ratio_cap"),
+        ("sapo", {"steepness_bad": 0}, "expected a positive steepness_bad"),
+        ("fipo", {"half_life": 0}, "expected a positive half_life"),
+        ("fipo", {"most_influence": 0.5}, "expected most_influence of at least 1"),
+        ("kimi", {"tau": -1}, "expected tau of at least 0"),
+        ("raft", {"baseline": "mean"}, "baseline"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused_by_name(name, options, words):
+    with pytest.raises(UserError, match=words):
+        recipe_of(name, **options)
+
+
+# ---------------------------------------------------------------------------------------- losses
+
+
+def slow_losses(name, new, old, advantage) -> list[float]:
+    """Losses of one completion's tokens, with the recipe's published defaults."""
+    logs = [n - o for n, o in zip(new, old, strict=True)]
+    mean, whole = sum(logs) / len(logs), sum(logs)
+    if name in ("gspo", "gspo_token", "luspo"):
+        ratio = math.exp(mean)
+        held = min(max(ratio, 1 - 3e-4), 1 + 4e-4)
+        return [-min(ratio * advantage, held * advantage)] * len(new)
+    if name == "gmpo":
+        held = [min(x, 0.4) if advantage > 0 else max(x, -0.4) for x in logs]
+        return [-math.exp(sum(held) / len(held)) * advantage] * len(new)
+    if name == "cispo":
+        return [-min(math.exp(x), 5) * advantage * n for x, n in zip(logs, new, strict=True)]
+    if name == "sapo":
+        steep = 1.0 if advantage > 0 else 1.05
+        gates = [1 / (1 + math.exp(-steep * (math.exp(x) - 1))) for x in logs]
+        return [-4 / steep * gate * advantage for gate in gates]
+    if name == "vespo":
+        power, decay = (2, 3) if advantage >= 0 else (3, 2)
+        weight = math.exp(whole) ** power * math.exp(decay * (1 - math.exp(whole)))
+        return [-weight * advantage * n for n in new]
+    if name == "kimi":
+        return [-advantage * sum(new) + 0.1 / 2 * whole**2] * len(new)
+    assert name == "fipo"
+    discount = 2 ** (-1 / 32)
+    losses = []
+    for t, log in enumerate(logs):
+        future = sum(discount**k * x for k, x in enumerate(logs[t:]))
+        weight = min(max(math.exp(future), 1.0), 1.2)
+        if advantage < 0 and math.exp(log) > 4:
+            weight = min(max(weight, 0.8), 1.0)
+        held = min(max(math.exp(log), 0.8), 1.28)
+        losses.append(-min(math.exp(log) * advantage, held * advantage) * weight)
+    return losses
+
+
+SURROGATES = ["gspo", "gspo_token", "luspo", "gmpo", "cispo", "sapo", "vespo", "kimi", "fipo"]
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_losses_equal_a_plain_slow_version(name):
+    for seed in range(5):
+        like = random_inputs(seed, spread=0.8 if name == "fipo" else 0.3)
+        inputs = inputs_of(like.new, like.advantages, old=like.old, mask=like.mask)
+        losses, _ = recipe_of(name).policy_loss(inputs)
+        for row, length in enumerate(inputs.mask.sum(1).tolist()):
+            new, old = inputs.new[row, :length].tolist(), inputs.old[row, :length].tolist()
+            expected = slow_losses(name, new, old, inputs.advantages[row].item())
+            assert losses[row, :length].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+OFF_POLICY = [name for name in plugins.names("algorithm") if name != "kimi"]
+"""All but one whose loss pulls to the old policy by itself."""
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_without_an_advantage_there_is_no_gradient_off_policy_either(name):
+    like = random_inputs(ref=None)
+    inputs = inputs_of(like.new, torch.zeros(4, 1), old=like.old, mask=like.mask)
+    recipe_of(name).loss(inputs).loss.backward()
+    assert (inputs.new.grad == 0).all()
+
+
+def test_gspo_token_is_gspo_where_a_completion_has_one_advantage():
+    found = []
+    for name in ("gspo", "gspo_token"):
+        like = random_inputs(spread=1e-3)
+        inputs = inputs_of(like.new, like.advantages, old=like.old, mask=like.mask)
+        out = recipe_of(name).loss(inputs)
+        out.loss.backward()
+        found.append((out.loss.detach(), inputs.new.grad))
+    assert 0 < out.metrics["loss/clip_low"] + out.metrics["loss/clip_high"] < inputs.num_tokens
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_gspo_token_takes_advantages_of_tokens():
+    new = torch.full((1, 4), -1.0, requires_grad=True)
+    given = torch.tensor([[1.0, 1.0, -2.0, 0.0]])
+    recipe_of("gspo_token").loss(inputs_of(new, given)).loss.backward()
+    assert new.grad.tolist() == [pytest.approx([-0.25, -0.25, 0.5, 0.0])]
+
+
+def test_luspo_is_gspo_times_the_length_of_each_completion():
+    like = random_inputs(ref=None)
+    one = inputs_of(like.new[:1], like.advantages[:1], old=like.old[:1], mask=like.mask[:1])
+    assert recipe_of("luspo").loss(one).loss.item() == pytest.approx(
+        6 * recipe_of("gspo").loss(one).loss.item()
+    )
+
+
+def test_cispo_keeps_a_gradient_where_the_clip_has_none():
+    new = torch.zeros(1, 3, requires_grad=True)
+    far = inputs_of(new, torch.ones(1, 1), old=torch.tensor([[-1.0, -3.0, 0.0]]))
+    recipe_of("cispo").loss(far).loss.backward()
+    assert (-3 * new.grad)[0].tolist() == pytest.approx([math.e, 5.0, 1.0])
+
+
+def test_kimi_has_the_gradient_of_its_paper():
+    new = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    old = torch.tensor([[-1.1, -1.7]])
+    given = torch.tensor([[0.75]])
+    recipe_of("kimi", tau=0.5).loss(inputs_of(new, given, old=old)).loss.backward()
+    # Per token: -(r - mean) + tau (log ratio of the completion).
+    assert new.grad[0].tolist() == pytest.approx([-0.75 + 0.5 * -0.2] * 2, rel=1e-5)
+
+
+def test_the_discounted_sum_looks_ahead_only():
+    assert discounted(torch.tensor([[1.0, 2.0, 4.0]]), 0.5).tolist() == [[3.0, 4.0, 4.0]]

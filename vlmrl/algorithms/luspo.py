@@ -1,0 +1,19 @@
+"""LUSPO: GSPO without its division by the length of the completion, which favours short wrong answers.
+
+Source: "Length-Unbiased Sequence Policy Optimization", arXiv 2602.05261: the loss of each completion of
+GSPO times its length; checked against TRL's `loss_type: luspo`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vlmrl.algorithms.gspo import Gspo
+from vlmrl.algorithms.parts.aggregations import Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class Luspo(Gspo):
+    """Length-unbiased GSPO. Example: Luspo()."""
+
+    aggregation: Aggregation = "sum"

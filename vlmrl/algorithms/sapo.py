@@ -1,0 +1,43 @@
+"""SAPO: a sigmoid of the ratio in place of the clip; tokens far from the old policy fade out.
+
+Source: Gao et al. 2025, "Soft Adaptive Policy Optimization", arXiv 2511.20347, eq. 5 and 6; steepness
+1 and 1.05 as in its experiments: steeper where the advantage is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Sapo(Recipe):
+    """Soft adaptive policy optimisation. Example: Sapo(steepness_bad=1.2)."""
+
+    steepness_good: float = 1.0
+    """Steepness of the gate where the advantage is positive."""
+    steepness_bad: float = 1.05
+    """Steepness of the gate elsewhere."""
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        for name in ("steepness_good", "steepness_bad"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"expected a positive {name}, got {getattr(self, name)}")
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return minus the gated ratio times the advantage per token, [B, T]."""
+        if self.correction == "one_sided":
+            return one_sided_loss(inputs, self.importance_cap)
+        ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        good = inputs.advantages > 0
+        steepness = torch.where(good, self.steepness_good, self.steepness_bad)
+        losses = surrogates.soft_gated(ratio, inputs.advantages, steepness)
+        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
+        return losses * self.importance(mismatch), {"loss/ratio": ratio}
