@@ -30,7 +30,7 @@ SUBSETS = {
     "relative": lambda cls: not cls().uniform_groups_teach,
     "centred": lambda cls: cls().baseline in ("mean", "leave_one_out"),
 }
-"""`relative`: recipes to which a uniform group says nothing; `centred`: those with a baseline of the group."""
+"""`relative`: a uniform group says nothing to them; `centred`: the baseline is of the group."""
 
 
 def test_it_is_a_recipe_that_builds_without_options(part, loaded):

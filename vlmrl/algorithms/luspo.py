@@ -1,7 +1,7 @@
 """LUSPO: GSPO without its division by the length of the completion, which favours short wrong answers.
 
 Source: "Length-Unbiased Sequence Policy Optimization", arXiv 2602.05261: the loss of each completion of
-GSPO times its length; checked against TRL's `loss_type: luspo`.
+GSPO times its length.
 """
 
 from __future__ import annotations
