@@ -11,7 +11,7 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.assemble.prompts import build_eval_batches, build_loader, collect_media_prompts
-from vlmrl.assemble.sources import rewards_by_source
+from vlmrl.assemble.sources import open_benchmarks, rewards_by_source
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
@@ -40,7 +40,8 @@ def build_trainer(
 ) -> Trainer:
     """Build all parts of a run; what must be closed is pushed on the stack."""
     train_sources = [open_configured(config, source) for source in config.data.train]
-    held_out = open_held_out(config)
+    benchmarks = open_benchmarks(config)
+    held_out = [*open_held_out(config), *benchmarks]
     scorer = Scorer(rewards_by_source(config), config.scoring)
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
@@ -89,6 +90,7 @@ def build_trainer(
         algorithm=algorithm,
         tracker=tracker,
         held_out=batches if held_out else None,
+        benchmarks=benchmarks,
         extensions=build_step_extensions(config, policy, engine, scorer, timers),
         checks=checks,
         timers=timers,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from vlmrl.config import Config
-from vlmrl.data.source import Source, open_configured, open_held_out
+from vlmrl import plugins
+from vlmrl.benchmarking.base import OURS, BenchmarkCard, open_benchmark
+from vlmrl.config import BenchmarkConfig, Config, RewardConfig
+from vlmrl.data.files.rows import View
+from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
+from vlmrl.errors import UserError
+from vlmrl.media.access import Access
 from vlmrl.models.base import Family
 from vlmrl.schema import AnswerForm
 from vlmrl.scoring.answer_forms import form_of
@@ -16,6 +22,7 @@ __all__ = [
     "all_sources",
     "forms_by_source",
     "instruct_by_source",
+    "open_benchmarks",
     "rewards_by_source",
     "with_audio",
 ]
@@ -25,7 +32,54 @@ def all_sources(config: Config) -> list[Source]:
     """Open every source of a run: to train, to evaluate, and for the cold start."""
     train = [open_configured(config, source) for source in config.data.train]
     cold = [open_configured(config, source) for source in config.sft.sources] if config.sft else []
-    return [*train, *open_held_out(config), *cold]
+    return [*train, *open_held_out(config), *open_benchmarks(config), *cold]
+
+
+def open_benchmarks(config: Config) -> list[Source]:
+    """Open the benchmarks of a run's evaluation, each a source whose card is a `BenchmarkCard`.
+
+    Completions are split by the template of the first training source.
+
+    Raises:
+        UserError: there is no such benchmark, protocol or data, or the data have another number of rows.
+    """
+    return [_open_benchmark(config, one) for one in _benchmarks(config)]
+
+
+def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
+    benchmark = open_benchmark(chosen.name, _benchmark_path(chosen))
+    card = BenchmarkCard(benchmark, chosen.protocol)
+    rows = card.rows(benchmark.split)
+    if rows.published != benchmark.count and chosen.limit is None:
+        raise UserError(
+            f"evaluation.benchmarks: {chosen.name}: expected {benchmark.count} rows in split "
+            f"{benchmark.split!r}, got {rows.published} in {benchmark.path}; `limit` takes at most so many"
+        )
+    kept = min(len(rows), chosen.limit or len(rows))
+    spread = [number * len(rows) // kept for number in range(kept)]
+    return Source(
+        chosen.name,
+        card,
+        benchmark.split,
+        View(rows, spread),
+        template=read_template(config.data.train[0]),
+        access=Access(root=card.media_root()),
+        reading=reading_of(config.data),
+    )
+
+
+def _benchmark_path(chosen: BenchmarkConfig) -> str:
+    return chosen.path or str(Path("data") / chosen.name.partition(":")[0])
+
+
+def _benchmarks(config: Config) -> Sequence[BenchmarkConfig]:
+    return config.evaluation.benchmarks if config.evaluation else ()
+
+
+def _strict_reward(chosen: BenchmarkConfig) -> RewardConfig:
+    strict = plugins.load("benchmark", chosen.name.partition(":")[0]).strict
+    reward: RewardConfig = strict.reward()
+    return reward
 
 
 def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:
@@ -41,15 +95,18 @@ def rewards_by_source(config: Config) -> dict[str, Any]:
     sources = list(config.data.train)
     sources += config.evaluation.sources if config.evaluation else []
     sources += config.sft.validation if config.sft else []
-    return {s.label: config.rewards_of(s) for s in reversed(sources)}
+    found = {s.label: config.rewards_of(s) for s in reversed(sources)}
+    return found | {one.name: [_strict_reward(one)] for one in _benchmarks(config)}
 
 
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
-    return {s.label: s.instruct for s in reversed(config.named_sources)}
+    found = {s.label: s.instruct for s in reversed(config.named_sources)}
+    return found | {one.name: one.protocol == OURS for one in _benchmarks(config)}
 
 
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:
     """Return by source name how its verifiers read an answer."""
     sources = reversed(config.named_sources)
-    return {source.label: form_of(config.rewards_of(source)) for source in sources}
+    found = {source.label: form_of(config.rewards_of(source)) for source in sources}
+    return found | {one.name: form_of([_strict_reward(one)]) for one in _benchmarks(config)}

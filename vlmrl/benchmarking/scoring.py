@@ -21,7 +21,17 @@ from vlmrl.schema import Completion, FinishReason, Frame, Sample, Verdict
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["Answer", "Figure", "Result", "RowScore", "group_rows", "rows_of", "score_answers"]
+__all__ = [
+    "Answer",
+    "Figure",
+    "Result",
+    "RowScore",
+    "group_rows",
+    "rows_of",
+    "score_answers",
+    "score_row",
+    "sum_up",
+]
 
 BATCH = 256
 MAX_TRUTH = 600
@@ -123,8 +133,8 @@ def score_answers(
                 some, samples, completions, judged, strict=True
             ):
                 verdict = verdicts[0].verdicts[reward.verifier]
-                rows.append(_score_row(benchmark, official, one, sample, completion, verdict))
-    return _sum_up(benchmark, official, rows)
+                rows.append(score_row(benchmark, official, one.index, sample, completion, verdict))
+    return sum_up(benchmark, official, rows)
 
 
 def _batches(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
@@ -138,14 +148,15 @@ def _completion(answer: Answer, sample: Sample) -> Completion:
     )
 
 
-def _score_row(
+def score_row(
     benchmark: Benchmark,
     official: Official | None,
-    answer: Answer,
+    index: int,
     sample: Sample,
     completion: Completion,
     verdict: Verdict,
 ) -> RowScore:
+    """Score one answer by the official rule; the strict score is that of the verifier's verdict."""
     value, read, said = None, True, ""
     details: dict[str, Any] = {}
     if benchmark.strict.verifier == "detection":
@@ -159,7 +170,7 @@ def _score_row(
         value = found.chance if drawn else found.value
     groups = {column: str(sample.meta.get(column, "")) for column in _columns(benchmark, official)}
     return RowScore(
-        index=answer.index,
+        index=index,
         id=sample.id,
         cluster=str(sample.meta.get(benchmark.cluster, "")) if benchmark.cluster else sample.id,
         groups=groups,
@@ -169,7 +180,7 @@ def _score_row(
         finish_reason=completion.finish_reason,
         said=said,
         right=(sample.truth.text or ("",))[0].strip().lower(),
-        text=answer.text,
+        text=completion.text,
         answer=completion.answer,
         question=sample.text,
         truth=_short(json.dumps(to_json(sample.truth), ensure_ascii=False)),
@@ -203,7 +214,8 @@ def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple
     return found
 
 
-def _sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowScore]) -> Result:
+def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowScore]) -> Result:
+    """Sum up scored rows: the figures over all and by group, each with its interval."""
     numbers = _numbers(benchmark, official)
     means = {
         name: (WITHIN_A_GROUP.get(how, "mean"), "")

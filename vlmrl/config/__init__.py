@@ -11,7 +11,7 @@ from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
 from vlmrl.config.sections.distributed import DistributedConfig
-from vlmrl.config.sections.evaluation import EvaluationConfig
+from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from vlmrl.config.sections.model import BuildConfig, LoraConfig, ModelConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
@@ -22,6 +22,7 @@ from vlmrl.config.whole import Config
 
 __all__ = [
     "AudioConfig",
+    "BenchmarkConfig",
     "BuildConfig",
     "ChecksConfig",
     "Config",

@@ -13,7 +13,7 @@ from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import DataConfig, SourceConfig
 from vlmrl.config.sections.distributed import DistributedConfig
-from vlmrl.config.sections.evaluation import EvaluationConfig
+from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from vlmrl.config.sections.model import ModelConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import NO_REWARDS, RewardConfig, ScoringConfig
@@ -101,23 +101,29 @@ class Config(Section):
     @model_validator(mode="after")
     def _metrics_exist(self) -> Config:
         if self.evaluation:
-            sources = self.evaluation.sources or self.data.train
             extra = ("", "sampled/") if self.evaluation.samples else ("",)
-            self._require_metric("evaluation.metric", self.evaluation.metric, sources, extra)
+            more = _benchmark_metrics(self.evaluation.benchmarks)
+            metric = self.evaluation.metric
+            self._require_metric("evaluation.metric", metric, self.held_out, extra, more)
         if self.sft and self.sft.stop_at is not None:
             sources = self.sft.validation or self.data.train
             self._require_metric("sft.stop_metric", self.sft.stop_metric, sources)
         return self
 
     def _require_metric(
-        self, key: str, metric: str, sources: Sequence[SourceConfig], extra: Sequence[str] = ("",)
+        self,
+        key: str,
+        metric: str,
+        sources: Sequence[SourceConfig],
+        extra: Sequence[str] = ("",),
+        more: Sequence[str] = (),
     ) -> None:
-        """Refuse a metric that an evaluation of these sources does not give."""
+        """Refuse a metric that an evaluation of these sources does not give; it gives `more` too."""
         names = []
         for source in sources:
             given = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
             names += [*given, *(f"{source.label}/{name}" for name in given)]
-        known = [f"{prefix}{name}" for prefix in extra for name in names]
+        known = [f"{prefix}{name}" for prefix in extra for name in names] + [*more]
         if metric in known:
             return
         for source in sources:  # a misspelt verifier leaves its metric unknown: that comes first
@@ -154,9 +160,9 @@ class Config(Section):
         if self.evaluation is None:
             return []
         limit = self.evaluation.limit
-        chosen = self.evaluation.sources or [
-            source.model_copy(update={"split": "test"}) for source in self.data.train
-        ]
+        chosen = self.evaluation.sources
+        if not chosen and not self.evaluation.benchmarks:
+            chosen = [s.model_copy(update={"split": "test"}) for s in self.data.train]
         if limit is None:
             return chosen
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
@@ -169,6 +175,21 @@ class Config(Section):
             if train.label == source.label and train.rewards is not None:
                 return train.rewards
         return self.rewards
+
+
+def _benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
+    """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
+    names = [one.name for one in benchmarks]
+    for name in names:
+        try:
+            plugins.check("benchmark", name.partition(":")[0])
+        except UserError as error:
+            raise ValueError(f"evaluation.benchmarks: {error}") from error
+        if names.count(name) > 1:
+            raise ValueError(f"evaluation.benchmarks: {name!r} is named twice")
+    given = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
+    official = [f"{one.name}/official" for one in benchmarks if one.protocol != "ours"]
+    return [*given, *official] if names else []
 
 
 def _require_verifier(reward: RewardConfig) -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vlmrl.config import EvaluationConfig
+from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.runs.rollout_rows import rows
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
-from vlmrl.training import forced_thinking, metrics
+from vlmrl.training import benchmark_figures, forced_thinking, metrics
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
@@ -72,6 +73,7 @@ def evaluate(
     step: int = 0,
     progress: float = 1.0,
     seed: int = 0,
+    benchmarks: Sequence[Source] = (),
 ) -> Evaluation:
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
@@ -87,6 +89,9 @@ def evaluate(
     thought is also answered greedily when forced to think and when forced not to:
     `forced/think/...`, `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the
     mean over prompts of the difference think - direct.
+
+    The greedy completions of `benchmarks`, sources with a `BenchmarkCard`, also give the benchmark's own
+    numbers: `<source>/strict` from the verdicts of its reward, `<source>/official` by the harness's rule.
 
     Raises:
         UserError: `config.force_thinking`, and no prompt can be forced.
@@ -110,11 +115,14 @@ def evaluate(
     if config.force_thinking and not answered["forced_think"]:
         raise UserError("evaluation.force_thinking: no source's template begins with a thought")
     values = _collect_by_metric(answered)
-    _require_scores(values, config.metric, scored)
+    figures = benchmark_figures.sum_up_all(benchmarks, scored)
+    _require_scores({**values, **figures}, config.metric, scored)
+    intervals = {k: interval(v, config.bootstrap_resamples) for k, v in values.items()}
     result = {
         "step": step,
-        "metrics": {key: _mean(pairs) for key, pairs in values.items()},
-        "intervals": {k: interval(v, config.bootstrap_resamples) for k, v in values.items()},
+        "metrics": {key: _mean(pairs) for key, pairs in values.items()}
+        | {key: figure.value for key, figure in figures.items()},
+        "intervals": intervals | {key: (one.low, one.high) for key, one in figures.items()},
         "num_samples": len(values["reward"]),
         "pass_at_k": average_pass_at_k(passes, config.samples) if passes else None,
     }

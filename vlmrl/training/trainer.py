@@ -11,6 +11,7 @@ import torch
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
+from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
@@ -54,6 +55,8 @@ class Trainer:
     tracker: RunLog
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
+    benchmarks: Sequence[Source] = ()
+    """Those of the evaluation sources that are benchmarks."""
     extensions: Sequence[StepExtension] = ()
     """What is added to the plain step, in this order."""
     checks: Checks | None = None
@@ -256,6 +259,7 @@ class Trainer:
                 step=self.done,
                 progress=self.progress,
                 seed=self.config.run.seed,
+                benchmarks=self.benchmarks,
             )
         self._record_evaluation(evaluation)
         return self.best == self.done

@@ -97,19 +97,25 @@ def estimate(
     """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
 
     The arguments are those of `statistic_of` and of `draws`. A pooled aggregate of few rows is too
-    high, and so are its resamples: its interval is the pivotal one, which is free of that, from
-    fewer resamples.
+    high, and so are its resamples, of which there are few: its interval is that of a normal
+    distribution with the resamples' standard deviation, moved by their bias, with Student's quantile
+    (Davison and Hinkley 1997, Bootstrap Methods, eq. 5.5).
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
     pooled = isinstance(AGGREGATES[aggregate], Pooled)
     resamples = min(resamples, POOLED_RESAMPLES) if pooled else resamples
     found = np.concatenate([statistic(times) for times in draws(count, resamples, seed)])
     value = float(statistic(np.ones((1, count)))[0])
-    low, high = (
-        np.nanquantile(found, [0.025, 0.975]) if np.isfinite(found).any() else (value, value)
-    )
+    found = found[np.isfinite(found)]
+    if len(found) < 2 or count < 2:
+        return value, value, value
+    low, high = np.quantile(found, [0.025, 0.975])
     if pooled:
-        low, high = max(0.0, 2 * value - high), min(1.0, 2 * value - low)
+        from scipy.special import stdtrit  # takes longer to import than all else here
+
+        centre = 2 * value - found.mean()
+        reach = stdtrit(count - 1, 0.975) * found.std(ddof=1)
+        low, high = max(0.0, centre - reach), min(1.0, centre + reach)
     return value, float(low), float(high)
 
 

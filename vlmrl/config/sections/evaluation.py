@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from vlmrl.config.section import Section
+from vlmrl.config.section import Named, Section
 from vlmrl.config.sections.data import SourceConfig
+
+
+class BenchmarkConfig(Named):
+    """A public benchmark that is asked during training; a bare string is its name."""
+
+    name: str
+    """One of `vlmrl list benchmarks`, or one of its other splits, as in `refcoco:testB`."""
+    path: str | None = None
+    """Folder of the published data. Absent: the folder of the benchmark's name in `data`."""
+    protocol: str = "ours"
+    """How it is asked and scored: `ours`, or a harness such as `lmms_eval`, whose number then stands
+    beside the strict one. Completions have `rollout.max_tokens` at most."""
+    limit: int | None = Field(None, ge=1)
+    """Ask at most this many rows, evenly spread over the split. Absent: all."""
 
 
 class EvaluationConfig(Section):
     """Held-out evaluation with the verifiers that train."""
 
     sources: list[SourceConfig] = []
-    """Held-out sources. Absent: the training sources with split `test`."""
+    """Held-out sources. Absent: none if there are benchmarks, else the training sources with split
+    `test`."""
+    benchmarks: list[BenchmarkConfig] = []
+    """Public benchmarks, whose numbers are the metrics `<benchmark>/strict` and `<benchmark>/official`."""
     every: int = Field(50, ge=1)
     """Steps between evaluations. The model is also evaluated before the first step and after the last."""
     samples: int = Field(0, ge=0)
@@ -26,7 +43,8 @@ class EvaluationConfig(Section):
     """Also answer every question twice more, greedily: once forced to think and once forced not to.
     Needs a template that begins with a thought."""
     metric: str = "reward"
-    """Metric that chooses the best checkpoint: `reward`, a verifier's name, or `<source>/<verifier>`."""
+    """Metric that chooses the best checkpoint: `reward`, a verifier's name, `<source>/<verifier>`, or a
+    benchmark's number, such as `chartqa/strict`."""
     pass_threshold: float = 0.5
     """A completion passes (pass@k) when its `metric` is at least this."""
     bootstrap_resamples: int = Field(1000, ge=100)
