@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlmrl.benchmarking.scoring import Figure
 from vlmrl.config import EvaluationConfig
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine, Sampling
@@ -117,16 +118,27 @@ def evaluate(
     values = _collect_by_metric(answered)
     figures = benchmark_figures.sum_up_all(benchmarks, scored)
     _require_scores({**values, **figures}, config.metric, scored)
+    result = _sum_up(step, values, figures, passes, config)
+    return Evaluation(result, scored)
+
+
+def _sum_up(
+    step: int,
+    values: Mapping[str, Sequence[tuple[str, float]]],
+    figures: Mapping[str, Figure],
+    passes: Sequence[tuple[int, int]],
+    config: EvaluationConfig,
+) -> dict[str, Any]:
+    """Return the content of evals/step-N.json."""
+    means = {key: _mean(pairs) for key, pairs in values.items()}
     intervals = {k: interval(v, config.bootstrap_resamples) for k, v in values.items()}
-    result = {
+    return {
         "step": step,
-        "metrics": {key: _mean(pairs) for key, pairs in values.items()}
-        | {key: figure.value for key, figure in figures.items()},
+        "metrics": means | {key: figure.value for key, figure in figures.items()},
         "intervals": intervals | {key: (one.low, one.high) for key, one in figures.items()},
         "num_samples": len(values["reward"]),
         "pass_at_k": average_pass_at_k(passes, config.samples) if passes else None,
     }
-    return Evaluation(result, scored)
 
 
 def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float, float]:
