@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.base import Official
+from vlmrl.benchmarks.mmbench_en import MmbenchEn
 
 
 @dataclass(frozen=True)
-class MmbenchCn(Benchmark):
+class MmbenchCn(MmbenchEn):
     """MMBench's Chinese dev split; a question counts if all its rotations are right.
 
     lmms-eval asks a judge where its rule finds no letter; here such an answer is wrong.
@@ -18,20 +18,8 @@ class MmbenchCn(Benchmark):
     Source: Liu et al. 2023, arXiv 2307.06281; lmms-eval tasks/mmbench.
     """
 
-    origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MMBench"
-    licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/MMBench (config cn)"
-    split: ClassVar[str] = "dev"
-    count: ClassVar[int] = 4329
-    columns: ClassVar[Mapping[str, str]] = {
-        "image": "image",
-        "question": "question",
-        "options": "listed",
-        "choice": "answer",
-    }
     files: ClassVar[tuple[str, ...]] = ("cn",)
-    cluster: ClassVar[str] = "question_group"
-    groups: ClassVar[tuple[str, ...]] = ("category",)
     officials: ClassVar[tuple[Official, ...]] = (
         Official(
             "lmms_eval@0.7.3",
@@ -48,12 +36,3 @@ class MmbenchCn(Benchmark):
             judge="gpt-4o-2024-11-20",
         ),
     )
-    strict: ClassVar[Strict] = Strict("choice", {}, aggregate="all_of_groups", by="question_group")
-
-    def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """List the options that there are, and add the question that a rotation belongs to."""
-        listed = [row[letter] for letter in "ABCD" if row.get(letter) not in (None, "", "nan")]
-        hint = row.get("hint")
-        hinted = f"{hint} " if hint not in (None, "", "nan") else ""
-        group = int(row["index"]) % 1_000_000
-        return {**row, "listed": listed, "hinted": hinted, "question_group": group}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarks.refcoco import Refcoco
 
 
 @dataclass(frozen=True)
-class RefcocoPlus(Benchmark):
+class RefcocoPlus(Refcoco):
     """RefCOCO+'s testA; the share of boxes with an IoU of at least 0.5, one row an expression.
 
     Other splits are testB and val, those of papers; expressions say nothing about where the object is.
@@ -24,32 +24,3 @@ class RefcocoPlus(Benchmark):
     split: ClassVar[str] = "testA"
     count: ClassVar[int] = 1975
     splits: ClassVar[Mapping[str, int]] = {"testB": 1798, "val": 3805}
-    each: ClassVar[str] = "answer"
-    columns: ClassVar[Mapping[str, str]] = {"image": "image", "question": "ask", "boxes": "bbox"}
-    box_space: ClassVar[str] = "pixel"
-    box_format: ClassVar[str] = "xywh"
-    cluster: ClassVar[str] = "file_name"
-    officials: ClassVar[tuple[Official, ...]] = (
-        Official(
-            "lmms_eval@0.7.3",
-            ask="Bounding box coordinates are specified in the format (top-left x, top-left y, "
-            "bottom-right x, bottom-right y). All values are floating point numbers bounded "
-            "between 0 and 1. Please provide the bounding box coordinate of the region this "
-            "sentence describes: {answer}",
-            max_tokens=128,
-            scorer="box_lmms",
-        ),
-        Official(
-            "vlmevalkit@e8e78f0",
-            ask="Please provide the bounding box coordinate of the region this sentence "
-            "describes: <ref>{answer}</ref>",
-            max_tokens=2048,
-            scorer="box_vlmeval",
-            unit="percent",
-        ),
-    )
-    strict: ClassVar[Strict] = Strict("box_iou", {"threshold": 0.5, "binary": True})
-
-    def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add our question; the layout's own asks for a description of the object."""
-        return {**row, "ask": f"Give the bounding box of: {row['answer']}"}
