@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.row_values import texts_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ class Mmmu(Benchmark):
         """Collect the images that are named, and read the options; the layout has them as a text."""
         names = sorted(set(re.findall(r"<image (\d+)>", f"{row['question']} {row['options']}")))
         images = [row[f"image_{number}"] for number in names]
-        listed = ast.literal_eval(row["options"]) or None
+        listed = texts_of(row, "options") or None
         letter = row["answer"] if listed else None
         return {**row, "images": images, "listed": listed, "letter": letter}

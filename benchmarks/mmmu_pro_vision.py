@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.row_values import texts_of
 
 
 @dataclass(frozen=True)
@@ -44,4 +44,4 @@ class MmmuProVision(Benchmark):
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add our question, and read the options; the layout has them as a text."""
         asked = "Answer the question in the image."
-        return {**row, "ask": asked, "listed": ast.literal_eval(row["options"])}
+        return {**row, "ask": asked, "listed": texts_of(row, "options")}

@@ -178,6 +178,7 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Origin", plugin.origin
         yield "Hub", plugin.hub
         yield "Licence", plugin.licence
+        yield "Checked", plugin.checked or "against the harness's code only"
         yield "Rows", f"{plugin.count} (split `{plugin.split}`)"
         yield "Strict", f"{_links('verifier', [plugin.strict.verifier])}, {plugin.strict.aggregate}"
     elif kind == "family":

@@ -117,10 +117,16 @@ def _with_images(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     image = {"bytes": _png(number), "path": f"{number}.png"}
     if "PNG" not in json.dumps(row):
         return {**row, "image": image}
-    return {
-        key: image if value == "PNG" else [image for _ in value] if _images(value) else value
-        for key, value in row.items()
-    }
+    return {key: _filled(value, image) for key, value in row.items()}
+
+
+def _filled(value: Any, image: Mapping[str, Any]) -> Any:
+    if isinstance(value, str) and value.startswith("MASK "):
+        file, mask = io.BytesIO(), Image.new("L", (96, 64))
+        mask.paste(255, tuple(map(int, value.split()[1:])))
+        mask.save(file, "PNG")
+        return {"bytes": file.getvalue(), "path": "mask.png"}
+    return image if value == "PNG" else [image for _ in value] if _images(value) else value
 
 
 def _images(value: Any) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from answers import OPTIONS, any_answer, any_options, any_places, lift
 
 from vlmrl.answers.benchmark_rules import counts, open_answers, points, task_letters
+from vlmrl.benchmarking.statistics.aggregates import Rows, estimate
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -81,6 +87,23 @@ def _mmbench(tasks: Path) -> Iterator[tuple[str, Rule]]:
         return theirs or None, task_letters.mmbench_letter(said, options, rest)
 
     yield "mmbench_letter", letter
+    names = ("can_infer_option", "can_infer_text", "can_infer")
+    hr = lift(tasks / "hrbench/hrbench_evals.py", *names, cp=copy)
+
+    class HrBench:
+        can_infer_option = hr["can_infer_option"]
+        can_infer_text = hr["can_infer_text"]
+        can_infer = hr["can_infer"]
+
+    def hr_letter(draw: random.Random) -> tuple[Any, Any]:
+        said, options = any_answer(draw), any_options(draw)
+        said += draw.choice(
+            ("", "", "Cannot determine the answer", " Failed to obtain answer via API")
+        )
+        theirs = HrBench().can_infer(said, dict(options))
+        return theirs or None, task_letters.hr_bench_letter(said, options)
+
+    yield "hr_bench_letter", hr_letter
 
 
 def _open(tasks: Path) -> Iterator[tuple[str, Rule]]:
@@ -172,10 +195,44 @@ def _points(tasks: Path) -> Iterator[tuple[str, Rule]]:
         return theirs, points.unit_points(said, 640, 480)
 
     yield "unit_points", unit_points
+    share = lift(tasks / "refspatial/utils.py", "_refspatial_acc")["_refspatial_acc"]
+
+    def share_in_mask(draw: random.Random) -> tuple[Any, Any]:
+        mask = np.array([[draw.randint(0, 1) for _ in range(7)] for _ in range(5)], np.uint8)
+        found = [
+            (draw.randint(-3, 9), draw.randint(-3, 9)) for _ in range(draw.choice((0, 1, 2, 5)))
+        ]
+        theirs = float(share(mask, np.array(found)))
+        return round(theirs, 12), round(points.share_in_mask(found, mask), 12)
+
+    yield "share_in_mask", share_in_mask
+    pro = lift(
+        tasks / "screenspot_pro/utils.py",
+        *("_NUM_TOKEN", "_token_to_float", "_parse_point", "_normalize_xyxy", "_parse_bbox"),
+        *("_parse_img_size", "_point_in_box", "screenspot_pro_process_results"),
+        Tuple=Any,
+        json=json,
+    )["screenspot_pro_process_results"]
+
+    def pro_click(draw: random.Random) -> tuple[Any, Any]:
+        said, box = any_places(draw), sorted(draw.randint(2, 640) for _ in range(4))
+        row = {
+            "img_size": [640, 480],
+            "bbox": [box[0], box[1] % 480, box[2], 479],
+            "ui_type": "icon",
+        }
+        found = points.screen_point(said, (640, 480))
+        x1, y1, x2, y2 = row["bbox"]
+        ours = found and x1 / 640 <= found[0] <= x2 / 640 and y1 / 480 <= found[1] <= y2 / 480
+        theirs = pro(row, [said])["screenspot_pro_action_acc"]["correct"]
+        return theirs, bool(ours)
+
+    yield "screenspot_pro", pro_click
 
 
 def vlmeval_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of VLMEvalKit's tasks: from a random state to (theirs, ours)."""
+    yield "screenspot_pro_table", _pro_table(root)
     tally = root / "vlmeval/dataset/utils/tallyqa.py"
     if not tally.exists():
         print("count_to_twenty: not compared, this version has no TallyQA")
@@ -183,6 +240,73 @@ def vlmeval_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     read = lift(tally, "text_to_int", "extract_count_from_prediction")
     theirs = read["extract_count_from_prediction"]
     yield "count_to_twenty", _on_answers(theirs, counts.count_to_twenty)
+
+
+def _pro_table(root: Path) -> Rule:
+    """Compare what VLMEvalKit prints of a table of clicks with ours."""
+    table: list[dict[str, Any]] = []
+    given = {
+        "load": lambda _: _Table(table),
+        "Image": SimpleNamespace(open=lambda _: SimpleNamespace(size=(640, 480))),
+        **{"defaultdict": defaultdict, "itertools": itertools, "tqdm": list, "logger": _Quiet()},
+        **{"dump": lambda *_: None, "get_intermediate_file_path": lambda *_: ""},
+    }
+    file = root / "vlmeval/dataset/GUI/screenspot_pro.py"
+    theirs = lift(file, "parse_bbox_aguvis", "evaluate_point", **given)
+    printed: dict[str, Any] = {}
+    theirs["dump"] = lambda found, _: printed.update(found)
+    harness = SimpleNamespace(parse_response_func=theirs["parse_bbox_aguvis"], img_root="")
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        table.clear()
+        printed.clear()
+        scores = []
+        for _ in range(draw.randint(1, 9)):
+            x, y = draw.randint(0, 500), draw.randint(0, 400)
+            row = {"bbox": [x, y, x + 120, y + 60], "category": draw.choice("ab"), "image_path": ""}
+            row |= {"ui_type": draw.choice(("text", "icon")), "question": "", "application": ""}
+            table.append({**row, "prediction": _click(draw, x, y)})
+            found = points.pyautogui_point(table[-1]["prediction"], (640, 480))
+            hit = found and x / 640 <= found[0] <= (x + 120) / 640
+            scores.append(float(bool(hit and y / 480 <= found[1] <= (y + 60) / 480)))
+        theirs["evaluate_point"](harness, "")
+        kinds = {"text": "Text", "icon": "Icon"}
+        wanted, ours = [printed["Overall_Accuracy"]], [100 * np.mean(scores)]
+        for kind in sorted({row["ui_type"] for row in table}):
+            by = [row["category"] if row["ui_type"] == kind else "" for row in table]
+            rows = Rows(np.array(scores), by, [""] * len(by), [""] * len(by))
+            clusters = [str(number) for number in range(len(by))]
+            wanted.append(printed[f"{kinds[kind]}_Accuracy"])
+            ours.append(100 * estimate("mean_by_squares", rows, clusters, resamples=1)[0])
+        return [round(float(n), 9) for n in wanted], [round(float(n), 9) for n in ours]
+
+    return compare
+
+
+def _click(draw: random.Random, x: int, y: int) -> str:
+    """Draw a click in a box, near it, or in another form."""
+    x, y = x + draw.randint(-40, 160), y + draw.randint(-30, 90)
+    forms = (
+        f"pyautogui.click(x={max(0, x)}, y={max(0, y)})",
+        f"x={max(0, x) / 640}, y={max(0, y) / 480}",
+    )
+    return draw.choice((*forms, *forms, any_places(draw), "x=1.2.3, y=4"))
+
+
+class _Table:
+    """The few lines of a pandas table that the harness uses."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.iloc = rows
+
+    def __len__(self) -> int:
+        return len(self.iloc)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.iloc[0]
+
+    def __getitem__(self, column: str) -> list[Any]:
+        return [row[column] for row in self.iloc]
 
 
 def _on_answers(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:

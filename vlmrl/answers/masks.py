@@ -16,7 +16,7 @@ from vlmrl.answers import geometry, literals, parsing
 from vlmrl.answers.geometry import Array
 from vlmrl.schema import Frame, Point, Polygon
 
-__all__ = ["contains", "inner_point", "iou_matrix", "polygons", "raster_size"]
+__all__ = ["contains", "encoded", "inner_point", "iou_matrix", "polygons", "raster_size"]
 
 KEYS = ("polygon", "segmentation", "mask", "points")
 MAX_MASKS = 100

@@ -45,7 +45,8 @@ class Official:
     `ask` is its prompt, with `{question}`, `{capitalized}` (as Python capitalizes it: the rest in
     lower case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to
     none of our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take
-    out of the question. `interleaved` puts images where the prompt says `<image 1>`, else they come
+    out of the question; `system` is the text of its system turn. `interleaved` puts images where the
+    prompt says `<image 1>`, else they come
     first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.scorers.official`.
     `aggregate` names one of `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over.
     `unread` says what an answer scores in which the rule finds nothing: `wrong`, or `expected` where
@@ -70,6 +71,7 @@ class Official:
     interleaved: bool = False
     judge: str = ""
     task: str = ""
+    system: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,11 @@ class Known:
 class Benchmark:
     """Base of benchmarks. A subclass declares the class variables; `path` is the only option.
 
-    Class variables: `origin`, `licence`, `hub` (id of the published data), `split`, `count` (rows
-    of the split as published; another number is an error), `splits` (other splits and their counts,
-    opened as `name:split`), `files` (folders or files of the published data that hold the split;
-    empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
+    Class variables: `origin`, `licence`, `hub` (id of the published data), `checked` (what of the
+    declaration was compared with which source, and when; empty: nothing but the harness), `split`,
+    `count` (rows of the split as published; another number is an error), `splits` (other splits and
+    their counts, opened as `name:split`), `files` (folders or files of the published data that hold
+    the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
     item of which is a row), `layout` (`coco`: one file with images, annotations and categories, see
     `vlmrl.benchmarking.coco_rows`), `columns` (our key -> column of the published layout, as in the card
     `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
@@ -115,6 +118,7 @@ class Benchmark:
     origin: ClassVar[str] = ""
     licence: ClassVar[str] = ""
     hub: ClassVar[str] = ""
+    checked: ClassVar[str] = ""
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 0
     splits: ClassVar[Mapping[str, int]] = {}
@@ -208,7 +212,8 @@ class BenchmarkCard(Card):
         parts: list[str | Media] = [*media, asked]
         if self.official.interleaved:
             parts = list(_interleave(asked, media))
-        return replace(sample, parts=tuple(parts), template="none")
+        system = self.official.system or sample.system
+        return replace(sample, parts=tuple(parts), template="none", system=system)
 
     def media_root(self) -> str | None:
         """Return the folder of the data."""

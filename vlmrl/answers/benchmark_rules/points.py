@@ -1,10 +1,14 @@
-"""Points: ScreenSpot-v2, ScreenSpot-Pro, RefSpatial-Bench."""
+"""Points: ScreenSpot-v2, ScreenSpot-Pro, RefSpatial-Bench, Where2Place."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["screen_point", "unit_points"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["pyautogui_point", "screen_point", "share_in_mask", "unit_points"]
 
 XY = tuple[float, float]
 
@@ -36,6 +40,27 @@ def _read_point(answer: str) -> XY | None:
     return (_value(numbers[0]), _value(numbers[1])) if len(numbers) >= 2 else None
 
 
+def pyautogui_point(answer: str, size: XY) -> XY | None:
+    """Read a click, 0 to 1, as VLMEvalKit does for ScreenSpot-Pro (dataset/GUI/screenspot_pro.py).
+
+    `x=.., y=..`, both divided by `size`, width and height in pixels, if one exceeds 1. What is not of
+    this form is the point (0, 0), which may lie in the box; None is a format error, such as 1.2.3.
+    """
+    match = _CLICK.search(answer)
+    try:
+        x, y = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
+    except ValueError:
+        return None
+    return (x / size[0], y / size[1]) if x > 1 or y > 1 else (x, y)
+
+
+def share_in_mask(points: Sequence[tuple[int, int]], mask: npt.NDArray[np.uint8]) -> float:
+    """Return the share of points, pixels x and y, that lie in a mask [height, width]; of none, 0."""
+    high, wide = mask.shape
+    inside = [0 <= x < wide and 0 <= y < high and bool(mask[y, x]) for x, y in points]
+    return sum(inside) / len(inside) if inside else 0.0
+
+
 def unit_points(answer: str, width: int, height: int) -> list[tuple[int, int]]:
     """Read points `(x, y)` of 0 to 1 as pixels, as lmms-eval does for RefSpatial-Bench and Where2Place.
 
@@ -59,6 +84,7 @@ def _value(said: str) -> float:
     return float(said[:-1]) / 100 if said.endswith("%") else float(said)
 
 
+_CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
 _N = r"-?\d+(?:\.\d+)?%?"
 _NUMBER = re.compile(_N)
 _TAG = re.compile(r"<\s*bbox[^>]*>(.*?)<\s*/\s*bbox\s*>", re.IGNORECASE | re.DOTALL)

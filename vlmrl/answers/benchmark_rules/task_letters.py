@@ -9,6 +9,7 @@ from vlmrl.answers.benchmark_rules.letters import lmms_letter
 
 __all__ = [
     "geometry_letter",
+    "hr_bench_letter",
     "mmbench_letter",
     "mmvp_letter",
     "naturalbench_word",
@@ -106,6 +107,27 @@ def science_letter(answer: str) -> str:
     return said[0] if len(said) >= 2 and said[0].isupper() and said[1] == "." else said
 
 
+def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as lmms-eval does for HR-Bench (tasks/hrbench/hrbench_evals.py).
+
+    `options` are the texts by letter. A refusal of four known wordings says Z; else the only option
+    letter that stands alone once punctuation is blank; else Z alone; else the only option whose text
+    occurs. What is left goes to a judge.
+    """
+    if "Failed to obtain answer via API" not in answer:
+        if any(refusal in answer for refusal in _REFUSALS):
+            return "Z"
+        words = answer.translate(_BLANKED).split()
+        found = [letter for letter in options if letter in words]
+        if len(found) == 1:
+            return found[0]
+        if not found and "Z" in words:
+            return "Z"
+    lower = answer.lower()
+    held = [letter for letter, text in options.items() if text.lower() in lower]
+    return held[0] if len(held) == 1 else None
+
+
 def naturalbench_word(answer: str, words: Pair) -> str | None:
     """Return which of two words comes first, in either case: lmms-eval on NaturalBench.
 
@@ -128,6 +150,13 @@ def _word(word: str) -> re.Pattern[str]:
     return re.compile(rf"\b{word}\b", re.IGNORECASE)
 
 
+_REFUSALS = (
+    "Sorry, I can't help with images of people yet.",
+    "I can't process this file.",
+    "I'm sorry, but without the image provided",
+    "Cannot determine the answer",
+)
+_BLANKED = dict.fromkeys(map(ord, ".()[],:;!*#{}"), " ")
 _MARKS: tuple[Pair, ...] = (
     ("", "."), ("", ","), ("", ":"), ("", ")"), ("", ")."), ("(", ")"), ("(", ")."),
     (":", ""), (":", ","), (":", "."), (":", ")"), (":", ")."),

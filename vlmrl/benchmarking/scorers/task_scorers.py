@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from vlmrl.answers.benchmark_rules import open_answers, points, task_letters
+from pycocotools import mask as coco
+
+from vlmrl.answers import masks
+from vlmrl.answers.benchmark_rules import counts, open_answers, points, task_letters
 from vlmrl.answers.benchmark_rules.letters import mmmu_letter
 from vlmrl.benchmarking.scorers.scores import (
     Score,
@@ -62,13 +65,44 @@ def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(said == sample.truth.number), said is not None)
 
 
-def _screen_click(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score a click in the box."""
+def _screen_click(sized: bool) -> Scorer:
+    """Make a scorer of a click in the box; `sized`: pixels are divided by the image's size."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        return _hit(points.screen_point(answer, _size(sample) if sized else (1.0, 1.0)), sample)
+
+    return score
+
+
+def _pyautogui(answer: str, sample: Sample, frame: Frame) -> Score:
+    return _hit(points.pyautogui_point(answer, _size(sample)), sample)
+
+
+def _hit(found: points.XY | None, sample: Sample) -> Score:
     assert sample.truth.boxes
-    found = points.screen_point(answer, (1.0, 1.0))
     box = sample.truth.boxes[0]
     hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
     return Score(float(bool(hit)), found is not None)
+
+
+def _size(sample: Sample) -> points.XY:
+    width, height = sample.meta["size"]
+    return float(width), float(height)
+
+
+def _in_mask(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score the share of the points that lie in the mask, on the mask's own pixels."""
+    assert sample.truth.masks
+    mask = sample.truth.masks[0]
+    height, width = masks.raster_size([mask], frame)
+    found = points.unit_points(answer, width, height)
+    filled = coco.decode(masks.encoded(mask, (height, width)))
+    return Score(points.share_in_mask(found, filled), bool(found))
+
+
+def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = counts.count_to_twenty(answer)
+    return Score(float(said == sample.truth.number), said is not None)
 
 
 TASK_SCORERS: dict[str, Scorer] = {
@@ -88,7 +122,12 @@ TASK_SCORERS: dict[str, Scorer] = {
     "naturalbench": _naturalbench,
     "mathvista": _mathvista,
     "count_tagged": _tagged_count,
-    "click_screen": _screen_click,
+    "click_screen": _screen_click(sized=False),
+    "click_screen_sized": _screen_click(sized=True),
+    "click_pyautogui": _pyautogui,
+    "points_in_mask": _in_mask,
+    "count_to_twenty": _to_twenty,
+    "letter_hr_bench": letter_scorer(lambda a, s: task_letters.hr_bench_letter(a, texts(s))),
     "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
 }
 """Official scorers of single tasks by name."""

@@ -143,6 +143,26 @@ def _mean_of_groups(sums: Array) -> Array:
     return known_mean(np.moveaxis(means, -1, 0))
 
 
+def _squared_columns(rows: Rows) -> Array:
+    """Return the columns of `_group_columns` without the group that has no name."""
+    named = np.array([bool(name) for name in rows.by])
+    both = np.stack([rows.scores, np.ones(len(rows.scores))], 1) * named[:, None]
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    return np.concatenate([member * both[:, :1], member * both[:, 1:]], 1)
+
+
+def _mean_by_squares(sums: Array) -> Array:
+    """Return the mean of the groups' means, each with its size squared as weight (ScreenSpot-Pro).
+
+    VLMEvalKit repeats every group as often as it has rows.
+    """
+    half = sums.shape[-1] // 2
+    scores, sizes = sums[..., :half], sums[..., half:]
+    with np.errstate(invalid="ignore"):
+        return (scores * sizes).sum(-1) / (sizes**2).sum(-1)
+
+
 def _f1_columns(rows: Rows) -> Array:
     """Return true positives, predicted positives and positives; `yes` is the positive answer."""
     said = np.array([one == "yes" for one in rows.said], float)
@@ -253,6 +273,7 @@ def _extras(sums: Array) -> Array:
 AGGREGATES: dict[str, Aggregate | Pooled] = {
     "mean": Aggregate(_mean_columns, _ratio),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
+    "mean_by_squares": Aggregate(_squared_columns, _mean_by_squares),
     "f1": Aggregate(_f1_columns, _f1),
     "all_of_groups": Aggregate(_whole_columns, _ratio),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
