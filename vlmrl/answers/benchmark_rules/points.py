@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["pyautogui_point", "screen_point", "share_in_mask", "unit_points"]
+__all__ = ["XY", "pyautogui_point", "screen_point", "share_in_mask", "unit_points"]
 
 XY = tuple[float, float]
 
