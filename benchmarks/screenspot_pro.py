@@ -16,7 +16,7 @@ class ScreenspotPro(Benchmark):
 
     VLMEvalKit prints the accuracy of texts, of icons and of a category from lists in which every
     group of n rows stands n times, so that a group weighs n squared: `mean_by_squares` is that
-    number, as it comes out of one table with all categories. Its `Overall` is the plain mean.
+    number, as it comes out of one table with all categories. Its overall accuracy is the plain mean.
 
     Source: Li et al. 2025, arXiv 2504.07981; lmms-eval tasks/screenspot_pro, VLMEvalKit
     dataset/GUI/screenspot_pro.py.
