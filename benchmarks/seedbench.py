@@ -11,7 +11,7 @@ from vlmrl.benchmarking.base import Benchmark, Official, Strict
 
 @dataclass(frozen=True)
 class Seedbench(Benchmark):
-    """SEED-Bench's 17,990 questions, of which 14,233 are about one image (`seed_image` of lmms-eval).
+    """SEED-Bench's 17,990 questions, of which 14,233 are about one image.
 
     The rule reads the first character: "Answer: B" says A. A video comes as its frames.
 
