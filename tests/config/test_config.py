@@ -74,7 +74,7 @@ def with_(*overrides: str) -> config.Config:
         ("optimizer.lr=.inf", "my.yaml: optimizer.lr: Input should be a finite number (found inf)"),
         ("optimizer.betas=[0.9]", "my.yaml: optimizer.betas.1: this key is required"),
         (
-            "rollout.group_size=1",
+            "rollout.group_size=0",
             "my.yaml: rollout.group_size: Input should be greater than or equal",
         ),
         (

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from helpers.row_facts import RowFacts, facts_of
 from helpers.small import CORPUS, advantages, mixed_batch, model_config
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
@@ -43,6 +44,8 @@ class Case:
     updates: int = 1
     text_from: int = 99
     """From this update on there are no images."""
+    row_facts: bool = False
+    """The loss knows of its rows whatever it can."""
 
 
 CASES = {
@@ -68,6 +71,7 @@ CASES = {
         micro_tokens=1,
     ),
     "then nobody sees an image": Case(text_from=1),
+    "row facts": Case(homes=(0, 0, 1, 0), micro_tokens=150, row_facts=True, updates=2),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
 }
 
@@ -116,9 +120,12 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
         if step == case.text_from:
             only = drawn.batch.prompts[2:3], drawn.completions[2:3]
             drawn = Rollouts(PromptBatch(only[0]), only[1])
+        given = advantages(drawn)
+        if case.row_facts:
+            drawn, given = facts_of(drawn)
         batches = pack(
             drawn,
-            advantages(drawn),
+            given,
             updates=case.updates,
             micro_tokens=case.micro_tokens,
             max_tokens=9,
@@ -127,9 +134,13 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
         if case.kl:
             batches = policy.with_reference(batches)
         if case.updates > 1:
-            batches = policy.with_old(batches)
+            batches = policy.with_old(batches, entropy=case.row_facts)
+        algorithm = Grpo(kl=case.kl)
+        if case.row_facts:
+            algorithm = RowFacts()
+            batches = algorithm.prepare(policy.with_masked_media(batches, seed=step))
         lr = policy.optimizer.defaults["lr"]
-        metrics = policy.update(batches, Grpo(kl=case.kl), lr=lr, progress=0.0)
+        metrics = policy.update(batches, algorithm, lr=lr, progress=0.0)
     return metrics
 
 

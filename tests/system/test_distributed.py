@@ -136,7 +136,7 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
         "from vlmrl.algorithms.grpo import Grpo\n"
         "class Breaks(Grpo):\n"
         "    'Breaks on one rank.'\n"
-        "    def advantages(self, rewards, rollouts):\n"
+        "    def advantages(self, rewards, rollouts, progress):\n"
         "        if os.environ['RANK'] == '1':\n"
         "            raise RuntimeError('it broke here')\n"
         "        return Grpo.advantages(self, rewards, rollouts)\n"

@@ -31,7 +31,7 @@ class Breaks(Grpo):
 
 class Misleads(Grpo):
     "Gives an advantage that is not finite."
-    def advantages(self, rewards, rollouts):
+    def advantages(self, rewards, rollouts, progress):
         found = super().advantages(rewards, rollouts)
         found.values[0, 0] = torch.inf
         return found

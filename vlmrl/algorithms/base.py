@@ -7,15 +7,18 @@ defaults; every choice is a field, so every choice can be overridden from the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
-from vlmrl.schema import Advantages, Rewards, Rollouts
+from vlmrl.schema import ORIGINS, Advantages, Origin, Rewards, Rollouts, TrainBatch
 
-__all__ = ["Algorithm", "LossInputs", "LossOutput", "Objective"]
+__all__ = ["Algorithm", "LossInputs", "LossOutput", "Objective", "Pass", "needs_reference"]
+
+Pass = Literal["old", "reference", "entropy", "masked_media"]
+"""A forward over the step's batches before its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,14 @@ class LossInputs:
     num_rollouts: int
     max_tokens: int
     progress: float = 0.0
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """[B, 1] or [B, T] by name, see `MicroBatch.extra`."""
+
+    def of_origin(self, origin: Origin) -> torch.Tensor:
+        """Return which rows are of this origin, bool [B, 1]."""
+        if "origin" not in self.extra:
+            return torch.full_like(self.mask[:, :1], origin == "policy")
+        return self.extra["origin"] == ORIGINS.index(origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +77,42 @@ class Algorithm(Objective, Protocol):
     dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
-    def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
-        """Rewards after shaping by lengths (overlong punishment); most return them unchanged."""
+    @property
+    def smallest_group(self) -> int:
+        """Fewest completions of a group that can have a gradient."""
 
-    def keep(self, rewards: Rewards) -> torch.Tensor:
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Which forwards run before the update, beside those that `kl` and several updates ask for.
+
+        old: `MicroBatch.old_logprobs`; reference: `ref_logprobs`; entropy: `extra["entropy"]` of the
+        policy; masked_media: `extra["masked_media"]`, its log-probs where most of the media is hidden.
+        """
+
+    def shape(
+        self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float
+    ) -> Rewards:
+        """Rewards after shaping by lengths (overlong punishment); most return them unchanged.
+
+        `progress` is the share of training done, in [0, 1), here and below.
+        """
+
+    def keep(self, rewards: Rewards, progress: float) -> torch.Tensor:
         """Which groups are worth training on, bool [P]; asked only if `dynamic_sampling_batches` > 0."""
 
-    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
-        """Advantages [P, G]; invalid rollouts take no part in any statistic and get 0."""
+    def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float) -> Advantages:
+        """Advantages [P, G] or [P, G, T]; invalid rollouts take no part in any statistic and get 0."""
+
+    def prepare(self, batches: Sequence[TrainBatch], progress: float) -> Sequence[TrainBatch]:
+        """Return the batches after the passes: with other advantages, weights or token weights.
+
+        Every rank calls it with its own rows, so what is of the whole batch is gathered.
+        """
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """One micro-batch's share of the loss, and sums for its curves."""
+
+
+def needs_reference(algorithm: Algorithm) -> bool:
+    """Return whether the algorithm asks for log-probs of the policy as RL began."""
+    return bool(algorithm.kl) or "reference" in algorithm.passes

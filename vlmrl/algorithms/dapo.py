@@ -31,7 +31,9 @@ class Dapo(Grpo):
         if not 0 <= self.overlong_share <= 1:
             raise ValueError(f"expected overlong_share in [0, 1], got {self.overlong_share}")
 
-    def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
+    def shape(
+        self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0
+    ) -> Rewards:
         """Return the rewards [P, G] with the punishment of long completions added."""
         if self.overlong_share == 0:
             return rewards

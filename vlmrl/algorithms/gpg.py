@@ -33,11 +33,11 @@ class Gpg(Recipe):
     scale: Literal["std", "batch", "none"] = "none"
     aggregation: Aggregation = "token"
 
-    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+    def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return advantages times alpha [P, G]: the groups in the denominators over those with a gradient."""
-        plain = Recipe.advantages(self, rewards, rollouts)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         counted = plain.kept.any(-1)
-        informative = counted & self.keep(rewards)
+        informative = counted & self.keep(rewards, progress)
         alpha = int(counted.sum()) / max(int(informative.sum()), 1)
         metrics = {**plain.metrics, "rollout/alpha": alpha}
         return dataclasses.replace(plain, values=alpha * plain.values, metrics=metrics)

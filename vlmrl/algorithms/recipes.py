@@ -6,13 +6,13 @@ A recipe subclasses `Recipe`, sets the published defaults and defines its policy
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from vlmrl.algorithms.base import LossInputs, LossOutput
+from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
 from vlmrl.algorithms.parts import advantages, divergences, filters
 from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.parts.surrogates import (
@@ -21,7 +21,7 @@ from vlmrl.algorithms.parts.surrogates import (
     one_sided,
     truncated_importance,
 )
-from vlmrl.schema import Advantages, Rewards, Rollouts
+from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 BASELINES = {
     "mean": advantages.from_mean,
@@ -88,11 +88,23 @@ class Recipe:
         """Whether a group of equal rewards may have a gradient; the console then does not complain."""
         return self.baseline not in OF_GROUPS
 
-    def shape(self, rewards: Rewards, rollouts: Rollouts, max_tokens: int) -> Rewards:
+    @property
+    def smallest_group(self) -> int:
+        """Fewest completions of a group that can have a gradient."""
+        return 1 if self.uniform_groups_teach else 2
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Return none: `kl` and several updates ask for their own."""
+        return ()
+
+    def shape(
+        self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0
+    ) -> Rewards:
         """Return the rewards unchanged, [P, G]."""
         return rewards
 
-    def keep(self, rewards: Rewards) -> torch.Tensor:
+    def keep(self, rewards: Rewards, progress: float = 0.0) -> torch.Tensor:
         """Return which groups have a gradient, bool [P]."""
         if self.uniform_groups_teach:
             return (self.estimate(rewards) != 0).any(-1)
@@ -109,7 +121,7 @@ class Recipe:
             values = values / (batch + advantages.EPS)
         return values
 
-    def advantages(self, rewards: Rewards, rollouts: Rollouts) -> Advantages:
+    def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return advantages [P, G]; invalid rollouts, and groups without a gradient, get 0.
 
         Such a group stays in the denominators, except under dynamic sampling
@@ -118,7 +130,7 @@ class Recipe:
         total, valid = rewards.total, rewards.valid
         if not torch.isfinite(total[valid]).all():
             raise ValueError("a reward is NaN or infinite: the scorer must mask it or fail")
-        values, kept = self.estimate(rewards), self.keep(rewards)
+        values, kept = self.estimate(rewards), self.keep(rewards, progress)
         samples = [prompt.sample for prompt in rollouts.batch.prompts]
         weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
         sources = [s.source for s in samples]
@@ -132,6 +144,10 @@ class Recipe:
             metrics=metrics,
         )
 
+    def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
+        """Return the batches unchanged."""
+        return batches
+
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
         if self.correction == "decoupled":
@@ -142,13 +158,26 @@ class Recipe:
         """Return the policy's loss per token [B, T], and metrics per token [B, T] by name."""
         raise TypeError(f"{type(self).__name__} must define policy_loss")
 
+    def divergence(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the divergence from the reference per token, [B, T], without its weight.
+
+        Raises:
+            ValueError: the inputs have no reference log-probs.
+        """
+        if inputs.ref is None:
+            raise ValueError(f"kl is {self.kl}, but there are no reference log-probs")
+        return divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
+
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """Return the micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated."""
+        """Return the micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated.
+
+        `inputs.extra["token_weight"]`, if there, multiplies the policy loss; denominators count all tokens.
+        """
         losses, metrics = self.policy_loss(inputs)
+        if "token_weight" in inputs.extra:
+            losses = losses * inputs.extra["token_weight"]
         if self.kl > 0:
-            if inputs.ref is None:
-                raise ValueError(f"kl is {self.kl}, but there are no reference log-probs")
-            penalty = divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
+            penalty = self.divergence(inputs)
             metrics = {**metrics, "loss/kl": penalty}
             if self.kl_unbiased:
                 penalty = penalty * log_ratio(inputs.new, inputs.old, inputs.mask).exp()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.config import Config, EvaluationConfig
@@ -138,7 +139,7 @@ def run_cold_start(
 def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     """Set up optimizer and reference: fresh ones, or those of the checkpoint to resume from."""
     config, policy = trainer.config, trainer.policy
-    if trainer.algorithm.kl:
+    if needs_reference(trainer.algorithm):
         set_reference(policy, config.folder, start, progress)
     o = config.optimizer
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)

@@ -61,6 +61,7 @@ def validate(config: Config) -> None:
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
     _check_part("algorithm", config.algorithm.name, config.algorithm.options)
     _check_part("sampler", config.data.sampler.name, config.data.sampler.options)
+    _check_group_size(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
@@ -94,6 +95,18 @@ def _check_part(kind: str, name: str, options: Mapping[str, Any] | None = None) 
         plugins.build(kind, name, options)
     elif missing := missing_options(kind, name):
         raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
+
+
+def _check_group_size(config: Config) -> None:
+    """Refuse a group of one, except for the algorithms that can train on it."""
+    if config.rollout.group_size > 1:
+        return
+    name = config.algorithm.name
+    if plugins.build("algorithm", name, config.algorithm.options).smallest_group > 1:
+        raise UserError(
+            f"rollout.group_size: expected at least 2, because algorithm {name!r} compares the "
+            "completions of a group, got 1"
+        )
 
 
 def _check_model(path: str) -> None:

@@ -10,6 +10,7 @@ from typing import get_args
 
 import torch
 
+from vlmrl.algorithms.base import needs_reference
 from vlmrl.answers import geometry, parsing
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.engines.base import Sampling
@@ -79,7 +80,7 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
 def memory(bench: Bench) -> Iterator[Finding]:
     """Compare the forecast of a step's peak with the device."""
     seen = forecast(
-        bench.config, bench.policy, bench.engine, bench.prompts, bool(bench.algorithm.kl)
+        bench.config, bench.policy, bench.engine, bench.prompts, needs_reference(bench.algorithm)
     )
     device = bench.policy.device.type
     if seen.share <= TIGHT:
@@ -174,7 +175,7 @@ def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
         micro_tokens=config.optimizer.micro_batch_tokens,
         max_tokens=config.rollout.max_tokens,
     )
-    if bench.algorithm.kl:
+    if needs_reference(bench.algorithm):
         with tempfile.TemporaryDirectory() as folder:
             policy.keep_reference(Path(folder) / "reference")
         batches = policy.with_reference(batches)

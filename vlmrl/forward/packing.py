@@ -6,13 +6,21 @@ the first forward: how a batch is cut never changes the update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
-from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
+from vlmrl.schema import (
+    ORIGINS,
+    Advantages,
+    Completion,
+    MicroBatch,
+    Prompt,
+    Rollouts,
+    TrainBatch,
+)
 from vlmrl.system import distributed
 
 __all__ = ["even_out", "fill", "num_tokens", "pack", "recut", "rows_of"]
@@ -20,13 +28,14 @@ __all__ = ["even_out", "fill", "num_tokens", "pack", "recut", "rows_of"]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One kept rollout with its numbers, and its prompt's position in the batch."""
+    """One kept rollout with its numbers, [1] or one for each token, and its prompt's position."""
 
     position: int
     prompt: Prompt
     completion: Completion
-    advantage: float
+    advantage: torch.Tensor
     weight: float
+    extra: Mapping[str, torch.Tensor]
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -72,6 +81,8 @@ def pack(
     With a `rank`, the micro-batches are those of the prompts whose home it is, perhaps none; the
     denominators and the number of batches are those of all ranks.
     """
+    if any(c.origin != "policy" for group in rollouts.completions for c in group):
+        advantages = replace(advantages, extra={**advantages.extra, **_origins(rollouts)})
     groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
     batches = []
     for number in range(updates):
@@ -91,7 +102,8 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
         if isinstance(value := getattr(micro, field.name), torch.Tensor)
     }
     prompts = tuple(micro.prompts[i] for i in used.tolist())
-    return replace(micro, **{**tensors, "prompts": prompts, "group": group})
+    extra = {name: value[rows] for name, value in micro.extra.items()}
+    return replace(micro, **{**tensors, "prompts": prompts, "group": group, "extra": extra})
 
 
 def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
@@ -101,12 +113,15 @@ def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
     )
 
 
-def fill(batch: TrainBatch, name: str, compute: Callable[[MicroBatch], torch.Tensor]) -> TrainBatch:
-    """Return the batch with field `name` of each micro-batch computed from it."""
+def fill(batch: TrainBatch, compute: Callable[[MicroBatch], Mapping[str, Any]]) -> TrainBatch:
+    """Return the batch with what is computed of each micro-batch: fields, or else names of `extra`."""
+    known = {field.name for field in fields(MicroBatch)}
 
     def change(micro: MicroBatch) -> MicroBatch:
-        values: dict[str, Any] = {name: compute(micro)}
-        return replace(micro, **values)
+        found = compute(micro)
+        extra = {name: value for name, value in found.items() if name not in known}
+        own: dict[str, Any] = {name: value for name, value in found.items() if name in known}
+        return replace(micro, **own, extra={**micro.extra, **extra})
 
     return replace(batch, micro=tuple(map(change, batch.micro)))
 
@@ -135,9 +150,34 @@ def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
                 f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
                 f"but {len(completion.logprobs)} sampling log-probs"
             )
-        value, weight = advantages.values[p, g].item(), advantages.weights[p, g].item()
-        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight))
+        length = len(completion.token_ids)
+        value = _of_tokens("values", advantages.values[p, g], length)
+        extra = {
+            name: _of_tokens(name, table[p, g], length) for name, table in advantages.extra.items()
+        }
+        weight = advantages.weights[p, g].item()
+        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight, extra))
     return rows
+
+
+def _of_tokens(name: str, values: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the number of a rollout [1], or its numbers by token [length], float32."""
+    flat = values.reshape(-1).float()
+    if 1 < len(flat) < length:
+        raise ValueError(f"advantages: {name} has {len(flat)} tokens, a completion {length}")
+    return flat if len(flat) == 1 else flat[:length]
+
+
+def _origins(rollouts: Rollouts) -> dict[str, torch.Tensor]:
+    """Return `origin` [P, G], and `stored_logprobs` [P, G, T] of what the policy did not sample."""
+    origin = [[ORIGINS.index(c.origin) for c in group] for group in rollouts.completions]
+    longest = max(len(c.token_ids) for group in rollouts.completions for c in group)
+    stored = torch.zeros(*rollouts.shape, longest)
+    for p, group in enumerate(rollouts.completions):
+        for g, completion in enumerate(group):
+            if completion.origin != "policy":
+                stored[p, g, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
+    return {"origin": torch.tensor(origin).float(), "stored_logprobs": stored}
 
 
 def _batch(
@@ -191,8 +231,11 @@ def _micro(rows: list[_Row]) -> MicroBatch:
         token_ids=pad(ids, batch_first=True),
         mask=torch.arange(int(lengths.max())) < lengths[:, None],
         sampling_logprobs=pad(logprobs, batch_first=True),
-        advantages=torch.tensor([[row.advantage] for row in rows], dtype=torch.float32),
+        advantages=pad([row.advantage for row in rows], batch_first=True),
         weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
+        extra={
+            name: pad([row.extra[name] for row in rows], batch_first=True) for name in rows[0].extra
+        },
     )
 
 
@@ -229,4 +272,5 @@ def _make_empty(micro: MicroBatch) -> MicroBatch:
         sampling_logprobs=torch.zeros(1, 1),
         advantages=torch.zeros(1, 1),
         weights=torch.zeros(1),
+        extra={name: torch.zeros(1, 1) for name in micro.extra},
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs, Objective
 from vlmrl.config import ModelConfig, OptimizerConfig
+from vlmrl.data.masked_media import mask_media
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.forward import finite, packing
 from vlmrl.forward.logprobs import Sharing
@@ -48,7 +50,7 @@ class Policy(PolicyModel):
         self._probe: MicroBatch | None = None
         self._retry = MemoryRetry(sharded=shard)
 
-    # ------------------------------------------------------------------------------- reference and old
+    # ------------------------------------------------------------------------- forwards before an update
 
     def keep_reference(self, folder: Path, source: Path | None = None) -> None:
         """Make the current weights the reference and write them to `folder`.
@@ -66,39 +68,60 @@ class Policy(PolicyModel):
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """Return the batches with `ref_logprobs` filled in."""
-        fill = self._reference_logprobs
-        batches = self._align_ranks(batches)
-        return [
-            self._retry.run(b, lambda b: packing.fill(b, "ref_logprobs", fill)) for b in batches
-        ]
 
-    def with_old(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
-        """Return the batches with `old_logprobs` filled in: needed only for several updates per batch."""
-        fill = self._own_logprobs
-        batches = self._align_ranks(batches)
-        return [
-            self._retry.run(b, lambda b: packing.fill(b, "old_logprobs", fill)) for b in batches
-        ]
+        def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
+            shared = self.shares(micro)  # with the policy's own weights
+            assert self._reference is not None, "keep_reference was not called"
+            with self._evaluating(), self._reference.model() as model:
+                return {"ref_logprobs": self._detached(model, micro, shared)[0]}
 
-    def _own_logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        return self._fill(batches, compute)
+
+    def with_old(self, batches: Sequence[TrainBatch], entropy: bool = False) -> list[TrainBatch]:
+        """Return the batches with `old_logprobs` filled in; with `entropy` that is filled in, too.
+
+        Several updates per batch need them, and algorithms that look at the whole batch before.
+        """
+
+        def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
+            logprobs, entropies = self._own(micro)
+            return {"old_logprobs": logprobs, **({"entropy": entropies} if entropy else {})}
+
+        return self._fill(batches, compute)
+
+    def with_masked_media(self, batches: Sequence[TrainBatch], seed: int) -> list[TrainBatch]:
+        """Return the batches with `masked_media` filled in: log-probs where `mask_media` hid most of it."""
+
+        def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
+            prompts = [mask_media(p, self.family, self.processor, seed) for p in micro.prompts]
+            return {"masked_media": self._own(replace(micro, prompts=tuple(prompts)))[0]}
+
+        return self._fill(batches, compute)
+
+    def _fill(
+        self,
+        batches: Sequence[TrainBatch],
+        compute: Callable[[MicroBatch], Mapping[str, torch.Tensor]],
+    ) -> list[TrainBatch]:
+        batches = self._align_ranks(batches)
+        return [self._retry.run(b, lambda b: packing.fill(b, compute)) for b in batches]
+
+    def _own(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         shared = self.shares(micro)
         with self._evaluating():
-            return self._detached_logprobs(self.base, micro, shared)
+            return self._detached(self.base, micro, shared)
 
-    def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
-        shared = self.shares(micro)  # with the policy's own weights
-        assert self._reference is not None, "keep_reference was not called"
-        with self._evaluating(), self._reference.model() as model:
-            return self._detached_logprobs(model, micro, shared)
-
-    def _detached_logprobs(self, model: Any, micro: MicroBatch, shared: bool) -> torch.Tensor:
-        """Return log-probs [B, T] without gradient."""
+    def _detached(
+        self, model: Any, micro: MicroBatch, shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropies [B, T] without gradient, on the CPU."""
         if self.sharing.setting != "low_memory":
-            return self._forward(model, micro, shared)[0]
-        out = torch.zeros(micro.mask.shape, device=self.device)
-        for row, _, logprobs, _ in self.one_by_one(model, micro):
-            out[row] = logprobs[0]
-        return out
+            logprobs, entropies = self._forward(model, micro, shared)
+            return logprobs.cpu(), entropies.cpu()
+        found = torch.zeros(2, *micro.mask.shape)
+        for row, _, logprobs, entropies in self.one_by_one(model, micro):
+            found[:, row] = torch.stack([logprobs[0], entropies[0]]).cpu()
+        return found[0], found[1]
 
     # ------------------------------------------------------------------------------------------ update
 
@@ -281,14 +304,17 @@ class Policy(PolicyModel):
     ) -> dict[str, float]:
         """Compute the loss and run its backward; return sums over the loss tokens."""
         mask = micro.mask.to(self.device)
+        extra = {name: value.to(self.device) for name, value in micro.extra.items()}
+        old = new.detach() if micro.old_logprobs is None else micro.old_logprobs.to(self.device)
         sampling = micro.sampling_logprobs.to(self.device)
-        old = micro.old_logprobs if micro.old_logprobs is not None else new.detach()
+        if "origin" in extra:  # what the policy did not sample has no importance weight
+            sampling = torch.where(extra["origin"] == 0, sampling, old)
         out = objective.loss(
             LossInputs(
                 new=new,
                 old=old,
                 sampling=sampling,
-                ref=micro.ref_logprobs,
+                ref=None if micro.ref_logprobs is None else micro.ref_logprobs.to(self.device),
                 advantages=micro.advantages.to(self.device),
                 mask=mask,
                 weights=micro.weights.to(self.device),
@@ -296,6 +322,7 @@ class Policy(PolicyModel):
                 num_rollouts=batch.num_rollouts,
                 max_tokens=batch.max_tokens,
                 progress=progress,
+                extra=extra,
             )
         )
         out.loss.backward()

@@ -37,7 +37,8 @@ def rows(
 ) -> list[Row]:
     """Return one row per prompt; store its media in `media_folder`, each once by its content.
 
-    Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null.
+    Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null; where its
+    tokens differ, `advantage` is their mean.
     """
     totals, valid = rewards.total.tolist(), rewards.valid.tolist()
     values = advantages.values.tolist() if advantages else None
@@ -49,13 +50,21 @@ def rows(
                 **_completion(completion, rewards.verdicts[p][g]),
                 "reward": totals[p][g],
                 "valid": valid[p][g],
-                "advantage": values[p][g] if values else None,
+                "advantage": _mean_of(values[p][g], completion) if values else None,
                 "kept": kept[p][g] if kept else None,
             }
             for g, completion in enumerate(rollouts.completions[p])
         ]
         found.append({**_prompt(media_folder, prompt), "completions": completions})
     return found
+
+
+def _mean_of(advantage: float | list[float], completion: Completion) -> float:
+    """Return a completion's advantage, or the mean of those of its tokens."""
+    if not isinstance(advantage, list):
+        return advantage
+    own = advantage[: len(completion.token_ids)]
+    return sum(own) / max(len(own), 1)
 
 
 def _prompt(media_folder: Path, prompt: Prompt) -> Row:

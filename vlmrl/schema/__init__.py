@@ -11,9 +11,11 @@ completion is read (its `Frame`), a verifier never sees another space.
 
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
 from vlmrl.schema.rollouts import (
+    ORIGINS,
     Advantages,
     Completion,
     FinishReason,
+    Origin,
     Parsed,
     Rewards,
     Rollouts,
@@ -37,6 +39,7 @@ from vlmrl.schema.template import Presence, Tag, Template
 from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
 
 __all__ = [
+    "ORIGINS",
     "Advantages",
     "AnswerForm",
     "Box",
@@ -48,6 +51,7 @@ __all__ = [
     "Media",
     "MediaKind",
     "MicroBatch",
+    "Origin",
     "Parsed",
     "Point",
     "Polygon",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmrl.schema.geometry import Frame
 from vlmrl.schema.samples import PromptBatch
@@ -12,9 +12,24 @@ from vlmrl.schema.samples import PromptBatch
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Advantages", "Completion", "FinishReason", "Parsed", "Rewards", "Rollouts", "Verdict"]
+__all__ = [
+    "ORIGINS",
+    "Advantages",
+    "Completion",
+    "FinishReason",
+    "Origin",
+    "Parsed",
+    "Rewards",
+    "Rollouts",
+    "Verdict",
+]
 
 FinishReason = Literal["stop", "length", "abort"]
+Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration"]
+"""Who wrote a completion: the policy from this very prompt; the policy with a hint; the policy after a
+critique; the model as RL began; somebody else."""
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+"""All origins; in tensors an origin is its index, so 0 is the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,8 @@ class Completion:
     finish_reason: FinishReason = "stop"
     versions: tuple[tuple[int, int], ...] = ()
     """(policy version, number of tokens) runs; one run unless weights changed in flight."""
+    origin: Origin = "policy"
+    """What the policy did not sample from this prompt has no part in pass rates and importance weights."""
 
     @property
     def answer(self) -> str | None:
@@ -124,13 +141,17 @@ class Rewards:
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """Advantages [P, G] (0 where not kept) and which rollouts take part in the loss, kept [P, G] bool.
+    """Advantages (0 where not kept) and which rollouts take part in the loss, kept [P, G] bool.
 
+    `values` are [P, G], or [P, G, T] where tokens, spans or turns differ; T is the longest completion.
     `weights` [P, G] are sample weights (difficulty, data column) that multiply the loss.
     `metrics` are values that the algorithm logs, e.g. the share of uniform groups.
+    `extra` [P, G] or [P, G, T] is what the loss is to know of a row, by name, e.g. `correct`,
+    `token_weight`.
     """
 
     values: torch.Tensor
     kept: torch.Tensor
     weights: torch.Tensor
     metrics: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)

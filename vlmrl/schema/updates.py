@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
@@ -36,6 +36,10 @@ class MicroBatch:
     old_logprobs: torch.Tensor | None = None
     """The trainer's own log-probs before the update; None means on-policy (use detached new ones)."""
     ref_logprobs: torch.Tensor | None = None
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What the loss is to know of a row, [B, 1] or [B, T] by name: `Advantages.extra`; the passes'
+    `entropy` and `masked_media`; and where the policy did not sample all rows, `origin` [B, 1] and the
+    sampling log-probs of those rows, `stored_logprobs` [B, T]."""
 
     @property
     def lengths(self) -> torch.Tensor:

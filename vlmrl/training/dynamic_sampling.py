@@ -23,8 +23,8 @@ class GroupSelection:
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self._algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, progress: float) -> None:
+        self._algorithm, self._progress = algorithm, progress
         self._selected: list[Scored] = []
         self._curves: list[Mapping[str, float]] = []
         self._wanted = self._num_selected = self._num_informative = 0
@@ -51,7 +51,7 @@ class GroupSelection:
         if not self._algorithm.dynamic_sampling_batches:
             self._selected.append((rollouts, rewards))
             return
-        informative = self._algorithm.keep(rewards).nonzero()[:, 0].tolist()
+        informative = self._algorithm.keep(rewards, self._progress).nonzero()[:, 0].tolist()
         self._num_informative += len(informative)
         chosen = informative[: self._wanted - self._num_selected]
         self._num_selected += len(chosen)

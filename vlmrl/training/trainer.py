@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vlmrl.algorithms.base import Algorithm
+from vlmrl.algorithms.base import Algorithm, needs_reference
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source
@@ -37,8 +37,8 @@ from vlmrl.training.step_extension import Draw, StepExtension
 
 __all__ = ["Trainer"]
 
-SEED_PURPOSE = 10
-"""Part of the seed of an update; see `Draw.seed`."""
+SEED_PURPOSE, SEED_OF_MASKS = 10, 15
+"""Parts of the seeds of an update and of masked media; see `Draw.seed`."""
 
 
 @dataclass
@@ -71,16 +71,17 @@ class Trainer:
         """Run one GRPO step; with dynamic sampling it draws until enough groups are informative."""
         checks = self._run_checks()
         torch.manual_seed(seed_of(self.config.run.seed, SEED_PURPOSE, self.done, 0))
-        groups = GroupSelection(self.algorithm)
+        groups = GroupSelection(self.algorithm, self.progress)
         while groups.is_short:
             draw = self._draw_prompts(groups.num_batches)
             rollouts = self._generate(draw)
             rollouts, rewards = self._score(rollouts, draw)
             groups.add(rollouts, rewards, self.loader.learn(rollouts.batch, rewards))
         rollouts, rewards, sampling = groups.join()
-        rewards = self.algorithm.shape(rewards, rollouts, self.config.rollout.max_tokens)
-        advantages = self.algorithm.advantages(rewards, rollouts)
-        batches = self._pack(rollouts, advantages)
+        limit = self.config.rollout.max_tokens
+        rewards = self.algorithm.shape(rewards, rollouts, limit, self.progress)
+        advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
+        batches = self._prepare(self._pack(rollouts, advantages))
         with self.timers("update"):
             update = self.policy.update(
                 batches, self.algorithm, self._learning_rate(), self.progress
@@ -189,13 +190,13 @@ class Trainer:
         return rollouts, rewards
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
-        """Pack the step's updates, with reference and old log-probs where they are needed."""
+        """Pack the step's updates."""
         optimizer = self.config.optimizer
         if not torch.isfinite(advantages.values[advantages.kept]).all():
             raise NotFinite(
                 f"an advantage of algorithm {self.config.algorithm.name!r} is not finite"
             )
-        batches = pack(
+        return pack(
             rollouts,
             advantages,
             updates=optimizer.minibatches,
@@ -203,12 +204,20 @@ class Trainer:
             max_tokens=self.config.rollout.max_tokens,
             rank=distributed.rank(),
         )
+
+    def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:
+        """Run the forwards that the algorithm needs before the update; it may then change the batches."""
+        optimizer, passes = self.config.optimizer, self.algorithm.passes
+        several = optimizer.minibatches * optimizer.epochs > 1
         with self.timers("logprob"):
-            if self.algorithm.kl:
+            if needs_reference(self.algorithm):
                 batches = self.policy.with_reference(batches)
-            if optimizer.minibatches * optimizer.epochs > 1:
-                batches = self.policy.with_old(batches)
-        return list(batches) * optimizer.epochs
+            if several or "old" in passes or "entropy" in passes:
+                batches = self.policy.with_old(batches, entropy="entropy" in passes)
+            if "masked_media" in passes:
+                seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)
+                batches = self.policy.with_masked_media(batches, seed)
+        return list(self.algorithm.prepare(batches, self.progress)) * optimizer.epochs
 
     def _report(
         self,

@@ -12,8 +12,9 @@ class RolloutConfig(Section):
 
     prompts: int = Field(16, ge=1)
     """P: prompts per step."""
-    group_size: int = Field(8, ge=2)
-    """G: completions per prompt. An advantage is relative to the other completions of its group."""
+    group_size: int = Field(8, ge=1)
+    """G: completions per prompt. An advantage is relative to the other completions of its group, so
+    most algorithms need two or more."""
     shuffled_group_size: int = Field(0, ge=0)
     """Completions of a control group for each prompt with a video, whose frames are shuffled (T-GRPO).
     They are not trained on; the reward `temporal_contrast` compares the groups. 0: none."""
