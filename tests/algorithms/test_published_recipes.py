@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -16,8 +17,10 @@ from helpers.losses import (
     rollouts_of,
 )
 from vlmrl import plugins
+from vlmrl.algorithms.bnpo import beta_log_density, fitted
 from vlmrl.algorithms.fipo import discounted
 from vlmrl.errors import UserError
+from vlmrl.schema import Verdict
 
 # ------------------------------------------------------------------------------------ advantages
 
@@ -84,11 +87,99 @@ def test_a_recipe_that_punishes_draws_again_only_for_groups_that_are_all_right()
         ("fipo", {"most_influence": 0.5}, "expected most_influence of at least 1"),
         ("kimi", {"tau": -1}, "expected tau of at least 0"),
         ("raft", {"baseline": "mean"}, "baseline"),
+        ("bnpo", {"lowest": 1.0}, "expected lowest below highest"),
+        ("bnpo", {"max_factor": 0}, "expected a positive max_factor"),
+        ("stable_reinforce", {"max_ratio": 1.0}, "expected max_ratio above 1"),
+        ("stable_reinforce", {"max_deviations": 0}, "expected a positive max_deviations"),
     ],
 )
 def test_a_choice_that_makes_no_sense_is_refused_by_name(name, options, words):
     with pytest.raises(UserError, match=words):
         recipe_of(name, **options)
+
+
+def test_rewards_are_whitened_over_the_batch_and_outliers_left_out():
+    rewards = rewards_of([[0.0], [1.0], [1.0], [0.0]])
+    found = advantages_of(recipe_of("stable_reinforce"), rewards)
+    torch.testing.assert_close(
+        found[:, 0], torch.tensor([-1.0, 1, 1, -1]) * 0.8660, atol=2e-4, rtol=0
+    )
+    # 19 of 20 are equal: the last is 4.25 deviations away, the others 0.22.
+    one = advantages_of(recipe_of("stable_reinforce"), rewards_of([[0.0] * 19 + [1.0]]))
+    assert one[0, -1] == 0 and one[0, 0].item() == pytest.approx(-0.2236, abs=2e-4)
+
+
+def test_the_pre_clip_bounds_a_bad_completions_loss_and_its_gradient():
+    new = torch.tensor([[12.0, 0.0, 9.0]]).requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    far = inputs_of(new, -torch.ones(1, 1), old=torch.tensor([[0.0, 0.0, math.nan]]), mask=mask)
+    losses, _ = recipe_of("stable_reinforce").policy_loss(far)
+    losses[mask].sum().backward()
+    assert losses[mask].tolist() == pytest.approx([1000.0, 1.0], rel=1e-5)
+    assert new.grad[0].tolist() == pytest.approx([0.0, 1.0, 0.0])
+
+
+def test_a_beta_density_is_fitted_to_the_pass_rates_of_the_batch():
+    # Pass rates .25 and .75: mean .5, variance .125, so a = b = .5 and alpha = beta = 7/6.
+    assert fitted(torch.tensor([0.25, 0.75])) == pytest.approx((7 / 6, 7 / 6))
+    alpha = torch.tensor([7 / 6])
+    density = torch.distributions.Beta(alpha, alpha).log_prob(torch.tensor([0.25])).exp().item()
+    found = advantages_of(recipe_of("bnpo"), rewards_of([[1, 0, 0, 0], [1, 1, 1, 0]]))
+    assert found[0].tolist() == pytest.approx([0.75 / density] + [-0.25 / density] * 3, rel=1e-4)
+    # One group says nothing of the others: REINFORCE with a baseline.
+    assert advantages_of(recipe_of("bnpo"), rewards_of([[1, 0]])).tolist() == [[0.5, -0.5]]
+    # alpha = beta = 3/2 is GRPO with the population's deviation, times pi / 8.
+    assert beta_log_density(torch.tensor(0.25), 1.5, 1.5).exp().item() == pytest.approx(
+        8 / math.pi * math.sqrt(0.25 * 0.75)
+    )
+
+
+def of_verifiers(**scores):
+    """Rewards [P, G] of verifiers by name; None is a verifier that does not apply."""
+    tables = list(scores.values())
+    total = [
+        [sum(t[p][g] or 0.0 for t in tables) for g in range(len(row))]
+        for p, row in enumerate(tables[0])
+    ]
+    verdicts = tuple(
+        tuple(
+            {
+                name: Verdict.not_applicable() if t[p][g] is None else Verdict(t[p][g])
+                for name, t in scores.items()
+            }
+            for g in range(len(row))
+        )
+        for p, row in enumerate(tables[0])
+    )
+    return dataclasses.replace(rewards_of(total), verdicts=verdicts)
+
+
+def test_rewards_that_are_normalised_one_by_one_do_not_collapse():
+    # Figure 2 of the paper: sums (0, 1) and (0, 2) are one to GRPO, two to GDPO.
+    rewards = of_verifiers(a=[[0.0, 1.0], [0.0, 1.0]], b=[[0.0, 0.0], [0.0, 1.0]])
+    grpo = advantages_of(recipe_of("grpo"), rewards)
+    torch.testing.assert_close(grpo[0], grpo[1], atol=1e-3, rtol=0)
+    found = advantages_of(recipe_of("gdpo"), rewards)
+    torch.testing.assert_close(found[1], 2 * found[0], atol=1e-3, rtol=0)
+    unlike = of_verifiers(a=[[0.0, 1.0, 0.5]], b=[[1.0, 0.0, 0.5]])
+    assert advantages_of(recipe_of("gdpo", weights={"b": 0.5}), unlike)[0, 1] > 0
+    assert advantages_of(recipe_of("grpo"), unlike).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_a_verifier_that_does_not_apply_has_no_part_in_gdpo():
+    rewards = of_verifiers(a=[[0.0, 1.0]], b=[[None, None]])
+    torch.testing.assert_close(
+        advantages_of(recipe_of("gdpo"), rewards),
+        torch.tensor([[-1.0, 1.0]]) / math.sqrt(2),
+        atol=1e-3,
+        rtol=0,
+    )
+
+
+def test_only_the_best_of_a_group_is_reinforced_by_its_lead():
+    rewards = rewards_of([[0.2, 1.0, 0.5], [1.0, 1.0, 0.0], [0.0, 0.0, 0.7]])
+    found = advantages_of(recipe_of("pass_at_k"), rewards)
+    torch.testing.assert_close(found, torch.tensor([[0, 0.5, 0], [0, 0, 0], [0, 0, 0.7]]))
 
 
 # ---------------------------------------------------------------------------------------- losses

@@ -8,7 +8,7 @@ import torch
 import vlmrl.system.torchvision_shim  # noqa: F401  (before trl, which imports torchvision)
 from vlmrl import plugins
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.schema import Frame, Prompt, PromptBatch, Rewards, Rollouts, Sample, Truth
+from vlmrl.schema import Frame, Prompt, PromptBatch, Rewards, Rollouts, Sample, Truth, Verdict
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 trl = pytest.importorskip("trl")
@@ -84,7 +84,7 @@ def trainer_of(name, options, scores, folder):
     home = gmpo if kind == "GMPO" else trl
     arguments = getattr(home, f"{kind}Config")(
         str(folder),
-        per_device_train_batch_size=len(scores),
+        per_device_train_batch_size=len(PROMPTS),
         num_generations=4,
         max_completion_length=MAX_TOKENS,
         beta=0.0,
@@ -93,9 +93,10 @@ def trainer_of(name, options, scores, folder):
         bf16=False,
         **options,
     )
+    tables = scores if isinstance(scores[0], list) else [scores]
     trainer = getattr(home, f"{kind}Trainer")(
         Qwen2ForCausalLM(config),
-        lambda completions, **_: scores,
+        [lambda completions, table=table, **_: table for table in tables],
         args=arguments,
         processing_class=PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
@@ -187,3 +188,20 @@ def test_advantages_equal_trl_also_with_faulted_completions(name, options, their
     _, batch = trainer_of(name, theirs, scores, tmp_path)
     ours = our_advantages(plugins.build("algorithm", name, options), scores)
     torch.testing.assert_close(ours.flatten(), batch["advantages"], atol=1e-5, rtol=0)
+
+
+def test_rewards_normalised_one_by_one_equal_trl(tmp_path):
+    other = [0.1, 0.3, 0.3, 0.0, 1.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0]
+    theirs = {
+        "multi_objective_aggregation": "normalize_then_sum",
+        "reward_weights": [1.0, 0.5],
+    }
+    _, batch = trainer_of("grpo", theirs, [SCORES, other], tmp_path)
+    recipe = plugins.build("algorithm", "gdpo", {"weights": {"other": 0.5}})
+    verdicts = [
+        {"scores": Verdict(a), "other": Verdict(b)} for a, b in zip(SCORES, other, strict=True)
+    ]
+    total = (torch.tensor(SCORES) + torch.tensor(other)).view(-1, 4)
+    grouped = tuple(tuple(verdicts[p : p + 4]) for p in range(0, 12, 4))
+    found = recipe.estimate(Rewards(total, torch.ones_like(total).bool(), grouped))
+    torch.testing.assert_close(found.flatten(), batch["advantages"], atol=1e-5, rtol=0)

@@ -27,7 +27,7 @@ from vlmrl.runs import metric_glossary
 KIND = "algorithm"
 SUBSETS = {
     "part": lambda cls: True,
-    "relative": lambda cls: not cls().uniform_groups_teach,
+    "relative": lambda cls: cls().only_uniform_is_silent,
     "centred": lambda cls: cls().baseline in ("mean", "leave_one_out"),
 }
 """`relative`: a uniform group says nothing to them; `centred`: the baseline is of the group."""
@@ -145,7 +145,7 @@ def test_a_recipe_that_learns_from_uniform_groups_counts_those_without_a_gradien
         rewards = rewards_of(rows)
         found = recipe.advantages(rewards, rollouts_of(rewards))
         silent = (found.values == 0).all(-1).float().mean().item()
-        name = "silent_share" if recipe.uniform_groups_teach else "uniform_share"
+        name = "uniform_share" if recipe.only_uniform_is_silent else "silent_share"
         assert found.metrics[f"rollout/{name}"] == pytest.approx(silent)
         assert ((found.values != 0).any(-1) <= recipe.keep(rewards)).all()
 

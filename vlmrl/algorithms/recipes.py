@@ -84,9 +84,9 @@ class Recipe:
             )
 
     @property
-    def uniform_groups_teach(self) -> bool:
-        """Whether a group of equal rewards may have a gradient; the console then does not complain."""
-        return self.baseline not in OF_GROUPS
+    def only_uniform_is_silent(self) -> bool:
+        """Whether groups lack a gradient just where rewards are equal; else `silent_share` is logged."""
+        return self.baseline in OF_GROUPS
 
     @property
     def smallest_group(self) -> int:
@@ -106,7 +106,7 @@ class Recipe:
 
     def keep(self, rewards: Rewards, progress: float = 0.0) -> torch.Tensor:
         """Return which groups have a gradient, bool [P]."""
-        if self.uniform_groups_teach:
+        if not self.only_uniform_is_silent:
             return (self.estimate(rewards) != 0).any(-1)
         return ~filters.uniform(rewards.total, rewards.valid)
 
@@ -135,7 +135,7 @@ class Recipe:
         weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
         sources = [s.source for s in samples]
         metrics = _shares("uniform_share", filters.uniform(total, valid), sources)
-        if self.uniform_groups_teach:
+        if not self.only_uniform_is_silent:
             metrics |= _shares("silent_share", ~kept, sources)
         return Advantages(
             values=values.masked_fill(~kept[:, None], 0.0),

@@ -27,9 +27,9 @@ class ReinforceRej(Grpo):
     aggregation: Aggregation = "token"
 
     @property
-    def uniform_groups_teach(self) -> bool:
-        """Return no: they are rejected."""
-        return False
+    def only_uniform_is_silent(self) -> bool:
+        """Return yes: they are rejected."""
+        return True
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return the rewards, those of uniform groups as 0, [P, G]."""
