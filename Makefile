@@ -55,11 +55,12 @@ test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that enviro
 	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -I FILE -P 2 sh -c '$(VENV)-vllm/bin/python -m pytest FILE || [ $$? -eq 5 ]'
 
 # VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.
+# OWN is a folder with checkouts of papers' own code (tests/reference/video_rules.py).
 reference: $(READY)  ## compare our rules of benchmark harnesses with the harnesses' own code
 	@mkdir -p build/reference
 	$(BIN)/python -m pip download --quiet --no-deps --dest build/reference lmms-eval==0.7.3 ms-vlmeval==0.0.20 lvis==0.5.3
 	cd build/reference && for wheel in *.whl; do python3 -m zipfile -e $$wheel "$${wheel%%-*}"; done
-	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval)
+	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval) $(if $(OWN),--own $(OWN))
 	$(BIN)/python tests/reference/compare_detections.py build/reference/lmms_eval build/reference/lvis
 
 replay: $(READY)  ## compare our official numbers with what lmms-eval prints for the same answers

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.prompts import VIDEOCHAT_GROUND
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class CharadesSta(Benchmark):
 
     lmms-eval counts rows of the same video, sentence and times once; here each counts.
 
-    Source: Gao et al. 2017, arXiv 1705.02101; lmms-eval tasks/charades_sta.
+    Source: Gao et al. 2017, arXiv 1705.02101; lmms-eval tasks/charades_sta; VideoChat-R1
+    src_eval/evaluate_grounding.py.
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/charades_sta"
@@ -39,6 +41,15 @@ class CharadesSta(Benchmark):
             unit="percent",
             also=("recall_at_0.3", "recall_at_0.5", "recall_at_0.7"),
         ),
+        Official(
+            "videochat_r1@73b2ea9",
+            ask=VIDEOCHAT_GROUND,
+            max_tokens=2048,
+            scorer="moment_videochat",
+            template="think_answer",
+            whole=True,
+            also=("recall_at_0.3", "recall_at_0.5", "recall_at_0.7"),
+        ),
     )
     strict: ClassVar[Strict] = Strict(
         "temporal_iou", {}, also=("recall_at_0.3", "recall_at_0.5", "recall_at_0.7")
@@ -49,4 +60,5 @@ class CharadesSta(Benchmark):
         sentence = str(row["caption"]).strip().rstrip(".")
         added = {"file": f"Charades_v1_480/{row['video']}", "clip": row["video"]}
         question = f"When does this happen in the video: {sentence}?"
+        added["sentence"] = row["caption"]
         return {**row, **added, "ask": question, "times": [list(row["timestamp"])]}

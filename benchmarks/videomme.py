@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.prompts import VIDEO_R1_LETTER
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ class Videomme(Benchmark):
             max_tokens=16,
             scorer="letter_lmms",
             unit="percent",
+        ),
+        Official(
+            "video_r1@59d65c3",
+            ask=VIDEO_R1_LETTER,
+            max_tokens=1024,
+            scorer="video_r1",
+            template="think_answer",
+            whole=True,
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

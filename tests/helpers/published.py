@@ -85,12 +85,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """What each file of `tests/data/benchmarks` says: see the `README.md` there."""
 ROWS |= {name: case["rows"] for name, case in CASES.items()}
+FLAC = min((Path(__file__).parents[2] / "examples/data/fsdd/audio").glob("*.flac"))
+"""What stands for all audio."""
 
 
 def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write rows as a clone of a hub data set: Parquet in `data/`, images as bytes with a path.
 
-    A case may name another file, and rows their own columns for images, as the text PNG.
+    A case may name another file, and rows their own columns for images, as the text PNG, and audio, FLAC.
     """
     file = f"data/{split}-00000-of-00001.parquet"
     path = folder / name / CASES.get(name, {}).get("file", file)
@@ -100,6 +102,9 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
         return folder / name
     if document := CASES.get(name, {}).get("document"):
         path.write_text(json.dumps({"images": rows, **document}))
+        return folder / name
+    if CASES.get(name, {}).get("by_video"):
+        path.write_text(json.dumps({row["video"]: row for row in rows}))
         return folder / name
     lines = [json.dumps(row) for row in rows]
     path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
@@ -115,7 +120,10 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
 
 def _with_images(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     image = {"bytes": _png(number), "path": f"{number}.png"}
-    if "PNG" not in json.dumps(row):
+    if "FLAC" in row.values():
+        audio = {"bytes": FLAC.read_bytes(), "path": f"{number}.flac"}
+        row = {key: audio if value == "FLAC" else value for key, value in row.items()}
+    if not any(value == "PNG" or _images(value) for value in row.values()):
         return {**row, "image": image}
     return {key: _filled(value, image) for key, value in row.items()}
 

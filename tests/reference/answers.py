@@ -18,16 +18,16 @@ __all__ = ["OPTIONS", "any_answer", "any_options", "any_places", "lift"]
 def lift(file: Path, *names: str, **given: Any) -> dict[str, Any]:
     """Run the definitions of these names in a source file, and nothing else of it."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    methods = [node for one in classes for node in one.body if isinstance(node, ast.FunctionDef)]
-    wanted = [node for node in [*tree.body, *methods] if _name_of(node) in names]
+    inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inner = [node for node in inner if node not in tree.body]  # methods, and functions in loops
+    wanted = [node for node in [*tree.body, *inner] if _name_of(node) in names]
     for node in wanted:
         if isinstance(node, ast.FunctionDef):
             node.decorator_list.clear()  # @staticmethod
     if missing := set(names) - {_name_of(node) for node in wanted}:
         raise SystemExit(f"{file}: has no {', '.join(sorted(missing))}")
     space = {"re": re, "string": string, "random": random, "os": os, "np": np, **given}
-    space |= dict.fromkeys(("List", "Optional", "Dict"), Any)
+    space |= dict.fromkeys(("List", "Optional", "Dict", "Tuple"), Any)
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *wanted], []), str(file), "exec"), space)
     return space

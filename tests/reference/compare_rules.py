@@ -1,8 +1,9 @@
 """Compare our rules of benchmark harnesses with the harnesses' own code, on random hostile answers.
 
-    python tests/reference/compare_rules.py LMMS_EVAL VLMEVAL [--cases 5000] [--seed 0]
+    python tests/reference/compare_rules.py LMMS_EVAL VLMEVAL [--own DIR] [--cases 5000] [--seed 0]
 
-The two folders are unpacked wheels or checkouts (`make reference` fetches the wheels). Functions are
+The two folders are unpacked wheels or checkouts (`make reference` fetches the wheels); DIR holds
+checkouts of papers' own code (`video_rules.OWN`). Functions are
 taken out of their source one by one, so that none of the harnesses' dependencies is needed. Prints
 how many answers were judged differently, by rule; exits with 1 if any was.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
 from task_rules import lmms_task_rules, vlmeval_task_rules
+from video_rules import lmms_video_rules, own_rules
 
 from vlmrl.answers.benchmark_rules import counts, free_text, letters, places, spans, yes_no
 from vlmrl.schema import Box, Frame, Span
@@ -269,6 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lmms_eval", type=Path)
     parser.add_argument("vlmeval", type=Path)
+    parser.add_argument("--own", type=Path)
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -276,8 +279,10 @@ def main() -> None:
     for name, compare in (
         *lmms_rules(asked.lmms_eval),
         *lmms_task_rules(asked.lmms_eval),
+        *lmms_video_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
+        *own_rules(asked.own),
     ):
         draw = random.Random(f"{asked.seed} {name}")
         differing = []

@@ -46,15 +46,16 @@ class Official:
     lower case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to
     none of our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take
     out of the question; `system` is the text of its system turn. `interleaved` puts images where the
-    prompt says `<image 1>`, else they come
-    first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.scorers.official`.
+    prompt says `<image 1>`, else they come first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.scorers.official`.
     `aggregate` names one of `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over.
     `unread` says what an answer scores in which the rule finds nothing: `wrong`, or `expected` where
     the harness draws an option at random, which is the chance to be right. `unit` is how the harness
     prints the number; `also` names more aggregates to print, each with its column as
     `all_of_groups by column`. `judge` is the model that the harness asks about answers that its rule
-    cannot read; our number is without it, a lower bound of the harness's. `task` is the harness's name
-    of the benchmark, where its task scores a log of our answers to the same rows (`--export`).
+    cannot read; our number is without it, a lower bound of the harness's. `template` is how its prompt
+    lays a completion out; its rule is given the answer, or by `whole` the completion with its tags, for
+    rules that look for the tags themselves. `task` is the harness's name of the benchmark, where
+    its task scores a log of our answers to the same rows (`--export`).
     """
 
     protocol: str
@@ -70,8 +71,10 @@ class Official:
     ask_open: str = ""
     interleaved: bool = False
     judge: str = ""
-    task: str = ""
+    template: str = "none"
+    whole: bool = False
     system: str = ""
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class Benchmark:
     their counts, opened as `name:split`), `files` (folders or files of the published data that hold
     the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
     item of which is a row), `layout` (`coco`: one file with images, annotations and categories, see
-    `vlmrl.benchmarking.coco_rows`), `columns` (our key -> column of the published layout, as in the card
+    `vlmrl.benchmarking.coco_rows`; `moments`: one object with the sentences of each video, see
+    `vlmrl.benchmarking.moment_rows`), `columns` (our key -> column of the published layout, as in the card
     `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
     reported), `officials`, `strict` and `known` (published values).
@@ -125,7 +129,7 @@ class Benchmark:
     files: ClassVar[tuple[str, ...]] = ()
     only: ClassVar[Mapping[str, str]] = {}
     each: ClassVar[str] = ""
-    layout: ClassVar[Literal["table", "coco"]] = "table"
+    layout: ClassVar[Literal["table", "coco", "moments"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"
@@ -213,7 +217,7 @@ class BenchmarkCard(Card):
         if self.official.interleaved:
             parts = list(_interleave(asked, media))
         system = self.official.system or sample.system
-        return replace(sample, parts=tuple(parts), template="none", system=system)
+        return replace(sample, parts=tuple(parts), template=self.official.template, system=system)
 
     def media_root(self) -> str | None:
         """Return the folder of the data."""

@@ -6,19 +6,29 @@ or makes several of one, is read once to count them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vlmrl.benchmarking.coco_rows import coco_rows
+from vlmrl.benchmarking.moment_rows import moment_rows
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE, JoinedRows, Rows
 
-__all__ = ["INDEX"]
+__all__ = ["INDEX", "file_of"]
 
 INDEX = "__index__"
 """Key of a row, and of a sample's `meta`, with the number of the row in its split."""
+LAYOUTS = {"coco": coco_rows, "moments": moment_rows}
+"""Layouts that are no table, by name."""
+
+
+def file_of(row: Mapping[str, Any]) -> Path:
+    """Return the data file that a row stands in: some layouts tell its task by the file alone."""
+    where = str(row[WHERE])
+    return Path(re.split(r" (?:item|row) \d+$|:\d+$", where)[0])
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,8 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
         UserError: there is no such file or split.
     """
     there = [path / name for name in how.files if (path / name).exists()] or [path]
-    parts = [coco_rows(one) if how.layout == "coco" else open_rows(one, split) for one in there]
+    read = LAYOUTS.get(how.layout, lambda one: open_rows(one, split))
+    parts = [read(one) for one in there]
     return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
 
 

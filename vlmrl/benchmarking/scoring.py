@@ -14,7 +14,12 @@ from vlmrl.answers import templates
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
 from vlmrl.benchmarking.scorers.found_boxes import listed_boxes
 from vlmrl.benchmarking.scorers.official import SCORERS
-from vlmrl.benchmarking.statistics.aggregates import WITHIN_A_GROUP, Rows, estimate
+from vlmrl.benchmarking.statistics.aggregates import (
+    PARTS,
+    WITHIN_A_GROUP,
+    Rows,
+    estimate,
+)
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.schema import Completion, FinishReason, Frame, Sample, Verdict
@@ -51,7 +56,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RowScore:
-    """What one answer scored. `official` is None for the protocol `ours`, `strict` for a fault.
+    """What one answer scored. `strict` is None for a fault.
+
+    `official` is None for the protocol `ours`, and where the harness leaves the answer out.
 
     `said` is what the official rule read and `right` the first accepted text, for aggregates that
     count words. A long `truth` is cut and ends with its hash.
@@ -116,7 +123,8 @@ def score_answers(
     """Score stored answers to the rows of a benchmark's source.
 
     The official rule is given what the strict verifier sees as well: the answer without the thought
-    and its tags. An answer without any is an empty text to it.
+    and its tags, but for rules that look for tags themselves. An answer without any is an empty text to
+    it. A row that names a verifier of its own is judged by that one.
 
     Raises:
         UserError: more faults of the strict verifier than the scorer allows.
@@ -132,7 +140,7 @@ def score_answers(
             for one, sample, completion, verdicts in zip(
                 some, samples, completions, judged, strict=True
             ):
-                verdict = verdicts[0].verdicts[reward.verifier]
+                (verdict,) = verdicts[0].verdicts.values()
                 rows.append(score_row(benchmark, official, one.index, sample, completion, verdict))
     return sum_up(benchmark, official, rows)
 
@@ -161,8 +169,11 @@ def score_row(
     details: dict[str, Any] = {}
     if benchmark.strict.verifier == "detection":
         details["strict"] = listed_boxes(completion.answer or "", sample, completion.frame)
+    elif not PARTS.keys().isdisjoint(benchmark.strict.also):
+        details["strict"] = dict(verdict.parts)
     if official is not None:
-        found = SCORERS[official.scorer](completion.answer or "", sample, completion.frame)
+        given = completion.text if official.whole else completion.answer or ""
+        found = SCORERS[official.scorer](given, sample, completion.frame)
         read, said = found.read, found.said
         if found.detail is not None:
             details["official"] = found.detail

@@ -12,21 +12,22 @@ __all__ = [
     "mmmu_open",
     "slake",
     "tagged_count",
+    "video_mmmu_open",
 ]
 
 
-def mmmu_open(answer: str, right: str | Sequence[str]) -> bool:
+def mmmu_open(answer: str, right: str | Sequence[str], keys: Sequence[str] = ()) -> bool:
     """Return whether an open answer is right as lmms-eval 0.7.3 judges MMMU (tasks/mmmu/utils.py).
 
     Tails after "so", "is", "thus" and the like, and all their numbers, rounded to two decimals, are
-    candidates; a right text may occur anywhere in one of them.
+    candidates; a right text may occur anywhere in one of them. `keys` are more words before a tail.
 
     Differs from strict: listing several answers pays.
     """
     wanted = [
         one for text in ([right] if isinstance(right, str) else right) for one in _plain(text)
     ]
-    tails = _tails(answer)
+    tails = _tails(answer, (*_KEYS, *keys))
     said = [*tails, *(number for tail in tails for number in _numbers(tail))]
     for one in (plain for text in said for plain in _plain(text)):
         if isinstance(one, float) and one in wanted:
@@ -36,15 +37,23 @@ def mmmu_open(answer: str, right: str | Sequence[str]) -> bool:
     return False
 
 
-def _tails(answer: str) -> list[str]:
+def video_mmmu_open(answer: str, right: str) -> bool:
+    """Return whether an open answer is right as lmms-eval judges Video-MMMU (tasks/videommmu/utils.py).
+
+    As `mmmu_open`, with more words before a tail.
+    """
+    return mmmu_open(answer, right, _VIDEO_KEYS)
+
+
+def _tails(answer: str, keys: Sequence[str]) -> list[str]:
     """Return the shortest text after a key word of each line; the whole answer if there is none."""
     whole = answer.strip().strip(".").lower()
     lines = whole.split("\n")
     found = []
     for number, line in enumerate(lines):
-        keys = (*_KEYS, "=") if number == len(lines) - 1 else _KEYS
+        last = ("=",) if number == len(lines) - 1 else ()
         shortest = ""
-        for tail in (line.split(key)[-1].strip() for key in keys if key in line):
+        for tail in (line.split(key)[-1].strip() for key in (*keys, *last) if key in line):
             if not shortest or len(tail) < len(shortest):
                 shortest = tail
         if shortest and shortest not in (":", ",", ".", "!", "?", ";", "'"):
@@ -132,6 +141,11 @@ def tagged_count(answer: str) -> int | None:
 
 
 _KEYS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")
+_VIDEO_KEYS = (
+    "are ", "in total ", "total ", "identify ", "recognize ", "calculated as ", "counted as ",
+    "measured as ", "observed as ", "concluded as ", "found to be ", "equals ",
+    "determined to be ", "number of ", "value is ", "adds up to ", "have ", "has ",
+)  # fmt: skip
 _NUMBERS = tuple(
     re.compile(pattern)
     for pattern in (

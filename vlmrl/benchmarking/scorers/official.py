@@ -21,6 +21,7 @@ from vlmrl.benchmarking.scorers.scores import (
     texts,
 )
 from vlmrl.benchmarking.scorers.task_scorers import TASK_SCORERS
+from vlmrl.benchmarking.scorers.video_scorers import VIDEO_SCORERS
 from vlmrl.schema import Frame, Sample
 
 __all__ = ["SCORERS"]
@@ -139,5 +140,6 @@ SCORERS: dict[str, Scorer] = {
     "boxes_odinw": _boxes_odinw,
     "boxes_listed": _boxes_listed,
     **TASK_SCORERS,
+    **VIDEO_SCORERS,
 }
 """Official scorers by name."""

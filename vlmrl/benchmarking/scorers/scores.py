@@ -24,11 +24,12 @@ __all__ = [
 class Score:
     """What a harness gives for one answer, in [0, 1], and whether its rule found an answer at all.
 
-    `said` is what the rule read, for aggregates that count what was said; `chance` is that of a
-    guess among the options, 0 where there are none; `detail` is what an aggregate needs besides.
+    `value` is None where the harness leaves the answer out of its number, denominator included; `said`
+    is what the rule read, for aggregates that count what was said; `chance` is that of a guess among the
+    options, 0 where there are none; `detail` is what an aggregate needs besides.
     """
 
-    value: float
+    value: float | None
     read: bool = True
     said: str = ""
     chance: float = 0.0

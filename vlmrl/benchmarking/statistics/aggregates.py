@@ -17,7 +17,16 @@ import numpy.typing as npt
 
 from vlmrl.benchmarking.statistics.pooled_boxes import known_mean, pool
 
-__all__ = ["AGGREGATES", "WITHIN_A_GROUP", "Rows", "Statistic", "draws", "estimate", "statistic_of"]
+__all__ = [
+    "AGGREGATES",
+    "PARTS",
+    "WITHIN_A_GROUP",
+    "Rows",
+    "Statistic",
+    "draws",
+    "estimate",
+    "statistic_of",
+]
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -163,6 +172,26 @@ def _mean_by_squares(sums: Array) -> Array:
         return (scores * sizes).sum(-1) / (sizes**2).sum(-1)
 
 
+def _part_columns(rows: Rows) -> Array:
+    """Return for each part of a group its scores, its count, and its count by its share of the whole.
+
+    `by` is `group/part`; groups are alike in the whole, and so are parts in their group.
+    """
+    parts, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    groups = [part.partition("/")[0] for part in parts]
+    shares = [1 / (len(set(groups)) * groups.count(group)) for group in groups]
+    member = np.eye(len(parts))[place]
+    return np.concatenate([member * rows.scores[:, None], member, member * shares], 1)
+
+
+def _mean_of_parts(sums: Array) -> Array:
+    """Return the mean over groups of the mean over their parts; a part that was not drawn does not count."""
+    scores, rows, shared = np.split(sums, 3, -1)
+    with np.errstate(invalid="ignore"):
+        shares = shared / rows
+        return np.nansum(scores / rows * shares, -1) / np.nansum(shares, -1)
+
+
 def _f1_columns(rows: Rows) -> Array:
     """Return true positives, predicted positives and positives; `yes` is the positive answer."""
     said = np.array([one == "yes" for one in rows.said], float)
@@ -219,6 +248,17 @@ def _recall_at(threshold: float) -> Aggregate:
     return Aggregate(columns, _ratio)
 
 
+def _part(name: str, threshold: float | None = None) -> Aggregate:
+    """Make the mean of a part, 0 where there is no answer, or the share of rows that reach a threshold."""
+
+    def columns(rows: Rows) -> Array:
+        found = np.array([(detail or {}).get(name, 0.0) for detail in rows.details], float)
+        found = found if threshold is None else (found >= threshold).astype(float)
+        return np.stack([found, np.ones(len(found))], 1)
+
+    return Aggregate(columns, _ratio)
+
+
 def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
     return Pooled(lambda rows: pool(rows.details, scored, thresholds))
 
@@ -270,10 +310,22 @@ def _extras(sums: Array) -> Array:
     )
 
 
+PARTS: dict[str, Aggregate] = {
+    "answered": _part("choice"),
+    "iop": _part("iop"),
+    "iop_at_0.3": _part("iop", 0.3),
+    "iop_at_0.5": _part("iop", 0.5),
+    "iou": _part("iou"),
+    "iou_at_0.3": _part("iou", 0.3),
+    "iou_at_0.5": _part("iou", 0.5),
+}
+"""Aggregates of parts of a grounded answer: its choice, IoP and IoU."""
+
 AGGREGATES: dict[str, Aggregate | Pooled] = {
     "mean": Aggregate(_mean_columns, _ratio),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
     "mean_by_squares": Aggregate(_squared_columns, _mean_by_squares),
+    "mean_of_groups_of_parts": Aggregate(_part_columns, _mean_of_parts),
     "f1": Aggregate(_f1_columns, _f1),
     "all_of_groups": Aggregate(_whole_columns, _ratio),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
@@ -289,6 +341,7 @@ AGGREGATES: dict[str, Aggregate | Pooled] = {
     "ap_of_groups": _precision_of_groups(),
     "ap50_of_groups": _precision_of_groups(slice(0, 1)),
     "mean_over_truths_of_groups": Aggregate(_truths_columns, _mean_of_groups),
+    **PARTS,
 }
 """Aggregates by name. `ap` is unscored: all boxes are equally sure, and rank as they are listed."""
 

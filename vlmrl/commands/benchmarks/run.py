@@ -71,8 +71,7 @@ def evaluate_benchmarks(
             output folder that were given under other circumstances.
     """
     run, folder = run_of(model)
-    otherwise = "answer_only" if plan.protocol == OURS else "none"
-    template = (read_template(run.data.train[0]) if run else None) or otherwise
+    template = read_template(run.data.train[0]) if run else None
     folders = [plan.data_root / name.partition(":")[0] for name in names]
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     for benchmark in opened if plan.export else ():
@@ -97,9 +96,10 @@ def evaluate_benchmarks(
     return results
 
 
-def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template) -> Source:
-    """Open the rows of a benchmark and count them."""
+def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template | None) -> Source:
+    """Open the rows of a benchmark and count them; without a run's template they have the prompt's."""
     card = BenchmarkCard(benchmark, plan.protocol)
+    template = template or (card.official.template if card.official else "answer_only")
     rows = card.rows(benchmark.split)
     if rows.published != benchmark.count and plan.limit is None:
         raise UserError(

@@ -1,0 +1,141 @@
+"""Spans of time and tracks: VideoChat-R1's evaluation, and NExT-GQA's."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+
+from vlmrl.answers.literals import MAX_CHARS
+from vlmrl.schema import Span
+
+__all__ = [
+    "covered_iou",
+    "glue_spans",
+    "next_gqa_overlap",
+    "tagged",
+    "track_boxes",
+    "track_overlap",
+    "videochat_iou",
+    "videochat_span",
+]
+
+Box = Sequence[float]
+
+# The harness lets a match begin inside a run of digits, where it could not succeed either; starting
+# only at the run's first digit keeps the time linear.
+_SPAN = re.compile(r"(?<!\d)(\d+(?:\.\d*)?) (?:to|and) (\d+(?:\.\d*)?)")
+_PAIR = r"\(\d+(\.\d+)?,\s*\d+(\.\d+)?\)"
+_GLUE = re.compile(rf"^\[({_PAIR}(,\s*{_PAIR})*(,)?|)\]$")
+_BOXES = 8
+_FAR = 1e12
+"""Coordinates are smaller: products of larger ones are no numbers."""
+
+
+def tagged(text: str, tag: str) -> str | None:
+    """Return what stands in the first pair of tags, blanks included."""
+    found = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return found[1] if found else None
+
+
+def videochat_span(text: str) -> Span | None:
+    """Return the last `12.5 to 17.8` or `12.5 and 17.8` of a whole completion, be it in a thought.
+
+    Source: VideoChat-R1 src_eval/evaluate_grounding.py. The span may run backwards.
+    """
+    found = _SPAN.findall(text)
+    return Span(float(found[-1][0]), float(found[-1][1])) if found else None
+
+
+def videochat_iou(said: Span, right: Span) -> float:
+    """Return the overlap over the hull, 0 where it is negative (VideoChat-R1's grounding)."""
+    hull = max(right.end, said.end) - min(right.start, said.start)
+    both = min(right.end, said.end) - max(right.start, said.start)
+    return max(both / hull, 0.0) if hull and math.isfinite(hull) else 0.0
+
+
+def glue_spans(text: str) -> list[Span] | None:
+    """Return the spans of a glue tag, `[(1, 2.5), (4, 5)]`; None: it is not of this form.
+
+    Source: VideoChat-R1 src_eval/evaluate_gqa.py (is_valid_two_d_list_format); an empty list is of
+    the form, a span that runs backwards is not.
+    """
+    if len(text) > MAX_CHARS or not _GLUE.match(text):
+        return None
+    try:
+        pairs = [(float(start), float(end)) for start, end in ast.literal_eval(text)]
+    except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
+        return None  # such as the leading zeros of (007, 9)
+    return [Span(*pair) for pair in pairs] if all(a <= b for a, b in pairs) else None
+
+
+def covered_iou(said: Sequence[Span], right: Sequence[Span]) -> float:
+    """Return the IoU of the times that two lists of spans cover; 1 where neither covers any.
+
+    Source: VideoChat-R1 src_eval/evaluate_gqa.py (compute_iou).
+    """
+    first, second = _merged(said), _merged(right)
+    both = sum(max(0.0, min(a.end, b.end) - max(a.start, b.start)) for a in first for b in second)
+    lengths = [sum(one.end - one.start for one in spans) for spans in (first, second)]
+    union = lengths[0] + lengths[1] - both
+    return both / union if union else 1.0
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for one in sorted(spans, key=lambda span: span.start):
+        if merged and one.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, one.end))
+        else:
+            merged.append(one)
+    return merged
+
+
+def next_gqa_overlap(said: Span, right: Span) -> tuple[float, float]:
+    """Return IoU and IoP of a span with one true span, unclipped: they may be negative.
+
+    Source: NExT-GQA code/TempGQA/eval_ground.py (get_tIoU).
+
+    Differs from strict: a span of no length inside the true one has IoP 1.
+    """
+    if said.start == said.end:
+        return 0.0, float(right.start <= said.start <= right.end)
+    hull = max(right.end, said.end) - min(right.start, said.start)
+    both = min(right.end, said.end) - max(right.start, said.start)
+    length = said.end - said.start
+    return both / hull if hull > 0 else 0.0, both / length if length > 0 else 0.0
+
+
+def track_boxes(text: str) -> list[Box] | None:
+    """Return the eight boxes of an answer that is one list of eight lists of four, else None.
+
+    Source: VideoChat-R1 src_eval/evaluate_track.py (is_valid_list_of_lists).
+    """
+    if len(text) > MAX_CHARS:
+        return None
+    try:
+        boxes = ast.literal_eval(text.replace("\n", ""))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    fits = isinstance(boxes, list) and len(boxes) == _BOXES
+    if not fits or not all(isinstance(one, list) and len(one) == 4 for one in boxes):
+        return None
+    numbers = all(isinstance(v, int | float) and abs(v) < _FAR for one in boxes for v in one)
+    return boxes if numbers else None  # text in place of a number ends the harness's run
+
+
+def track_overlap(said: Sequence[Box], right: Sequence[Box]) -> float:
+    """Return the mean IoU of boxes paired by place; a box may be turned inside out.
+
+    Source: VideoChat-R1 src_eval/evaluate_track.py (average_overlap).
+    """
+    return sum(map(_iou, said, right)) / len(right)
+
+
+def _iou(first: Box, second: Box) -> float:
+    width = max(0, min(first[2], second[2]) - max(first[0], second[0]))
+    height = max(0, min(first[3], second[3]) - max(first[1], second[1]))
+    areas = [(one[2] - one[0]) * (one[3] - one[1]) for one in (first, second)]
+    union = areas[0] + areas[1] - width * height
+    return width * height / union if union else 0.0

@@ -1,0 +1,79 @@
+"""Prompts that papers use for several benchmarks, in their words."""
+
+from __future__ import annotations
+
+__all__ = [
+    "HUMAN_OMNI_LETTER",
+    "HUMAN_OMNI_SYSTEM",
+    "VIDEOCHAT_GQA",
+    "VIDEOCHAT_GROUND",
+    "VIDEOCHAT_QA",
+    "VIDEO_R1_LETTER",
+    "VIDEO_R1_NUMBER",
+]
+
+_LETTER = (
+    " Please provide only the single option letter (e.g., A, B, C, D, etc.) within the <answer> "
+    "</answer> tags."
+)
+_PONDER = (
+    "\nPlease think about this question as if you were a human pondering deeply. Engage in an "
+    "internal dialogue using expressions such as 'let me think', 'wait', 'Hmm', 'oh, I see', 'let's "
+    "break it down', etc, or other natural language thought expressions It's encouraged to include "
+    "self-reflection or verification in the reasoning process. Provide your detailed reasoning "
+    "between the <think> and </think> tags, and then give your final answer between the <answer> and "
+    "</answer> tags."
+)
+VIDEO_R1_LETTER = "{question}Options:\n{options}\n" + _PONDER + _LETTER
+"""Video-R1's multiple choice (src/eval_bench.py at 59d65c3); the options as `A. text`."""
+VIDEO_R1_NUMBER = (
+    "{question}"
+    + _PONDER
+    + " Please provide the numerical value (e.g., 42 or 3.14) within the <answer> </answer> tags."
+)
+"""Video-R1's numbers."""
+
+_THOUGHT = (
+    "Output your thought process within the <think> </think> tags, including analysis with either "
+    "specific timestamps (xx.xx) or time ranges (xx.xx to xx.xx) in <timestep> </timestep> tags.\n\nThen, "
+)
+VIDEOCHAT_QA = (
+    "{question}\n\n" + _THOUGHT + "provide your final answer within the <answer> </answer> tags.\n"
+)
+"""VideoChat-R1's classification (src_eval/eval_prompts.py at 73b2ea9)."""
+VIDEOCHAT_GROUND = (
+    'To accurately pinpoint the event "{sentence}" in the video, determine the precise time period of '
+    "the event.\n\n"
+    + _THOUGHT
+    + "provide the start and end times (in seconds, precise to two decimal places) in the format "
+    '"start time to end time" within the <answer> </answer> tags. For example: "12.54 to 17.83".'
+)
+"""VideoChat-R1's temporal grounding."""
+VIDEOCHAT_GQA = (
+    'Answer the question: "{question}" according to the content of the video. Select the answer from '
+    ":{listed}.\n\n"
+    + _THOUGHT
+    + "provide your answer within the <answer> </answer> tags, output the corresponding letter of the "
+    "option. At the same time, in the <glue> </glue> tags, present the precise time period in seconds "
+    "of the video clips on which you base your answer to this question in the format of [(s1, e1), "
+    "(s2, e2), ...]. For example: <answer>A</answer><glue>[(5.2, 10.4)]</glue>.\n"
+)
+"""VideoChat-R1's grounded questions; the options as Python prints a list."""
+
+HUMAN_OMNI_SYSTEM = (
+    "You are a helpful assistant. Your primary goal is to deeply analyze and interpret information "
+    "from available various modalities (image, video, audio, text context) to answer questions with "
+    "human-like depth and a clear, traceable thought process.\n\nBegin by thoroughly understanding the "
+    "image, video, audio or other available context information, and then proceed with an in-depth "
+    "analysis related to the question. \n\nIn reasoning, It is encouraged to incorporate "
+    "self-reflection and verification into your reasoning process. You are encouraged to review the "
+    "image, video, audio, or other context information to ensure the answer accuracy.\n\nProvide your "
+    "understanding of the image, video, and audio between the <context> </context> tags, detail the "
+    "reasoning between the <think> </think> tags, and then give your final answer between the <answer> "
+    "</answer> tags.\n"
+)
+"""HumanOmniV2's system turn (eval/eval_humanomniv2.py at 9bf0e6f)."""
+HUMAN_OMNI_LETTER = (
+    "Here is a video, with the audio from the video.\n{question} Options:\n{listed}\n" + _LETTER
+)
+"""HumanOmniV2's multiple choice about a video with sound."""
