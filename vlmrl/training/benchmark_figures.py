@@ -30,7 +30,7 @@ def sum_up_all(
     for drawn, rollouts, rewards in scored:
         for p, prompt in enumerate(rollouts.batch.prompts):
             if drawn == "greedy" and (card := cards.get(prompt.sample.source)):
-                verdict = rewards.verdicts[p][0][card.benchmark.strict.verifier]
+                (verdict,) = rewards.verdicts[p][0].values()  # the strict one, or the row's own
                 index, completion = prompt.sample.meta[INDEX], rollouts.completions[p][0]
                 row = score_row(
                     card.benchmark, card.official, index, prompt.sample, completion, verdict
