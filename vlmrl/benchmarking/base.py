@@ -42,20 +42,21 @@ OURS = "ours"
 class Official:
     """How a harness asks and scores: `name@version` is the protocol.
 
-    `ask` is its prompt, with `{question}`, `{capitalized}` (as Python capitalizes it: the rest in
-    lower case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to
-    none of our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take
-    out of the question; `system` is the text of its system turn. `interleaved` puts images where the
-    prompt says `<image 1>`, else they come first. `max_tokens` is its limit. `scorer` names one of `vlmrl.benchmarking.scorers.official`.
-    `aggregate` names one of `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over.
-    `unread` says what an answer scores in which the rule finds nothing: `wrong`, or `expected` where
-    the harness draws an option at random, which is the chance to be right. `unit` is how the harness
-    prints the number; `also` names more aggregates to print, each with its column as
-    `all_of_groups by column`. `judge` is the model that the harness asks about answers that its rule
-    cannot read; our number is without it, a lower bound of the harness's. `template` is how its prompt
-    lays a completion out; its rule is given the answer, or by `whole` the completion with its tags, for
-    rules that look for the tags themselves. `task` is the harness's name of the benchmark, where
-    its task scores a log of our answers to the same rows (`--export`).
+    `ask` is its prompt, with `{question}`, `{capitalized}` (as Python capitalizes it: the rest in lower
+    case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to none of
+    our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take out of
+    the question; `system` is the text of its system turn. `interleaved` puts images where the prompt
+    says `<image 1>`, else they come first. `max_tokens` is its limit. `scorer` names one of
+    `vlmrl.benchmarking.scorers.official`. `aggregate` names one of
+    `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over. `unread` says what
+    an answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
+    option at random, which is the chance to be right. `unit` is how the harness prints the number;
+    `also` names more aggregates to print, each with its column as `all_of_groups by column`. `judge` is
+    the model that the harness asks about answers that its rule cannot read; our number is without it, a
+    lower bound of the harness's. `template` is how its prompt lays a completion out; its rule is given
+    the answer, or by `whole` the completion with its tags, for rules that look for the tags themselves.
+    `task` is the harness's name of the benchmark, where its task scores a log of our answers to the
+    same rows (`--export`).
     """
 
     protocol: str
