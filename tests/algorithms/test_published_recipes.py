@@ -70,6 +70,13 @@ def test_baselines_of_the_batch_and_none_let_uniform_groups_teach():
     assert found.metrics["rollout/silent_share"] == 0.5
 
 
+def test_only_recipes_without_a_group_in_their_estimate_take_groups_of_one():
+    names = plugins.names("algorithm")
+    alone = {name for name in names if recipe_of(name).smallest_group == 1}
+    assert alone >= {"raft", "raft_pp", "w_reinforce", "nsr", "psr", "stable_reinforce"}
+    assert not alone & {"grpo", "rloo", "gdpo", "bnpo", "pass_at_k", "reinforce_rej", "kimi"}
+
+
 def test_a_recipe_that_punishes_draws_again_only_for_groups_that_are_all_right():
     rewards = rewards_of([[1, 1], [0, 0], [1, 0]])
     assert recipe_of("nsr").keep(rewards).tolist() == [False, True, True]

@@ -23,12 +23,15 @@ class PassAtK(Grpo):
     baseline: Literal["none"] = "none"
     scale: Literal["none"] = "none"
 
+    @property
+    def smallest_group(self) -> int:
+        """Return two: the best leads over another."""
+        return 2
+
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return best less second best for the best completion, 0 for the others, [P, G]."""
         known = torch.where(rewards.valid, rewards.total, -torch.inf)
         values = torch.zeros_like(rewards.total)
-        if known.shape[1] < 2:
-            return values
-        best = known.topk(2, dim=-1)
-        lead = torch.nan_to_num(best.values[:, 0] - best.values[:, 1], nan=0.0, posinf=0.0)
+        best = known.topk(min(2, known.shape[1]), dim=-1)
+        lead = torch.nan_to_num(best.values[:, 0] - best.values[:, -1], nan=0.0, posinf=0.0)
         return values.scatter(-1, best.indices[:, :1], lead[:, None])

@@ -91,7 +91,7 @@ class Recipe:
     @property
     def smallest_group(self) -> int:
         """Fewest completions of a group that can have a gradient."""
-        return 1 if self.uniform_groups_teach else 2
+        return 2 if self.only_uniform_is_silent or self.baseline in OF_GROUPS else 1
 
     @property
     def passes(self) -> tuple[Pass, ...]:

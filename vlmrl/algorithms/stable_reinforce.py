@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -24,8 +24,6 @@ from vlmrl.schema import Rewards
 @dataclass(frozen=True, slots=True)
 class StableReinforce(Grpo):
     """REINFORCE with whitened, filtered advantages and a pre-clip. Example: StableReinforce(kl=0.001)."""
-
-    smallest_group: ClassVar[int] = 1
 
     baseline: Literal["batch"] = "batch"
     scale: Literal["batch"] = "batch"
