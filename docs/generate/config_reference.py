@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl.config import Config, Section
+from vlmrl.config.section import MayChange
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 INTRODUCTION = """# Config
@@ -18,7 +19,8 @@ Every key of a config, with its type, default and meaning. Any of them can be se
 `vlmrl train mine.yaml rollout.group_size=16`. An unknown key is an error that names the nearest valid
 one. A file may begin with `extends: NAME`, the path or shipped name of the config to start from.
 `vlmrl config show CONFIG` prints all values as they will run; `vlmrl config schema` prints this page as
-a [JSON schema](config.schema.json) for editors.
+a [JSON schema](config.schema.json) for editors. [Schedules and stages](../train/schedules.md) change
+values during a run.
 """
 
 
@@ -66,14 +68,15 @@ def _join(path: str, name: str) -> str:
 
 
 def _type(field: FieldInfo) -> str:
-    """Return a field's type as one writes it, with its bounds: `int, ≥ 1`."""
+    """Return a field's type as one writes it, with its bounds: `int, ≥ 1, or a schedule`."""
     bounds = [
         f", {sign} {getattr(rule, key)}"
         for rule in field.metadata
         for key, sign in BOUNDS.items()
         if getattr(rule, key, None) is not None
     ]
-    return _name(field.annotation) + "".join(bounds)
+    changes = any(isinstance(rule, MayChange) for rule in field.metadata)
+    return _name(field.annotation) + "".join(bounds) + (", or a schedule" if changes else "")
 
 
 def _name(annotation: Any) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rollouts, Sample, Truth
-from vlmrl.scoring.reward_components import resolve, resolve_schedule
+from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import MIN_CALLS, Scorer
 
 VERIFIERS = """
@@ -179,7 +179,7 @@ def test_options_of_a_verifier_class_and_weights_follow_their_schedules(place: s
 @pytest.mark.parametrize("steps", [[], [[0.1, 1]], [[0, 1], [0, 2]], [[0, 1], [0.5]], 3])
 def test_a_schedule_that_makes_no_sense_is_refused(steps: object) -> None:
     with pytest.raises(UserError, match="a schedule is"):
-        resolve_schedule({"schedule": steps}, 0.5)
+        schedule.resolve({"schedule": steps}, 0.5)
 
 
 def test_an_invalid_option_in_a_later_step_of_a_schedule_is_refused_at_once(place: str) -> None:

@@ -15,30 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.interrupts import stop_after
 from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
-from vlmrl.system.interrupt import Interrupt
 
 
 def config(folder: Path, *more: str):
     return load("quickstart", [f"run.dir={folder}", *TINY, *more])
-
-
-def stop_after(steps: int) -> type[Interrupt]:
-    """An interrupt that comes while step number `steps` (cold start and RL counted on) is in hand."""
-
-    class StopAfter(Interrupt):
-        looks = 0
-
-        @property
-        def asked(self) -> bool:  # type: ignore[override]
-            self.looks += 1
-            return self.looks >= steps
-
-    return StopAfter
 
 
 @pytest.fixture(scope="module")

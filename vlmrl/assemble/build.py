@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,15 @@ from typing import Any
 import torch
 
 from vlmrl import plugins
+from vlmrl.algorithms.base import Algorithm
 from vlmrl.assemble.prompts import build_eval_batches, build_loader, collect_media_prompts
-from vlmrl.assemble.sources import open_benchmarks, rewards_by_source
+from vlmrl.assemble.sources import (
+    open_benchmarks,
+    open_training,
+    rewards_by_source,
+    rewards_by_stage,
+    weights_at,
+)
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
@@ -23,6 +31,7 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
+from vlmrl.samplers.base import AdaptiveSampler, Sampler
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.timers import PhaseTimers
@@ -32,23 +41,23 @@ from vlmrl.training.shuffled_rewards import ShuffledRewards
 from vlmrl.training.step_extension import StepExtension
 from vlmrl.training.trainer import Trainer
 
-__all__ = ["load_policy_model"]
+__all__ = ["build_algorithms", "build_sampler", "load_policy_model"]
 
 
 def build_trainer(
     config: Config, start: Path | None, progress: Progress, stack: ExitStack
 ) -> Trainer:
     """Build all parts of a run; what must be closed is pushed on the stack."""
-    train_sources = [open_configured(config, source) for source in config.data.train]
+    train_sources = open_training(config)
     benchmarks = open_benchmarks(config)
     held_out = [*open_held_out(config), *benchmarks]
-    scorer = Scorer(rewards_by_source(config), config.scoring)
+    scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
     require_distributed(config, engine)
     stack.callback(engine.close)
-    algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
+    algorithms = build_algorithms(config)
     loaded = load_policy_model(config, start, train_sources)
     if distributed.is_main():
         if start is None:
@@ -57,26 +66,19 @@ def build_trainer(
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
-    policy = Policy(*loaded, config.model, config.rollout.temperature, shard)
+    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
     engine.start(policy)
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
-    sampler = plugins.build("sampler", config.data.sampler.name, config.data.sampler.options)
-    loader = build_loader(
-        config, train_sources, policy, config.rollout.prompts, quarantine, sampler
-    )
+    size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
+    loader = build_loader(config, train_sources, policy, size, quarantine, sampler, weights)
     stack.callback(loader.close)
-    done = progress.step if progress.phase == "rl" else 0
-    tracker: RunLog = SilentLog()
-    if distributed.is_main():
-        tracker = RunLog(config, config.folder, config.run.steps, done)
-    stack.enter_context(tracker)
+    tracker = stack.enter_context(build_log(config, progress))
     batches = build_eval_batches(
         config, held_out, policy, config.evaluation, quarantine, shared=True
     )
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
-    checks = Checks(
-        config.checks, policy, engine, scorer, shown, config.rollout.max_tokens, tracker.message
-    )
+    limit = config.last.rollout.max_tokens
+    checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message)
     queue = RolloutQueue(loader, engine, policy, config)
     stack.callback(queue.close)
     timers = PhaseTimers()
@@ -87,7 +89,7 @@ def build_trainer(
         queue=queue,
         engine=engine,
         scorer=scorer,
-        algorithm=algorithm,
+        algorithm=algorithms[0],
         tracker=tracker,
         held_out=batches if held_out else None,
         benchmarks=benchmarks,
@@ -97,13 +99,68 @@ def build_trainer(
     )
 
 
+def build_log(config: Config, progress: Progress) -> RunLog:
+    """Build what writes and prints the curves; ranks but the main one write nothing."""
+    if not distributed.is_main():
+        return SilentLog()
+    done = progress.step if progress.phase == "rl" else 0
+    return RunLog(config, config.folder, config.run.steps, done)
+
+
+def build_sampler(config: Config) -> tuple[Sampler, Callable[[float], list[float]] | None]:
+    """Build the sampler, and the weights of the sources by progress; None where they do not change.
+
+    Raises:
+        UserError: they change, or the number of prompts does, and the sampler cannot follow.
+    """
+    name = config.data.sampler.name
+    sampler: Sampler = plugins.build("sampler", name, config.data.sampler.options)
+    if isinstance(sampler, AdaptiveSampler) and "rollout.prompts" in config.changing:
+        raise UserError(
+            f"rollout.prompts: sampler {name!r} learns by batches of one size: expected a number that "
+            "does not change"
+        )
+    if len({tuple(weights_at(config, moment)) for moment in config.moments}) == 1:
+        return sampler, None
+    if not sampler.follows_weights:
+        raise UserError(
+            f"data.train: sampler {name!r} does not follow sources or weights that change over "
+            "training: use sampler mixture"
+        )
+    return sampler, functools.partial(weights_at, config)
+
+
+def build_algorithms(config: Config) -> list[Algorithm]:
+    """Build the algorithm as it is at each moment of the config's schedules; the first is that of the start.
+
+    Raises:
+        UserError: an option is refused at one of them, or groups of different sizes would meet in
+            one step.
+    """
+    built = []
+    for moment in config.moments:
+        algorithm = config.at(moment).algorithm
+        try:
+            built.append(plugins.build("algorithm", algorithm.name, algorithm.options))
+        except UserError as error:
+            where = f"{100 * moment:g} % into training: " if moment else ""
+            raise UserError(f"{where}{error}") from error
+    ahead = config.rollout.max_staleness and "rollout.group_size" in config.changing
+    if ahead and any(algorithm.dynamic_sampling_batches for algorithm in built):
+        raise UserError(
+            "rollout.group_size: one that changes, with rollout.max_staleness, excludes dynamic sampling "
+            "(dynamic_sampling_batches 0): groups of two sizes would meet in one step"
+        )
+    return built
+
+
 def build_step_extensions(
     config: Config, policy: Policy, engine: Engine, scorer: Scorer, timers: PhaseTimers
 ) -> list[StepExtension]:
     """Build what the config adds to the plain step, in the order in which it acts."""
     extensions: list[StepExtension] = []
     if config.rollout.shuffled_group_size:
-        extensions.append(ShuffledFrames(policy, engine, scorer, config.rollout, timers))
+        extensions.append(ShuffledFrames(policy, engine, scorer, config, timers))
     if config.control.shuffle_rewards:
         extensions.append(ShuffledRewards())
     return extensions
@@ -134,10 +191,10 @@ def require_distributed(config: Config, engine: Engine) -> None:
             "distributed.strategy: fsdp2 shards neither quantized weights nor the optimizers of "
             "bitsandbytes; use ddp"
         )
-    if config.rollout.prompts < world:
+    fewest = min(config.at(moment).rollout.prompts for moment in config.moments)
+    if fewest < world:
         raise UserError(
-            f"rollout.prompts: expected at least {world}, one for each process, got "
-            f"{config.rollout.prompts}"
+            f"rollout.prompts: expected at least {world}, one for each process, got {fewest}"
         )
 
 

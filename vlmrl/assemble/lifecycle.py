@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vlmrl.algorithms.base import needs_reference
-from vlmrl.assemble.build import build_trainer
+from vlmrl.assemble.build import build_algorithms, build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
@@ -139,7 +139,7 @@ def run_cold_start(
 def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     """Set up optimizer and reference: fresh ones, or those of the checkpoint to resume from."""
     config, policy = trainer.config, trainer.policy
-    if needs_reference(trainer.algorithm):
+    if any(map(needs_reference, build_algorithms(config))):
         set_reference(policy, config.folder, start, progress)
     o = config.optimizer
     policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
@@ -193,7 +193,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
         trainer.engine.sync(trainer.policy)
         with trainer.policy.whole():
             found = evaluate(
-                batches(), trainer.engine, trainer.scorer, plan, config.rollout.max_tokens
+                batches(), trainer.engine, trainer.scorer, plan, config.last.rollout.max_tokens
             )
         return found.result["metrics"][settings.stop_metric]
 

@@ -55,8 +55,12 @@ def build_loader(
     size: int,
     quarantine: Quarantine,
     sampler: Sampler | None = None,
+    weights: Callable[[float], Sequence[float]] | None = None,
 ) -> Loader:
-    """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws."""
+    """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
+
+    `weights` are those of the sources by progress, where they change over training.
+    """
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
@@ -73,6 +77,7 @@ def build_loader(
         max_prompt_tokens=config.data.max_prompt_tokens,
         workers=config.data.workers,
         prefetch_mb=config.data.prefetch_mb,
+        weights=weights,
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vlmrl import plugins
 from vlmrl.benchmarking.base import OURS, BenchmarkCard, open_benchmark
-from vlmrl.config import BenchmarkConfig, Config, RewardConfig
+from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, stages
 from vlmrl.data.files.rows import View
 from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
 from vlmrl.errors import UserError
@@ -23,14 +23,17 @@ __all__ = [
     "forms_by_source",
     "instruct_by_source",
     "open_benchmarks",
+    "open_training",
     "rewards_by_source",
+    "rewards_by_stage",
+    "weights_at",
     "with_audio",
 ]
 
 
 def all_sources(config: Config) -> list[Source]:
     """Open every source of a run: to train, to evaluate, and for the cold start."""
-    train = [open_configured(config, source) for source in config.data.train]
+    train = open_training(config)
     cold = [open_configured(config, source) for source in config.sft.sources] if config.sft else []
     return [*train, *open_held_out(config), *open_benchmarks(config), *cold]
 
@@ -82,6 +85,36 @@ def _strict_reward(chosen: BenchmarkConfig) -> RewardConfig:
     return reward
 
 
+def open_training(config: Config) -> list[Source]:
+    """Open the training sources of all stages; one that several stages have alike is one source."""
+    return [open_configured(stage, source) for stage, source in _training(config).values()]
+
+
+def weights_at(config: Config, progress: float) -> list[float]:
+    """Return the weight at `progress` of each of `open_training`; 0 for those of other stages.
+
+    Within a line or wave a weight moves at hundredths of training, so that prompts can be made ahead.
+    """
+    begun = max(moment for moment in config.moments if moment <= progress)
+    now = config.at(max(begun, math.floor(100 * progress) / 100))
+    weights = {_identity(now, source): source.weight for source in now.data.train}
+    return [weights.get(identity, 0.0) for identity in _training(config)]
+
+
+def _training(config: Config) -> dict[str, tuple[Config, SourceConfig]]:
+    found: dict[str, tuple[Config, SourceConfig]] = {}
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            found.setdefault(_identity(stage, source), (stage, source))
+    return found
+
+
+def _identity(config: Config, source: SourceConfig) -> str:
+    """Return what makes it the same source: all but its weight and its rewards."""
+    own = source.model_dump_json(exclude={"weight", "rewards"})
+    return own + config.data.model_dump_json(include={"system", "video", "audio"})
+
+
 def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:
     """Return the sources, their videos with audio if the family hears it and `data.video.audio` allows it."""
     readings = [source.reading for source in sources]
@@ -90,23 +123,42 @@ def with_audio(sources: Sequence[Source], family: Family) -> list[Source]:
     return [replace(source, reading=replace(reading, with_audio=h)) for source, reading, h in made]
 
 
-def rewards_by_source(config: Config) -> dict[str, Any]:
-    """Return the rewards by source name, over training, validation and held-out sources."""
+def rewards_by_source(config: Config) -> dict[str, list[RewardConfig]]:
+    """Return the rewards by source name, over training, validation and held-out sources.
+
+    Where stages have others, these are the config's own: what evaluations take.
+    """
     sources = list(config.data.train)
     sources += config.evaluation.sources if config.evaluation else []
     sources += config.sft.validation if config.sft else []
-    found = {s.label: config.rewards_of(s) for s in reversed(sources)}
-    return found | {one.name: [_strict_reward(one)] for one in _benchmarks(config)}
+    own = {s.label: config.rewards_of(s) for s in reversed(sources)}
+    for stage in config.by_stage:
+        own = {**{s.label: stage.rewards_of(s) for s in stage.data.train}, **own}
+    return own | {one.name: [_strict_reward(one)] for one in _benchmarks(config)}
+
+
+def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]]]:
+    """Return the rewards of training by the progress at which a stage begins; empty without stages."""
+    starts = stages.starts(config.stages) if config.stages else []
+    return {
+        start: {source.label: stage.rewards_of(source) for source in stage.data.train}
+        for start, stage in zip(starts, config.by_stage, strict=False)
+    }
 
 
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
-    found = {s.label: s.instruct for s in reversed(config.named_sources)}
+    found = {s.label: s.instruct for _, s in reversed(_named(config))}
     return found | {one.name: one.protocol == OURS for one in _benchmarks(config)}
 
 
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:
-    """Return by source name how its verifiers read an answer."""
-    sources = reversed(config.named_sources)
-    found = {source.label: form_of(config.rewards_of(source)) for source in sources}
+    """Return by source name how its verifiers read an answer; in all stages it is asked for alike."""
+    found = {s.label: form_of(own.rewards_of(s)) for own, s in reversed(_named(config))}
     return found | {one.name: form_of([_strict_reward(one)]) for one in _benchmarks(config)}
+
+
+def _named(config: Config) -> list[tuple[Config, SourceConfig]]:
+    """Every source that a config names with the config that says so: its own, then the stages'."""
+    found = [(config, source) for source in config.named_sources]
+    return found + [(stage, s) for stage in config.by_stage for s in stage.data.train]

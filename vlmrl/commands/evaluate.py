@@ -73,7 +73,7 @@ def evaluate_model(
     source = _source(run, data, options, limit)
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
-    tokens = max_tokens or (run.rollout.max_tokens if run else MAX_TOKENS)
+    tokens = max_tokens or (run.last.rollout.max_tokens if run else MAX_TOKENS)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)

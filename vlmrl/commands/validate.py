@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
-from vlmrl.config import Config
+from vlmrl.config import Config, stages
 from vlmrl.data import example_data
 from vlmrl.data.source import open_card, read_split, read_template
 from vlmrl.engines.base import require_concurrent
@@ -44,27 +44,41 @@ def validate(config: Config) -> None:
         UserError: an unknown name or option, a missing option, or a wrong value; the message
             suggests the nearest.
     """
-    for source in config.named_sources:
-        open_card(source.card, source.options)
-        read_template(source)
-        for split in filter(None, (source.split, source.few_shot)):
-            read_split(split)
-        for reward in config.rewards_of(source):
-            for progress in reward_components.thresholds(reward):
-                reward_components.resolve(reward, progress)
-        form_of(config.rewards_of(source))
+    _check_sources(config)
     if config.model.build:
         _check_part("family", config.model.build.family)
     _check_part("engine", config.engine.name, config.engine.options)
     if config.rollout.max_staleness:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
-    _check_part("algorithm", config.algorithm.name, config.algorithm.options)
+    for index, stage in enumerate(config.by_stage):
+        try:
+            if config.stages:
+                _check_sources(stage)
+            for moment in stage.moments:
+                now = stage.at(moment)
+                _check_part("algorithm", now.algorithm.name, now.algorithm.options)
+                _check_group_size(now)
+        except UserError as error:
+            where = f"{stages.label(config.stages, index)}: " if config.stages else ""
+            raise UserError(f"{where}{error}") from error
     _check_part("sampler", config.data.sampler.name, config.data.sampler.options)
-    _check_group_size(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
+
+
+def _check_sources(config: Config) -> None:
+    """Build cards and verifiers of all sources that a config names, and look for their templates."""
+    for source in config.named_sources:
+        open_card(source.card, source.options)
+        read_template(source)
+        for split in filter(None, (source.split, source.few_shot)):
+            read_split(split)
+        for reward in config.rewards_of(source):
+            for progress in reward_components.moments(reward):
+                reward_components.resolve(reward, progress)
+        form_of(config.rewards_of(source))
 
 
 def check_paths(config: Config) -> None:
@@ -81,7 +95,7 @@ def check_paths(config: Config) -> None:
         )
     if config.data.media_root is not None:
         _require_path("data.media_root", config.data.media_root)
-    for source in config.named_sources:
+    for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
         if ":" not in source.card:
             for key in PATH_OPTIONS:
                 found = example_data.resolve(source.options.get(key))

@@ -18,6 +18,7 @@ from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
 from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
+from vlmrl.config.stages import StageConfig
 from vlmrl.config.whole import Config
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Section",
     "SftConfig",
     "SourceConfig",
+    "StageConfig",
     "VideoConfig",
     "load",
     "parse",

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vlmrl import renamed
+from vlmrl.config import stages
 from vlmrl.config import tree as config_tree
 from vlmrl.config.section import Section
 from vlmrl.config.whole import Config
@@ -37,8 +38,45 @@ def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
         plain = json.loads(json.dumps(tree))
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{name}: a value that JSON cannot hold: {error}") from error
+    config = _validate(plain, name)
+    _check_over_training(config, name)
+    return config
+
+
+def _check_over_training(config: Config, name: str) -> None:
+    """Refuse what is wrong in a stage, or with a later value of a schedule."""
+    whole = config.model_dump(mode="json")
+    for index, stage in enumerate(config.stages):
+        where = f"{name}: {stages.label(config.stages, index)}"
+        try:
+            laid_over = stages.lay_over(whole, stage)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+        _validate(laid_over, where)
+    for moment in config.moments[1:]:
+        where = f"{name}: {100 * moment:g} % into training"
+        if config.stages:
+            where += f", {stages.label(config.stages, config.stage_at(moment))}"
+        _validate(config.at(moment).model_dump(mode="json"), where)
+    data: dict[str, Any] = {}
+    for index, now in enumerate(config.by_stage):
+        for source in now.data.train:
+            own = (source.card, source.options)
+            if data.setdefault(source.label, own) != own:
+                raise UserError(
+                    f"{name}: {stages.label(config.stages, index)}: source {source.label!r} has other "
+                    "data in an earlier stage: give one of them another `name`"
+                )
+    if config.rollout.max_staleness and "rollout.temperature" in config.changing:
+        raise UserError(
+            f"{name}: rollout.temperature: one that changes needs rollout.max_staleness 0: an engine "
+            "that generates ahead has one temperature at a time"
+        )
+
+
+def _validate(tree: Mapping[str, Any], name: str) -> Config:
     try:
-        return Config.model_validate(plain)
+        return Config.model_validate(tree)
     except ValidationError as error:
         # A misspelt key comes before the required key that it leaves missing.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] == "missing")

@@ -2,17 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, get_args
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from vlmrl.config import schedule
+from vlmrl.errors import UserError
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Section")
+
+
+class MayChange:
+    """Marks a key whose value may be a schedule over training (`config.schedule`)."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [handler(core), schedule.JSON_SCHEMA]}
+
+
+Scheduled = Annotated[T, MayChange()]
+"""The type of a key whose value may be a schedule: the section holds the value at the start."""
 
 
 class Section(BaseModel):
-    """A part of the config; unknown keys are refused."""
+    """A part of the config; unknown keys are refused.
+
+    A key of type `Scheduled` that is given a schedule has its first value; `at` gives later ones, and
+    a dump the schedule itself.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+    _schedules: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def may_change(cls, key: str) -> bool:
+        """Return whether a key may have a schedule."""
+        field = cls.model_fields.get(key)
+        return field is not None and any(isinstance(m, MayChange) for m in field.metadata)
+
+    def at(self: S, progress: float) -> S:
+        """Return the section with the values that its own keys have at `progress`, in [0, 1]."""
+        if not self._schedules:
+            return self
+        now = {key: self._value_at(key, plan, progress) for key, plan in self._schedules.items()}
+        return type(self).model_validate({**self.model_dump(), **now})
+
+    @classmethod
+    def _value_at(cls, key: str, plan: Any, progress: float) -> Any:
+        value = schedule.resolve(plan, progress)
+        whole = cls.model_fields[key].annotation is int and isinstance(value, float)
+        return round(value) if whole else value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_schedules(cls, value: Any, handler: Callable[[Any], S]) -> S:
+        section = handler(value)
+        if isinstance(value, Mapping):
+            section._schedules = {
+                key: plan
+                for key, plan in value.items()
+                if cls.may_change(key) and schedule.is_schedule(plan)
+            }
+        return section
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _first_of_schedule(
+        cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo
+    ) -> Any:
+        key = str(info.field_name)
+        if not schedule.is_schedule(value):
+            return handler(value)
+        if not cls.may_change(key):
+            if cls.model_fields[key].annotation in (int, float, str):
+                raise ValueError("this key takes no schedule: it is the same during a whole run")
+            return handler(value)
+        try:
+            moments = schedule.moments(value)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        first, *_ = [handler(cls._value_at(key, value, moment)) for moment in moments]
+        return first
+
+    @model_serializer(mode="wrap")
+    def _as_written(
+        self, handler: Callable[[Any], dict[str, Any]], info: SerializationInfo
+    ) -> dict[str, Any]:
+        tree = handler(self)
+        # A schedule that begins with the default is no default.
+        whole = info.exclude_defaults and not (info.include or info.exclude)
+        return {**tree, **{k: plan for k, plan in self._schedules.items() if whole or k in tree}}
 
     @field_validator("*", mode="before")
     @classmethod

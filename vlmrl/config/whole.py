@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from vlmrl import plugins
+from vlmrl.config import schedule, stages
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
@@ -21,6 +26,7 @@ from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
 from vlmrl.config.sections.tracking import Trackers
+from vlmrl.config.stages import StageConfig
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
@@ -60,6 +66,8 @@ class Config(Section):
     """Where curves go in addition to metrics.jsonl and the console."""
     control: ControlConfig = ControlConfig()
     """Control experiments that must not learn."""
+    stages: list[StageConfig] = []
+    """Stretches of training with settings of their own, in one run with one optimizer. Empty: one."""
 
     @model_validator(mode="after")
     def _every_source_is_scored(self) -> Config:
@@ -77,6 +85,16 @@ class Config(Section):
                 raise ValueError(
                     f"a reward has gate: true, but scoring.combine is {self.scoring.combine!r}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_are_sound(self) -> Config:
+        try:
+            for key, value in self.algorithm.options.items():
+                schedule.check(value, f"algorithm.options.{key}")
+            stages.check(self.stages)
+        except UserError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -132,6 +150,106 @@ class Config(Section):
         raise ValueError(
             f"{key}: there is no metric {metric!r}{nearest(metric, sorted(set(known)))}"
         )
+
+    @property
+    def schedules(self) -> dict[str, Any]:
+        """Every schedule by its key, e.g. `rollout.max_tokens`; those of rewards are not among them."""
+        options = {k: v for k, v in self.algorithm.options.items() if schedule.is_schedule(v)}
+        weights = {s.label: s._schedules["weight"] for s in self.data.train if s._schedules}
+        return {
+            **{f"rollout.{key}": plan for key, plan in self.rollout._schedules.items()},
+            **{f"optimizer.{key}": plan for key, plan in self.optimizer._schedules.items()},
+            **{f"algorithm.options.{key}": plan for key, plan in options.items()},
+            **{f"data.train.{label}.weight": plan for label, plan in weights.items()},
+        }
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the config is the same during the whole run, but for schedules of rewards."""
+        return not self.stages and not self.schedules
+
+    @property
+    def moments(self) -> list[float]:
+        """Each progress at which the config is checked: where a stage or a schedule changes, and 1."""
+        if not self.stages:
+            found = {m for plan in self.schedules.values() for m in schedule.moments(plan)}
+            return sorted({0.0, *found, 1.0}) if found else [0.0]
+        found = {1.0}
+        for index, (start, end) in enumerate(pairwise([*stages.starts(self.stages), 1.0])):
+            inner = self.of_stage(index).moments
+            found |= {start, *(m for m in inner if start < m < end)}
+            found |= {math.nextafter(end, 0.0)} if len(inner) > 1 else set()
+        return sorted(found)
+
+    def stage_at(self, progress: float) -> int:
+        """Return which stage it is at `progress`, from 0."""
+        return bisect.bisect(stages.starts(self.stages), progress) - 1
+
+    def of_stage(self, index: int) -> Config:
+        """Return the config with a stage's values laid over it; without stages the config itself.
+
+        It has neither evaluation nor cold start: those are not the stages'.
+
+        Raises:
+            UserError, ValidationError: the stage's values do not fit; `config.parse` has tried them.
+        """
+        if not self.stages:
+            return self
+        tree = stages.lay_over(self.model_dump(mode="json"), self.stages[index])
+        return Config.model_validate(tree)
+
+    @property
+    def by_stage(self) -> list[Config]:
+        """The config of each stage; without stages the config itself."""
+        return [self.of_stage(index) for index in range(max(1, len(self.stages)))]
+
+    def at(self, progress: float) -> Config:
+        """Return the config as it is at `progress`, the share of training done, in [0, 1].
+
+        It has no stages, and no schedules but those of rewards, which the scorer follows.
+        """
+        if self.stages:
+            return self.of_stage(self.stage_at(progress)).at(progress)
+        if not self.schedules:
+            return self
+        options = {k: schedule.resolve(v, progress) for k, v in self.algorithm.options.items()}
+        train = [source.at(progress) for source in self.data.train]
+        update = {
+            "rollout": self.rollout.at(progress),
+            "optimizer": self.optimizer.at(progress),
+            "algorithm": self.algorithm.model_copy(update={"options": options}),
+            "data": self.data.model_copy(update={"train": train}),
+        }
+        return self.model_copy(update=update)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The keys of rollout, optimizer and algorithm whose values change during a run."""
+        if self.is_constant:
+            return frozenset()
+        found = [self.values_at(moment) for moment in self.moments]
+        keys = {key for values in found for key in values}
+        return frozenset(k for k in keys if len({repr(values.get(k)) for values in found}) > 1)
+
+    def values_at(self, progress: float) -> dict[str, Any]:
+        """Return the values at `progress` of rollout, optimizer and algorithm, by key."""
+        now = self.at(progress)
+        places = {
+            "rollout": now.rollout.model_dump(),
+            "optimizer": now.optimizer.model_dump(),
+            "algorithm": {"name": now.algorithm.name},
+            "algorithm.options": now.algorithm.options,
+        }
+        return {f"{place}.{k}": v for place, values in places.items() for k, v in values.items()}
+
+    def at_step(self, done: int) -> Config:
+        """Return the config as it is for the step after `done` finished ones."""
+        return self.at(done / max(1, self.run.steps))
+
+    @property
+    def last(self) -> Config:
+        """The config as it is at the end of training: what an evaluation generates with."""
+        return self.at(1.0)
 
     @property
     def folder(self) -> Path:

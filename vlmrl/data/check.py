@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from vlmrl import plugins
 from vlmrl.data.cards.box_checks import StatedPlace, noting_places
-from vlmrl.data.loader import Make, row_id
+from vlmrl.data.loader import Make
+from vlmrl.data.quarantine import row_id
 from vlmrl.data.source import Source
 from vlmrl.data.truth_statistics import TruthStatistics
 from vlmrl.errors import UserError

@@ -70,6 +70,26 @@ class DrawPlan:
 
     # -------------------------------------------------------------------------------------- draws
 
+    @property
+    def weights(self) -> list[list[Any]]:
+        """The weights of the sources from a draw on, as JSON values; empty where they do not change."""
+        return [[number, list(weights)] for number, weights in self._state.weights]
+
+    @weights.setter
+    def weights(self, changes: Sequence[Sequence[Any]]) -> None:
+        # A new list: a thread may still draw by the old one.
+        self._state.weights = [(number, tuple(weights)) for number, weights in changes]
+
+    def reweigh(self, number: int, weights: Sequence[float]) -> bool:
+        """Weigh the sources like this from draw `number` on; return whether that changes any draw.
+
+        Draws before `number` must not be asked for again.
+        """
+        if self.weights and self.weights[-1][1] == list(weights):
+            return False
+        self.weights = [*self.weights, [number, weights]]
+        return True
+
     def stream(self, number: int, wait: bool) -> Iterator[int]:
         """Yield the rows of draw `number` and all after it, without those that replace bad ones.
 

@@ -15,7 +15,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
-from vlmrl.data.quarantine import Quarantine, Tally, TooLong
+from vlmrl.data.quarantine import Quarantine, Tally, TooLong, row_id
 from vlmrl.data.sampler_rows import known_rows
 from vlmrl.data.source import Source
 from vlmrl.errors import MissingExtra, UserError
@@ -37,7 +37,6 @@ Made = tuple[int, Prompt | str]
 Make = Callable[[Sample, list[Decoded]], Prompt]
 """Turns a sample and its media into a prompt; a UserError from it means that the row is bad."""
 
-
 LEAD = 4
 """Batches that are drawn ahead of use: two are being decoded, and two are waiting as prompts."""
 MIXTURE = "Mixture()"
@@ -48,11 +47,12 @@ class Loader:
     """Batches of prompts without end. Use as a context manager, or `close` it, if it has workers.
 
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
-    stops the run. `sampler` says which rows are drawn (None: `mixture`); one that learns chooses batch
-    b when `learn` was told the rewards of batch b - `lag`. With `workers` processes that decode, a
-    thread makes the prompts ahead of use, holding about `prefetch_mb` MiB of decoded media and as much
-    of prompts (0: all in line, when a batch is asked for). The prompts and the state are the same with
-    and without, and the state is that of what was handed out. `make` must then be safe to call in a thread.
+    stops the run. `weights` are those of the sources by progress, if they change over training.
+    `sampler` says which rows are drawn (None: `mixture`); one that learns chooses batch b when `learn`
+    was told the rewards of batch b - `lag`. With `workers` processes that decode, a thread makes the
+    prompts ahead of use, holding about `prefetch_mb` MiB of decoded media and as much of prompts (0:
+    all in line, when a batch is asked for). The prompts and the state are the same with and without,
+    and the state is that of what was handed out. `make` must then be safe to call in a thread.
 
     With several ranks (`gather` returns what each of them gave) all get the same batches, the ones
     that one rank would get; but each holds the media of its own prompts only (`Prompt.home`).
@@ -75,8 +75,10 @@ class Loader:
         max_prompt_tokens: int | None = None,
         workers: int = 0,
         prefetch_mb: int = 256,
+        weights: Callable[[float], Sequence[float]] | None = None,
     ) -> None:
         self.sources = tuple(sources)
+        self._weights = weights
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._make = _one_at_a_time(make)
         self._size = prompts_per_batch
@@ -91,22 +93,27 @@ class Loader:
         self._drawn = 0
         self._stream = self._ahead()
 
-    def next(self) -> PromptBatch:
+    def next(self, size: int | None = None, progress: float = 0.0) -> PromptBatch:
         """Return the next batch, always full: the next row takes the place of a bad one.
+
+        It has `size` prompts (None: the loader's own number), for the step at this progress.
 
         Raises:
             UserError: too many rows are bad.
         """
+        size = size or self._size
+        if self._weights and self.plan.reweigh(self._drawn, self._weights(progress)):
+            self._restart()
         begin, stream = self._drawn, self._stream
-        prompts = list(self._round(stream, self._size))
-        if self.plan.adapts and len(prompts) < self._size:
-            spares = self.plan.spares(begin // self._size)
+        prompts = list(self._round(stream, size))
+        if self.plan.adapts and len(prompts) < size:
+            spares = self.plan.spares(begin // size)
             stream = self._prompts(spares, self._drawn, None, 1)
-        while len(prompts) < self._size:
-            prompts += self._round(stream, self._size - len(prompts))
+        while len(prompts) < size:
+            prompts += self._round(stream, size - len(prompts))
         if self.plan.adapts:
-            self.plan.note(begin // self._size, self._drawn - begin, places(prompts))
-            self._drawn = begin + self._size
+            self.plan.note(begin // size, self._drawn - begin, places(prompts))
+            self._drawn = begin + size
         return PromptBatch(tuple(prompts), cursor=self.state)
 
     @property
@@ -116,6 +123,7 @@ class Loader:
             "draws": self._drawn,
             "seen": self._tally.seen,
             "bad": self._tally.bad,
+            **({"weights": self.plan.weights} if self._weights else {}),
             **self._fixed,
         }
 
@@ -131,8 +139,8 @@ class Loader:
                 raise UserError(f"resume: the data have changed: {key} was {was}, now is {now}")
         self._tally.seen, self._tally.bad = state["seen"], state["bad"]
         self._drawn = state["draws"]
-        self.close()
-        self._stream = self._ahead()
+        self.plan.weights = state.get("weights", [])
+        self._restart()
 
     def learn(self, batch: PromptBatch, rewards: Rewards) -> dict[str, float]:
         """Tell the sampler the rewards of the next batch that was handed out; return its curves."""
@@ -141,6 +149,11 @@ class Loader:
         told = zip(sums.tolist(), counts.tolist(), strict=True)
         means = [total / count if count else None for total, count in told]
         return dict(self.plan.learn(places(batch.prompts), means))
+
+    def _restart(self) -> None:
+        """Draw anew from here on; what was made ahead is lost."""
+        self.close()
+        self._stream = self._ahead()
 
     def close(self) -> None:
         """End the thread and the worker processes, at once."""
@@ -333,12 +346,3 @@ def _bytes(made: tuple[Draw, Found]) -> int:
 def _without_media(prompt: Prompt) -> Prompt:
     """Return the prompt as ranks that are not its home know it."""
     return replace(prompt, media=(), encoded=replace(prompt.encoded, tensors={}))
-
-
-def row_id(source: Source, row: int) -> str | None:
-    """Return the `id` of a row, if it can be read and has one."""
-    try:
-        found = source.rows[row].get("id")
-    except UserError:
-        return None
-    return None if found is None else str(found)

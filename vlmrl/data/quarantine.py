@@ -16,7 +16,7 @@ from vlmrl.errors import MediaError, UserError
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import append_line, read_lines, write_lines
 
-__all__ = ["Quarantine"]
+__all__ = ["Quarantine", "row_id"]
 
 GRACE = 20
 """Rows that are seen before the limit can stop a run."""
@@ -160,3 +160,12 @@ class Tally:
                 f"{self.bad} of {self.seen} rows seen are bad, more than data.quarantine_limit "
                 f"{self.limit:g} allows; the last: {self.last}"
             )
+
+
+def row_id(source: Source, row: int) -> str | None:
+    """Return the `id` of a row, if it can be read and has one."""
+    try:
+        found = source.rows[row].get("id")
+    except UserError:
+        return None
+    return None if found is None else str(found)

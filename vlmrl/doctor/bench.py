@@ -11,16 +11,18 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm
-from vlmrl.assemble.build import load_policy_model
+from vlmrl.assemble.build import build_algorithms, build_sampler, load_policy_model
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import (
     forms_by_source,
     instruct_by_source,
+    open_training,
     rewards_by_source,
+    rewards_by_stage,
     with_audio,
 )
 from vlmrl.config import Config
-from vlmrl.data.source import Source, open_configured
+from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
@@ -53,7 +55,8 @@ class Bench:
     policy: Policy
     engine: Engine
     scorer: Scorer
-    algorithm: Algorithm
+    algorithms: Sequence[Algorithm]
+    """As they are at the moments of the config's schedules; the first is that of the start."""
     prompts: Sequence[Prompt]
     """Of rows spread over the training sources, in turn; at least one."""
     bad: Sequence[str]
@@ -75,12 +78,13 @@ def build(config: Config, stack: ExitStack) -> Bench:
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     torch.manual_seed(config.run.seed)
-    sources = [open_configured(config, source) for source in config.data.train]
-    scorer = Scorer(rewards_by_source(config), config.scoring)
+    sources = open_training(config)
+    scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     stack.callback(engine.close)
-    algorithm = plugins.build("algorithm", config.algorithm.name, config.algorithm.options)
+    algorithms = build_algorithms(config)
+    build_sampler(config)
     loaded = load_policy_model(config, None, sources)
     policy = Policy(*loaded, config.model, config.rollout.temperature)
     prompts, bad = _prompts(config, with_audio(sources, policy.family), policy)
@@ -88,7 +92,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
     engine.start(policy)
     engine.sync(policy)
-    return Bench(config, policy, engine, scorer, algorithm, prompts, bad)
+    return Bench(config, policy, engine, scorer, algorithms, prompts, bad)
 
 
 def _prompts(

@@ -12,6 +12,7 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.answers import geometry, parsing
+from vlmrl.config import Config
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.engines.base import Sampling
 from vlmrl.forward.packing import pack
@@ -37,7 +38,7 @@ def media(bench: Bench) -> Iterator[Finding]:
     if not bench.shown:
         yield Finding("ok", "media", "no prompt has media")
         return
-    limit = bench.config.rollout.max_tokens
+    limit = bench.config.last.rollout.max_tokens
     found = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
     drops = ", ".join(
         f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in found.metrics().items()
@@ -56,7 +57,7 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
     if not asked:
         yield Finding("ok", "coordinates", "no truth has boxes in an image")
         return
-    greedy = Sampling(n=1, max_tokens=bench.config.rollout.max_tokens, greedy=True)
+    greedy = Sampling(n=1, max_tokens=bench.config.last.rollout.max_tokens, greedy=True)
     rollouts = bench.engine.generate(PromptBatch(tuple(asked)), greedy)
     own = bench.policy.family.space
     pairs = [(p, c) for p, (c,) in zip(asked, rollouts.completions, strict=True) if c.answer]
@@ -79,14 +80,23 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
 
 def memory(bench: Bench) -> Iterator[Finding]:
     """Compare the forecast of a step's peak with the device."""
-    seen = forecast(
-        bench.config, bench.policy, bench.engine, bench.prompts, needs_reference(bench.algorithm)
-    )
+    kl = any(map(needs_reference, bench.algorithms))
+    sizes: dict[str, tuple[float, Config]] = {}
+    for moment in bench.config.moments:
+        now = bench.config.at(moment)
+        own = now.model_dump_json(include={"rollout", "optimizer"})
+        sizes.setdefault(own, (moment, now))
+    found = [
+        (forecast(now, bench.policy, bench.engine, bench.prompts, kl), moment)
+        for moment, now in sizes.values()
+    ]
+    seen, when = max(found, key=lambda each: each[0].peak)
+    largest = f" (the largest, {100 * when:g} % into training)" if len(found) > 1 else ""
     device = bench.policy.device.type
     if seen.share <= TIGHT:
-        yield Finding("ok", "memory", f"{device}: a step needs about {seen}")
+        yield Finding("ok", "memory", f"{device}: a step{largest} needs about {seen}")
     else:
-        text = f"{device}: a step needs about {seen}; {seen.advice()}"
+        text = f"{device}: a step{largest} needs about {seen}; {seen.advice()}"
         yield Finding("FAIL" if seen.share > 1 else "warn", "memory", text)
 
 
@@ -175,11 +185,11 @@ def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
         micro_tokens=config.optimizer.micro_batch_tokens,
         max_tokens=config.rollout.max_tokens,
     )
-    if needs_reference(bench.algorithm):
+    if needs_reference(bench.algorithms[0]):
         with tempfile.TemporaryDirectory() as folder:
             policy.keep_reference(Path(folder) / "reference")
         batches = policy.with_reference(batches)
-    return policy.update(batches, bench.algorithm, config.optimizer.lr, 0.0)
+    return policy.update(batches, bench.algorithms[0], config.optimizer.lr, 0.0)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from vlmrl.report.series import Panel, Series, Unit, colours, smoothed
+from vlmrl.report.stages import Stretch
 
 WIDTH, HEIGHT = 460, 230
 """Size of the SVG in its own units; the page scales it."""
@@ -57,9 +58,11 @@ class Drawing:
     y_ticks: tuple[Tick, ...]
     curves: tuple[Curve, ...]
     hover: dict[str, Any]
+    stages: tuple[Tick, ...] = ()
+    """Where stages of training begin, with what is said of them."""
 
 
-def draw(panel: Panel, known: dict[str, int]) -> Drawing:
+def draw(panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = ()) -> Drawing:
     """Lay out the panel in a box of WIDTH x HEIGHT; `known` holds the colours of names so far."""
     layers = _stacked(panel.series) if panel.stacked else panel.series
     steps = sorted({step for series in layers for step in series.steps})
@@ -83,6 +86,11 @@ def draw(panel: Panel, known: dict[str, int]) -> Drawing:
         y_ticks=_ticks(y_ticks, y, panel.unit),
         curves=tuple(curves),
         hover=_hover(panel, steps, x),
+        stages=tuple(
+            Tick(round(x(stage.first), 1), f"{stage.label}: from step {stage.first}")
+            for stage in stages[1:]
+            if steps[0] <= stage.first <= steps[-1]
+        ),
     )
 
 

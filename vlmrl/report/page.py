@@ -22,7 +22,8 @@ from vlmrl.report import drawing
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
-from vlmrl.report.series import MAIN_COLOUR, Section, sections
+from vlmrl.report.series import COLD_START, MAIN_COLOUR, Section, sections
+from vlmrl.report.stages import Stretch, stretches
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain_of_last
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
@@ -72,11 +73,12 @@ def build_report(run_dir: Path | str) -> Path:
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     galleries = _galleries(folder, album)
     save_plots(folder, found)
-    tiles = _tiles(folder, evaluations)
+    stages = stretches(config, steps)
+    tiles = _tiles(folder, evaluations) + _stage_tiles(stages)
     if album.left_out:
         note = "their files are gone, or the page would be too large"
         tiles.append(Tile("images left out", str(album.left_out), note))
-    page = _render(config, complain_of_last(steps), tiles, found, galleries, album)
+    page = _render(config, complain_of_last(steps), tiles, found, galleries, album, stages)
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
 
@@ -132,6 +134,17 @@ def _tiles(folder: Path, evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]
     return tiles + (_summary_tiles(read_json(path)) if path.exists() else [])
 
 
+def _stage_tiles(stages: Sequence[Stretch]) -> list[Tile]:
+    return [
+        Tile(
+            stage.label,
+            f"reward {drawing.said(stage.reward)}",
+            f"steps {stage.first} to {stage.last}",
+        )
+        for stage in stages
+    ]
+
+
 def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:
     tiles = []
     if "steps" in summary:
@@ -156,6 +169,7 @@ def _render(
     found: Sequence[Section],
     galleries: Sequence[Gallery],
     album: Album,
+    stages: Sequence[Stretch],
 ) -> str:
     known = dict(MAIN_COLOUR)
     return render(
@@ -169,7 +183,11 @@ def _render(
             {
                 "title": section.title,
                 "about": section.about,
-                "drawings": [drawing.draw(panel, known) for panel in section.panels],
+                "drawings": [
+                    # A cold start counts steps of its own.
+                    drawing.draw(panel, known, () if section.title == COLD_START else stages)
+                    for panel in section.panels
+                ],
                 "constants": section.constants,
             }
             for section in found

@@ -71,14 +71,16 @@ class Rule:
         return re.fullmatch(self.pattern, key, re.DOTALL)
 
 
+COLD_START = "Cold start"
 ABOUT = {
     "Reward": "What the verifiers gave during training, over all sources and per source.",
     "Evaluation": "Held-out samples, greedy unless said otherwise. Bars are 95 % intervals.",
     "Rollouts": "A group is uniform when all its rewards are equal: it teaches nothing.",
     "Update": "The optimizer's side of each step.",
+    "Schedules": "Keys of the config whose values change over training.",
     "Checks": "Does the model look (media ablation), does the engine compute what the trainer does (parity)?",
     "Time": "Wall seconds.",
-    "Cold start": "Imitation of demonstrations, before the first GRPO step.",
+    COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
 SHARES = "truncated|masked"
@@ -110,13 +112,14 @@ STEP_RULES = (
         "{0}",
     ),
     Rule("((?:media_ablation|parity)/.+)", "Checks", "{0}", "{0}"),
+    Rule("schedule/(.+)", "Schedules", "{0}", "{0}"),
     Rule(f"time/({'|'.join(PHASES)})", "Time", "Seconds per step", "{0}", "s", stacked=True),
     Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )
 _MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)
 _SHARE = re.compile("(?:sampled/)?mode/[^/]+/share")
-SFT_RULES = (Rule("(.+)", "Cold start", "{0}", "{0}"),)
+SFT_RULES = (Rule("(.+)", COLD_START, "{0}", "{0}"),)
 
 
 def sections(

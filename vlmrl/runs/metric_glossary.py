@@ -57,6 +57,8 @@ STEP = {
     "update/tokens": "Loss tokens of the step.",
     "update/skipped": "Updates that were not applied because the gradient was not finite.",
     "update/shared": "Share of loss tokens computed with the shared forward.",
+    "schedule/stage": "Number of the stage of training, from 1.",
+    "schedule/<key>": "Value of a key of the config that follows a schedule, at this step.",
     "parity/mean_abs": "Mean |Δ log p| between engine and trainer on the probe prompts, in nats.",
     "parity/max_abs": "Largest |Δ log p| on the probe prompts, in nats.",
     "parity/kl": "Estimated KL(engine || trainer) on the probe prompts, in nats.",

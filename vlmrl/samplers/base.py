@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,9 @@ class State:
     fixed: dict[str, np.ndarray] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
+    weights: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
+    """The sources' weights from a draw on, in the order of the draws, where they change over training;
+    0 for those that a stage leaves out. Empty: the sources' own."""
 
     @property
     def count(self) -> int:
@@ -79,7 +82,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Base of samplers that do not look at rewards."""
+    """Base of samplers that do not look at rewards.
+
+    Class variable: `follows_weights`, whether it draws by `State.weights`.
+    """
+
+    follows_weights: ClassVar[bool] = False
 
     @classmethod
     def write_example(cls, folder: Path) -> Mapping[str, Any]:

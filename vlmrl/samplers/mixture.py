@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,16 +22,20 @@ class Mixture(Sampler):
     an epoch a function of (seed, source, epoch).
     """
 
+    follows_weights: ClassVar[bool] = True
+
     def draws(self, state: State, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
-        weights = [source.weight for source in state.sources]
-        bounds = [bound / sum(weights) for bound in itertools.accumulate(weights)][:-1]
+        own = tuple(source.weight for source in state.sources)
+        begins, weights = zip(*(state.weights or [(0, own)]), strict=True)
+        bounds = [_bounds(each) for each in weights]
         firsts = state.firsts
-        taken = [0] * len(weights)
+        taken = [0] * len(own)
         orders: dict[int, tuple[int, np.ndarray]] = {}
 
         def source_of(draw: int) -> int:
-            return bisect.bisect(bounds, uniform(f"{state.seed} draw {draw}"))
+            now = bounds[bisect.bisect(begins, draw) - 1]
+            return bisect.bisect(now, uniform(f"{state.seed} draw {draw}"))
 
         for earlier in range(number):
             taken[source_of(earlier)] += 1
@@ -42,6 +47,11 @@ class Mixture(Sampler):
                 orders[source] = (epoch, _permutation(count, state.seed, source, epoch))
             taken[source] += 1
             yield firsts[source] + int(orders[source][1][offset])
+
+
+def _bounds(weights: Sequence[float]) -> list[float]:
+    """Return where in [0, 1) each source but the first begins."""
+    return [bound / sum(weights) for bound in itertools.accumulate(weights)][:-1]
 
 
 def _permutation(count: int, seed: int, source: int, epoch: int) -> np.ndarray:

@@ -83,6 +83,8 @@ class Rollouts:
     batch: PromptBatch
     completions: tuple[tuple[Completion, ...], ...]
     version: int = 0
+    max_tokens: int = 0
+    """The limit of a completion with which they were sampled; 0: not known."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.config import RewardConfig
+from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.data.cards.row_rewards import MAX_CONFIGURATIONS
 from vlmrl.errors import UserError
 from vlmrl.schema import RowReward, Sample
 from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
-from vlmrl.scoring.verifier import FunctionVerifier, Verifier
+from vlmrl.scoring.verifier import CorrectnessVerifier, FunctionVerifier, Verifier
 
-__all__ = ["SLOW_DEADLINE", "Component", "Spec", "build", "resolve", "thresholds"]
+__all__ = ["SLOW_DEADLINE", "Component", "Spec", "build", "components_of", "moments", "resolve"]
 
 SLOW_DEADLINE = 5.0
 """Seconds one call of a slow verifier may take when the config names no deadline."""
@@ -56,10 +55,10 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     """
     where = f"reward {reward.label!r}"
     options = {
-        key: resolve_schedule(value, progress, f"{where}, option {key!r}")
+        key: schedule.resolve(value, progress, f"{where}, option {key!r}")
         for key, value in reward.options.items()
     }
-    weight = resolve_schedule(reward.weight, progress, f"{where}, weight")
+    weight = schedule.resolve(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
     deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
@@ -101,39 +100,41 @@ def _default_deadline(name: str, verifier: Verifier) -> float | None:
     return USER_DEADLINE if ":" in name and not verifier.waits else None
 
 
-def resolve_schedule(value: Any, progress: float, where: str = "schedule") -> Any:
-    """Return `value`, or its step at `progress` if it is `{"schedule": [[threshold, value], ...]}`.
+def moments(reward: RewardConfig) -> list[float]:
+    """Return each progress at which the component must be looked at; see `config.schedule.moments`."""
+    values = [reward.weight, *reward.options.values()]
+    where = f"reward {reward.label!r}"
+    return sorted({m for value in values for m in schedule.moments(value, where)})
 
-    The step of the last threshold <= progress counts: `[[0, 0.85], [0.1, 0.95]]` is 0.85 until a
-    tenth of training is done and 0.95 from there on.
+
+def components_of(
+    source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig
+) -> list[Component]:
+    """Return the components of a source at every moment of its schedules.
 
     Raises:
-        UserError: thresholds that do not start at 0 or do not rise.
+        UserError: as `resolve`; two rewards have one name; a gate without `combine: gate` or the
+            reverse; a reward is to be correct by one that there is not.
     """
-    if not (isinstance(value, Mapping) and set(value) == {"schedule"}):
-        return value
-    steps = value["schedule"]
-    pairs = isinstance(steps, list | tuple) and all(
-        isinstance(s, list | tuple) and len(s) == 2 and _is_number(s[0]) for s in steps
-    )
-    thresholds = [s[0] for s in steps] if pairs else []
-    rising = all(a < b for a, b in itertools.pairwise(thresholds))
-    if not thresholds or thresholds[0] != 0 or not rising:
-        raise UserError(
-            f"{where}: a schedule is [[0, value], [threshold, value], ...] with rising thresholds "
-            f"(shares of training), found {steps!r}"
-        )
-    return [v for threshold, v in steps if threshold <= progress][-1]
-
-
-def thresholds(reward: RewardConfig) -> list[float]:
-    """Return every progress at which something about this reward changes, 0 included."""
-    found = {0.0}
-    for value in [reward.weight, *reward.options.values()]:
-        if isinstance(value, Mapping) and set(value) == {"schedule"}:
-            resolve_schedule(value, 0.0, f"reward {reward.label!r}")
-            found.update(float(step[0]) for step in value["schedule"])
-    return sorted(found)
+    labels = [reward.label for reward in rewards]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"source {source!r} has two rewards named {label!r}: give one a `name`")
+    gates = any(reward.gate for reward in rewards)
+    if scoring.combine == "gate" and not gates:
+        raise UserError(f"source {source!r}: scoring.combine is gate, but no reward is a gate")
+    if scoring.combine != "gate" and gates:
+        raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
+    resolved = [resolve(each, at) for each in rewards for at in moments(each)]
+    items = [c.label for c in resolved if c.verifier.scope == "item"]
+    for c in resolved:
+        by = c.verifier.correct_by if isinstance(c.verifier, CorrectnessVerifier) else None
+        if by is not None and by not in items:
+            raise UserError(
+                f"source {source!r}, reward {c.label!r}: expected correct_by to name an item reward "
+                f"of this source, got {by!r}{plugins.nearest(by, items)}"
+            )
+    return resolved
 
 
 @functools.lru_cache(maxsize=256)
@@ -179,7 +180,3 @@ def _check_signature(name: str, function: Callable[..., Any], options: Mapping[s
             f"verifier {name!r} asks for {key!r}, which nobody passes; a verifier function may "
             f"name any of {', '.join(OFFERED)}, and options that the config sets"
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

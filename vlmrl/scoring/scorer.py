@@ -16,11 +16,10 @@ from typing import Any
 
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
-from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
 from vlmrl.scoring.calls import KILLED, Calls
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many
-from vlmrl.scoring.reward_components import Component, Spec, from_rows, resolve, thresholds
+from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import was_killed
@@ -72,26 +71,41 @@ class Scorer:
         self,
         rewards_by_source: Mapping[str, Sequence[RewardConfig]],
         scoring: ScoringConfig,
+        by_stage: Mapping[float, Mapping[str, Sequence[RewardConfig]]] | None = None,
     ) -> None:
         """Build every verifier at every step of its schedules, so that mistakes show at once.
 
+        `by_stage` has the rewards by source of each stage of training, by the progress at which it
+        begins; `rewards_by_source` are then those of evaluations alone.
+
         Raises:
-            UserError: see `components.resolve`; two rewards of one source with one name; a gate
+            UserError: see `reward_components.resolve`; two rewards of one source with one name; a gate
                 without `combine: gate` or the reverse.
         """
         self.rewards = dict(rewards_by_source)
+        self._by_stage = dict(sorted((by_stage or {}).items()))
         self.scoring = scoring
         self.counts: dict[tuple[str, str], Counter[str]] = {}
         self._named: set[RowReward] = set()
         self._recent: dict[tuple[str, str], deque[str | None]] = {}
         specs: dict[Spec, None] = {}
-        for source, rewards in self.rewards.items():
-            specs.update((c.spec, None) for c in _check(source, rewards, scoring) if c.deadline)
+        for each in (self.rewards, *self._by_stage.values()):
+            for source, rewards in each.items():
+                specs.update(
+                    (c.spec, None) for c in components_of(source, rewards, scoring) if c.deadline
+                )
         self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb)
 
-    def rewards_of(self, sample: Sample) -> list[RewardConfig]:
-        """Return the rewards of a sample: its own and the gates of its source, else its source's."""
-        of_source = list(self.rewards[sample.source])
+    def rewards_of(self, sample: Sample, stage: float | None = None) -> list[RewardConfig]:
+        """Return the rewards of a sample: its own and the gates of its source, else its source's.
+
+        `stage` is the progress of training that they are for; None: those of an evaluation.
+        """
+        begun = [rewards for start, rewards in self._by_stage.items() if start <= (stage or 0.0)]
+        by_source = begun[-1] if begun and stage is not None else self.rewards
+        if sample.source not in by_source:
+            raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")
+        of_source = list(by_source[sample.source])
         return from_rows(sample, of_source, self._named) if sample.rewards else of_source
 
     def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
@@ -132,20 +146,23 @@ class Scorer:
         progress: float = 0.0,
         whole: bool = True,
         homes: Sequence[int] | None = None,
+        staged: bool | None = None,
     ) -> list[list[Judged]]:
         """Judge `groups[p]`, the completions of `samples[p]`: item, group, then batch verifiers.
 
         `whole=False` says that these are not the whole groups of a batch (evaluation, single rows):
         group and batch verifiers then do not apply. An aborted completion leaves its group, and its
         batch, unwhole too. `homes[p]` is the rank that judges the group (None: this one judges all);
-        what looks at the whole batch, the main rank judges.
+        what looks at the whole batch, the main rank judges. `staged` asks for the rewards of the stage
+        at `progress`, which an evaluation does not take (None: as `whole`).
 
         Raises:
             UserError: a source without rewards, a sample that no verifier can speak of, or more
                 faults of one verifier than `fault_limit` allows.
         """
+        stage = progress if (whole if staged is None else staged) else None
         rows = [
-            _Row(sample, group, self._components(sample, progress), [{} for _ in group])
+            _Row(sample, group, self._components(sample, progress, stage), [{} for _ in group])
             for sample, group in zip(samples, groups, strict=True)
         ]
         here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
@@ -170,10 +187,8 @@ class Scorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _components(self, sample: Sample, progress: float) -> list[Component]:
-        if sample.source not in self.rewards:
-            raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")
-        components = [resolve(reward, progress) for reward in self.rewards_of(sample)]
+    def _components(self, sample: Sample, progress: float, stage: float | None) -> list[Component]:
+        components = [resolve(reward, progress) for reward in self.rewards_of(sample, stage)]
         if not any(c.verifier.applies_to(sample) for c in components):
             needs = (f"{c.label} needs {c.verifier.describe_needs()}" for c in components)
             raise UserError(
@@ -321,26 +336,3 @@ def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
     for share in distributed.gather({p: rows[p].verdicts for p in here}):
         for p, verdicts in share.items():
             rows[p].verdicts[:] = verdicts
-
-
-def _check(source: str, rewards: Sequence[RewardConfig], scoring: ScoringConfig) -> list[Component]:
-    """Return the components of every step of the schedules; see `Scorer.__init__`."""
-    labels = [reward.label for reward in rewards]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"source {source!r} has two rewards named {label!r}: give one a `name`")
-    gates = any(reward.gate for reward in rewards)
-    if scoring.combine == "gate" and not gates:
-        raise UserError(f"source {source!r}: scoring.combine is gate, but no reward is a gate")
-    if scoring.combine != "gate" and gates:
-        raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
-    resolved = [resolve(each, at) for each in rewards for at in thresholds(each)]
-    items = [c.label for c in resolved if c.verifier.scope == "item"]
-    for c in resolved:
-        by = c.verifier.correct_by if isinstance(c.verifier, CorrectnessVerifier) else None
-        if by is not None and by not in items:
-            raise UserError(
-                f"source {source!r}, reward {c.label!r}: expected correct_by to name an item reward "
-                f"of this source, got {by!r}{nearest(by, items)}"
-            )
-    return resolved

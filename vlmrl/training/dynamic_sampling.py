@@ -92,7 +92,12 @@ def _join(parts: list[Scored]) -> Scored:
     completions = tuple(c for r in rollouts for c in r.completions)
     batch = PromptBatch(prompts, rollouts[-1].batch.cursor)
     return (
-        replace(rollouts[-1], batch=batch, completions=completions),
+        replace(
+            rollouts[-1],
+            batch=batch,
+            completions=completions,
+            max_tokens=max(r.max_tokens for r in rollouts),
+        ),
         Rewards(
             torch.cat([w.total for w in rewards]),
             torch.cat([w.valid for w in rewards]),

@@ -3,6 +3,9 @@
 η is `rollout.max_staleness`. A batch is issued only when one is taken, and every step takes at least one.
 So with at most η batches issued beyond the next one, no token is older than η policy versions when it
 is trained on. With η = 0 a batch is generated when it is taken, without a thread.
+
+Where the config changes over training, a batch is drawn and sampled as the config is at the step for
+which it is issued. That step is part of its key, so a resumed run draws and samples it alike.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from vlmrl.config import Config
@@ -144,14 +148,15 @@ class RolloutQueue:
 
     def _issue(self, step: int, extra: int, place: int) -> _PendingBatch:
         """Draw the next batch, which is trained on at most `place` steps after this one."""
-        batch = self._loader.next()
-        groups: dict[int, Group] = {}
-        if self._saved:
-            saved = self._saved.popleft()
+        saved = self._saved.popleft() if self._saved else None
+        if saved is not None:
             step, extra = saved["key"]
+        draw = self._config.at_step(step).rollout
+        batch = self._loader.next(draw.prompts, step / max(1, self._config.run.steps))
+        groups: dict[int, Group] = {}
+        if saved is not None:
             oldest = self._policy.version + place - self._staleness
-            groups = self._restore_groups(saved["groups"], batch, oldest)
-        draw = self._config.rollout
+            groups = self._restore_groups(saved["groups"], batch, draw.group_size, oldest)
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
         seed = seed_of(*parts, len(groups)) if groups else seed_of(*parts)
@@ -159,16 +164,19 @@ class RolloutQueue:
         return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
 
     def _restore_groups(
-        self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, oldest: int
+        self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, size: int, oldest: int
     ) -> dict[int, Group]:
-        """Return the saved groups of these prompts, by number; none has tokens older than `oldest`."""
+        """Return the saved groups of these prompts, by number.
+
+        Each has `size` completions, and none has tokens older than `oldest`.
+        """
         found: dict[int, Group] = {}
         for number, prompt in enumerate(batch.prompts):
             group = saved.get(str(number))
             if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
                 continue
             written = [_from_json(fields) for fields in group["completions"]]
-            if len(written) != self._config.rollout.group_size or any(
+            if len(written) != size or any(
                 version < oldest for w in written for version, _ in w.versions
             ):
                 self._dropped += 1
@@ -212,7 +220,8 @@ class _PendingBatch:
     def result(self) -> Rollouts:
         """Return the whole batch, or raise what the thread raised."""
         if self._thread is None and not self.groups:
-            return rank_shards.generate(self._engine, self.batch, self.sampling)
+            made = rank_shards.generate(self._engine, self.batch, self.sampling)
+            return replace(made, max_tokens=self.sampling.max_tokens)
         if self._thread is None:
             self._generate()
         self.join()
@@ -220,7 +229,7 @@ class _PendingBatch:
             raise self._error
         groups = tuple(self.groups[number] for number in range(len(self.batch)))
         oldest = min(version for g in groups for c in g for version, _ in c.versions)
-        return Rollouts(self.batch, groups, version=oldest)
+        return Rollouts(self.batch, groups, oldest, self.sampling.max_tokens)
 
     @property
     def state(self) -> dict[str, Any]:

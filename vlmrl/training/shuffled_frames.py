@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vlmrl.config import RolloutConfig
+from vlmrl.config import Config, RolloutConfig
 from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.media_types import Video
@@ -40,16 +40,15 @@ class ShuffledFrames(StepExtension):
     policy: Policy
     engine: Engine
     scorer: Scorer
-    config: RolloutConfig
+    config: Config
     timers: PhaseTimers
 
     def extend_rollouts(self, rollouts: Rollouts, draw: Draw) -> Rollouts:
         """Ask and score the control group; put its rewards into the `meta` of the samples."""
         with self.timers("generate"):
             seed = draw.seed(SEED_PURPOSE)
-            control = generate_control_group(
-                rollouts.batch, self.policy, self.engine, self.config, seed
-            )
+            now = self.config.at(draw.progress).rollout
+            control = generate_control_group(rollouts.batch, self.policy, self.engine, now, seed)
         if control is None:
             return rollouts
         with self.timers("reward"):
@@ -104,7 +103,9 @@ def add_control_rewards(
     """
     samples = [prompt.sample for prompt in control.batch.prompts]
     homes = [prompt.home for prompt in control.batch.prompts]
-    judged = scorer.judge(control.completions, samples, progress, whole=False, homes=homes)
+    judged = scorer.judge(
+        control.completions, samples, progress, whole=False, homes=homes, staged=True
+    )
     prompts = list(batch.prompts)
     for p, group in zip(_indices_with_videos(prompts), judged, strict=True):
         known = [one for one in group if one.reward is not None]

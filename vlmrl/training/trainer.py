@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm, needs_reference
-from vlmrl.config import Config
+from vlmrl.config import Config, PluginRef
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
@@ -66,9 +68,12 @@ class Trainer:
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Step -> result of every evaluation so far; part of the checkpoint."""
+    _built: PluginRef | None = field(default=None, init=False, repr=False)
+    """What `algorithm` was built from, where the config schedules anything."""
 
     def step(self) -> StepReport:
         """Run one GRPO step; with dynamic sampling it draws until enough groups are informative."""
+        self._follow_schedules()
         checks = self._run_checks()
         torch.manual_seed(seed_of(self.config.run.seed, SEED_PURPOSE, self.done, 0))
         groups = GroupSelection(self.algorithm, self.progress)
@@ -78,8 +83,7 @@ class Trainer:
             rollouts, rewards = self._score(rollouts, draw)
             groups.add(rollouts, rewards, self.loader.learn(rollouts.batch, rewards))
         rollouts, rewards, sampling = groups.join()
-        limit = self.config.rollout.max_tokens
-        rewards = self.algorithm.shape(rewards, rollouts, limit, self.progress)
+        rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
         batches = self._prepare(self._pack(rollouts, advantages))
         with self.timers("update"):
@@ -158,6 +162,22 @@ class Trainer:
 
     # --------------------------------------------------------------------------------- step parts
 
+    @property
+    def _now(self) -> Config:
+        """The config as it is for the step in hand."""
+        return self.config.at(self.progress)
+
+    def _follow_schedules(self) -> None:
+        """Give the step's values of all that the config schedules to those that hold them."""
+        if self.config.is_constant:
+            return
+        now = self._now
+        if now.algorithm != self._built:
+            self._built = now.algorithm
+            self.algorithm = plugins.build("algorithm", now.algorithm.name, now.algorithm.options)
+        self.policy.max_grad_norm = now.optimizer.max_grad_norm
+        self.policy.temperature = now.rollout.temperature
+
     def _run_checks(self) -> dict[str, float]:
         """Run the checks that are due, before anything of the step is drawn: they leave no trace in it."""
         if self.checks is None or not self.checks.due(self.done):
@@ -191,7 +211,7 @@ class Trainer:
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         """Pack the step's updates."""
-        optimizer = self.config.optimizer
+        optimizer = self._now.optimizer
         if not torch.isfinite(advantages.values[advantages.kept]).all():
             raise NotFinite(
                 f"an advantage of algorithm {self.config.algorithm.name!r} is not finite"
@@ -201,13 +221,13 @@ class Trainer:
             advantages,
             updates=optimizer.minibatches,
             micro_tokens=optimizer.micro_batch_tokens,
-            max_tokens=self.config.rollout.max_tokens,
+            max_tokens=rollouts.max_tokens,
             rank=distributed.rank(),
         )
 
     def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:
         """Run the forwards that the algorithm needs before the update; it may then change the batches."""
-        optimizer, passes = self.config.optimizer, self.algorithm.passes
+        optimizer, passes = self._now.optimizer, self.algorithm.passes
         several = optimizer.minibatches * optimizer.epochs > 1
         with self.timers("logprob"):
             if needs_reference(self.algorithm):
@@ -230,13 +250,31 @@ class Trainer:
         for extension in self.extensions:
             numbers |= extension.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
+        numbers |= self._scheduled()
         seconds = {f"time/{phase}": s for phase, s in self.timers.lap().items()}
         return StepReport(
             self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
         )
 
+    @functools.cached_property
+    def _changing(self) -> frozenset[str]:
+        """The keys of the config that change during the run."""
+        return self.config.changing
+
+    def _scheduled(self) -> dict[str, float]:
+        """Return what the changing keys of the config were in the step that has ended, where numbers."""
+        if self.config.is_constant:
+            return {}
+        progress = (self.done - 1) / max(1, self.config.run.steps)
+        values = self.config.values_at(progress)
+        numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
+        found = {f"schedule/{key}": float(v) for key, v in numbers.items() if key in self._changing}
+        if self.config.stages:
+            found["schedule/stage"] = 1.0 + self.config.stage_at(progress)
+        return found
+
     def _learning_rate(self) -> float:
-        return learning_rate(self.config.optimizer, self.done, self.config.run.steps)
+        return learning_rate(self._now.optimizer, self.done, self.config.run.steps)
 
     # ------------------------------------------------------------------------------------ cadence
 
@@ -263,7 +301,7 @@ class Trainer:
                 self.engine,
                 self.scorer,
                 self.config.evaluation,
-                self.config.rollout.max_tokens,
+                self.config.last.rollout.max_tokens,
                 policy=self.policy,
                 step=self.done,
                 progress=self.progress,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Named, PluginRef, Section
+from vlmrl.config.section import Named, PluginRef, Scheduled, Section
 from vlmrl.config.sections.rewards import RewardConfig
 
 
@@ -23,7 +23,7 @@ class SourceConfig(Named):
     """Options of the card."""
     split: str = "train"
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
-    weight: float = Field(1.0, gt=0)
+    weight: Scheduled[float] = Field(1.0, gt=0)
     """Share in the mixture, relative to the other sources."""
     template: str | dict[str, Any] | None = None
     """Answer template of its samples: a shipped name, a YAML file, or a mapping with `tags`. Absent: the

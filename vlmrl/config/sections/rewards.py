@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from vlmrl.config import schedule
 from vlmrl.config.section import Named, Section
+from vlmrl.errors import UserError
 
 NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")
 """Metrics that share the rewards' place: a reward of such a name would put two curves in one."""
@@ -15,8 +17,8 @@ NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")
 class RewardConfig(Named):
     """One verifier among the rewards of a source.
 
-    An option or the weight may be a schedule over training progress: `{schedule: [[0, 0.5],
-    [0.5, 0.75]]}` means 0.5 from the start and 0.75 from half of the steps on.
+    An option or the weight may be a schedule over training: `{schedule: [[0, 0.5], [0.5, 0.75]]}`
+    means 0.5 from the start and 0.75 from half of the steps on.
     """
 
     short = "verifier"
@@ -24,7 +26,7 @@ class RewardConfig(Named):
     """One of `vlmrl list verifiers`, or `path/to/file.py:name`."""
     name: str | None = None
     """Name of its curve. Absent: the verifier's own name."""
-    weight: float | dict[Literal["schedule"], list[tuple[float, float]]] = 1.0
+    weight: float | dict[Literal["schedule"], list[tuple[float, float]] | dict[str, Any]] = 1.0
     """Weight of its score in the reward; a number or a schedule."""
     gate: bool = False
     """With `scoring.combine: gate`: unless this score is positive, the whole reward is 0."""
@@ -33,6 +35,17 @@ class RewardConfig(Named):
     timeout_s: float | None = Field(None, gt=0)
     """Seconds for one call, which then runs in a process that can be killed. Absent: 30 for verifiers
     of your own, 5 for slow shipped ones; other shipped ones run in line."""
+
+    @field_validator("weight", "options", mode="before")
+    @classmethod
+    def _schedules_are_sound(cls, value: Any, info: ValidationInfo) -> Any:
+        named = {"": value} if info.field_name == "weight" else value
+        for key, one in named.items() if isinstance(named, dict) else ():
+            try:
+                schedule.check(one, key and f"option {key!r}")
+            except UserError as error:
+                raise ValueError(str(error)) from error
+        return value
 
     @property
     def label(self) -> str:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Section
+from vlmrl.config.section import Scheduled, Section
 
 
 class RolloutConfig(Section):
     """How completions are sampled."""
 
-    prompts: int = Field(16, ge=1)
+    prompts: Scheduled[int] = Field(16, ge=1)
     """P: prompts per step."""
-    group_size: int = Field(8, ge=1)
+    group_size: Scheduled[int] = Field(8, ge=1)
     """G: completions per prompt. An advantage is relative to the other completions of its group, so
     most algorithms need two or more."""
     shuffled_group_size: int = Field(0, ge=0)
     """Completions of a control group for each prompt with a video, whose frames are shuffled (T-GRPO).
     They are not trained on; the reward `temporal_contrast` compares the groups. 0: none."""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: Scheduled[int] = Field(256, ge=1)
     """Longest completion, in tokens."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: Scheduled[float] = Field(1.0, gt=0)
     """Sampling temperature; log-probs in the loss are at this temperature, too."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: Scheduled[float] = Field(1.0, gt=0, le=1)
     """Sample from the smallest set of tokens with this probability. 1: from all."""
-    top_k: int = Field(0, ge=0)
+    top_k: Scheduled[int] = Field(0, ge=0)
     """Sample from the k likeliest tokens. 0: from all."""
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
