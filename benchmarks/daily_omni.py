@@ -23,9 +23,9 @@ class DailyOmni(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/liarliar/Daily-Omni"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "liarliar/Daily-Omni"
+    checked: ClassVar[str] = "count and columns: counted in qa.json at fccb838; 2026-11"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 1197
-
     files: ClassVar[tuple[str, ...]] = ("qa.json",)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file",

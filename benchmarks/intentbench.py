@@ -37,9 +37,9 @@ class Intentbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/PhilipC/IntentBench"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "PhilipC/IntentBench"
+    checked: ClassVar[str] = "file: hub file list; columns: HumanOmniV2's code; 2026-11; count not"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 2689
-
     files: ClassVar[tuple[str, ...]] = ("qa.json",)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file",

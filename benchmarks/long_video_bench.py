@@ -21,9 +21,9 @@ class LongVideoBench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/longvideobench/LongVideoBench"
     licence: ClassVar[str] = "CC-BY-NC-SA-4.0"
     hub: ClassVar[str] = "longvideobench/LongVideoBench"
+    checked: ClassVar[str] = "licence: hub card; columns: lmms-eval; 2026-11; count not"
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 1337
-
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",
         "video": "file",

@@ -17,10 +17,13 @@ class Mlvu(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/sy1998/MLVU_dev"
-    licence: ClassVar[str] = "CC-BY-NC-SA-4.0: see the data set's page"
+    licence: ClassVar[str] = "CC-BY-NC-SA-4.0"
     hub: ClassVar[str] = "sy1998/MLVU_dev"
+    checked: ClassVar[str] = (
+        "files: hub file list; columns: a copy's card; licence: hub card of sy1998/MLVU; 2026-11; count not"
+    )
     count: ClassVar[int] = 2174
-
+    files: ClassVar[tuple[str, ...]] = ("mlvu",)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "video_name",
         "question": "question",

@@ -17,10 +17,12 @@ class Mmar(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/ngqtrung/mmar"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "CC-BY-NC-4.0"
     hub: ClassVar[str] = "ngqtrung/mmar"
+    checked: ClassVar[str] = (
+        "count: MMAR's README; licence: hub file list of BoJack/MMAR; columns: lmms-eval; 2026-11"
+    )
     count: ClassVar[int] = 1000
-
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",
         "audio": "audio",

@@ -24,9 +24,11 @@ class Mmau(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-audio/mmau"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-audio/mmau"
+    checked: ClassVar[str] = (
+        "count: MMAU's README and evalscope 1.14.1; columns: lmms-eval; 2026-11"
+    )
     split: ClassVar[str] = "test_mini"
     count: ClassVar[int] = 1000
-
     columns: ClassVar[Mapping[str, str]] = {
         "audio": "sound",
         "question": "question",

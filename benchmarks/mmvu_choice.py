@@ -20,9 +20,11 @@ class MmvuChoice(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/MMVU"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-eval/MMVU"
+    checked: ClassVar[str] = (
+        "count and file: hub file list of yale-nlp/MMVU; columns: lmms-eval; 2026-11"
+    )
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 1000
-
     only: ClassVar[Mapping[str, str]] = {"question_type": "multiple-choice"}
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",

@@ -48,9 +48,11 @@ class Mvbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/OpenGVLab/MVBench"
     licence: ClassVar[str] = "MIT; the videos: that of each of their data sets"
     hub: ClassVar[str] = "OpenGVLab/MVBench"
+    checked: ClassVar[str] = (
+        "id, files and licence: hub file list; count: evalscope 1.14.1; columns: lmms-eval; 2026-11"
+    )
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 4000
-
     files: ClassVar[tuple[str, ...]] = tuple(f"json/{task}.json" for task in FOLDERS)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file",

@@ -27,9 +27,9 @@ class NextGqa(Benchmark):
     hub: ClassVar[str] = (
         "OpenGVLab/VideoChat-R1 (Annotations/NextGQA/nextgqa_test.json), videos of NExT-QA"
     )
+    checked: ClassVar[str] = "count and columns: counted in the file at 73b2ea9; 2026-11"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 5553
-
     files: ClassVar[tuple[str, ...]] = ("nextgqa_test.json",)
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",

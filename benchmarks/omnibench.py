@@ -19,9 +19,9 @@ class Omnibench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-audio/Omni_Bench_fix"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-audio/Omni_Bench_fix"
+    checked: ClassVar[str] = "count: evalscope 1.14.1; columns: lmms-eval; 2026-11"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 1142
-
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image",
         "audio": "audio",

@@ -17,11 +17,13 @@ class PerceptionTest(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/PerceptionTest_Val"
-    licence: ClassVar[str] = "CC-BY-4.0: see the data set's page"
+    licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-eval/PerceptionTest_Val"
+    checked: ClassVar[str] = (
+        "count and columns: hub card of lmms-lab/PerceptionTest_Val; 2026-11; licence not"
+    )
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 19140
-
     files: ClassVar[tuple[str, ...]] = ("mc_question_val",)
     columns: ClassVar[Mapping[str, str]] = {
         "id": "question_id",

@@ -22,9 +22,9 @@ class QualityAccess(Benchmark):
     hub: ClassVar[str] = (
         "OpenGVLab/VideoChat-R1 (Annotations/VideoEval/Quality_Access), videos of VideoEval"
     )
+    checked: ClassVar[str] = "count and columns: counted in the file at 73b2ea9; 2026-11"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 724
-
     files: ClassVar[tuple[str, ...]] = ("annotations/Quality_Access_test.json",)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file",

@@ -19,8 +19,10 @@ class TempcompassMatching(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/TempCompass"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-eval/TempCompass"
+    checked: ClassVar[str] = (
+        "files: hub file list of lmms-lab/TempCompass; columns: lmms-eval; 2026-11; count not"
+    )
     count: ClassVar[int] = 1503
-
     files: ClassVar[tuple[str, ...]] = ("caption_matching",)
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file",

@@ -17,11 +17,13 @@ class VideoHolmes(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/TencentARC/Video-Holmes"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "Apache-2.0, for academic purposes only"
     hub: ClassVar[str] = "TencentARC/Video-Holmes"
+    checked: ClassVar[str] = (
+        "count: lmms-eval; file and licence: hub commits; columns: lmms-eval; 2026-11"
+    )
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 1837
-
     files: ClassVar[tuple[str, ...]] = ("test_Video-Holmes.json",)
     columns: ClassVar[Mapping[str, str]] = {
         "id": "Question ID",

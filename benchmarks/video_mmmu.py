@@ -50,8 +50,8 @@ class VideoMmmu(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/VideoMMMU"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-eval/VideoMMMU"
+    checked: ClassVar[str] = "count, files and columns: hub card of lmms-lab/VideoMMMU; 2026-11"
     count: ClassVar[int] = 900
-
     files: ClassVar[tuple[str, ...]] = ("Perception", "Comprehension", "Adaptation")
     columns: ClassVar[Mapping[str, str]] = {
         "id": "name",

@@ -23,8 +23,8 @@ class VsiBench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/nyu-visionx/VSI-Bench"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "nyu-visionx/VSI-Bench"
+    checked: ClassVar[str] = "count, columns and licence: hub card and a copy's card; 2026-11"
     count: ClassVar[int] = 5130
-
     columns: ClassVar[Mapping[str, str]] = {
         "id": "name",
         "video": "file",

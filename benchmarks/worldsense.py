@@ -23,8 +23,8 @@ class Worldsense(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab/worldsense"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab/worldsense"
+    checked: ClassVar[str] = "count: hub card of honglyhly/WorldSense; columns: lmms-eval; 2026-11"
     count: ClassVar[int] = 3172
-
     columns: ClassVar[Mapping[str, str]] = {
         "id": "index",
         "video": "video_path",

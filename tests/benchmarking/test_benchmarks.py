@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL.Image import Image as PilImage
 from typer.testing import CliRunner
 
 from helpers import small
@@ -23,6 +24,9 @@ from vlmrl.cli.app import app
 from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access
+from vlmrl.media.decode import decode
+from vlmrl.media_types import Audio
 from vlmrl.schema import Sample
 
 NAMES = plugins.names("benchmark")
@@ -92,6 +96,13 @@ def test_the_published_layout_is_read_and_asked_by_every_protocol(
             asked = " ".join(part for part in sample.parts if isinstance(part, str))
             assert asked and "{" not in asked
             assert sample.truth.stated()
+
+
+def test_published_audio_and_images_can_be_decoded(tmp_path: Path) -> None:
+    sample = opened(tmp_path, "omnibench", "lmms_eval").sample(0)
+    image, audio = decode(sample, Access())
+    assert isinstance(image, PilImage) and image.size == (96, 64)
+    assert isinstance(audio, Audio) and audio.duration > 0.1
 
 
 HAND = [(name, protocol) for name, case in CASES.items() for protocol in case["hand"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from collections.abc import Sequence
 
 from vlmrl.answers.literals import MAX_CHARS
@@ -115,7 +116,9 @@ def track_boxes(text: str) -> list[Box] | None:
     if len(text) > MAX_CHARS:
         return None
     try:
-        boxes = ast.literal_eval(text.replace("\n", ""))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of text such as `1and`
+            boxes = ast.literal_eval(text.replace("\n", ""))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     fits = isinstance(boxes, list) and len(boxes) == _BOXES
