@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,21 +195,6 @@ def _videochat(root: Path) -> Iterator[tuple[str, Rule]]:
         return round(found, 12), None if mine is None else round(mine, 12)
 
     yield "glue_spans, covered_iou", glue
-    names = ("is_valid_list_of_lists", "calculate_iou", "average_overlap")
-    quiet = {"ast": __import__("ast"), "print": lambda *_: None}
-    tracks = lift(root / "src_eval/evaluate_track.py", *names, **quiet)
-
-    def track(draw: random.Random) -> tuple[Any, Any]:
-        boxes = [[round(draw.random(), 2) for _ in range(4)] for _ in range(draw.choice((7, 8, 8)))]
-        said = draw.choice((json.dumps(boxes), json.dumps(boxes, indent=1), any_places(draw)))
-        right = [[round(draw.random(), 2) for _ in range(4)] for _ in range(8)]
-        ours = times.track_boxes(said)
-        if not tracks[names[0]](said):
-            return None, ours
-        found = tracks["average_overlap"](json.loads(said), right)
-        return round(float(found), 12), ours and round(times.track_overlap(ours, right), 12)
-
-    yield "track_overlap", track
 
 
 def _r1(file: Path, name: str) -> Iterator[tuple[str, Rule]]:

@@ -162,14 +162,6 @@ def _next_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(right and iop >= 0.5), bool(found), detail=detail)
 
 
-def _track(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score VideoChat-R1's tracks: eight boxes in the unit square, paired by place."""
-    assert sample.truth.track
-    found = times.track_boxes(times.tagged(answer, "answer") or "")
-    right = [box.xyxy for box in sample.truth.track.boxes]
-    return Score(times.track_overlap(found, right) if found else 0.0, found is not None)
-
-
 def _quality(answer: str, sample: Sample, frame: Frame) -> Score:
     said = (times.tagged(answer, "answer") or "").strip().lower()
     return Score(float(said == accepted_texts(sample)[0].strip().lower()), bool(said), said)
@@ -196,7 +188,6 @@ VIDEO_SCORERS: dict[str, Scorer] = {
     "moment_videochat": _moment,
     "gqa_videochat": _videochat_gqa,
     "next_gqa": _next_gqa,
-    "track_videochat": _track,
     "tagged_text": _quality,
 }
 """Official scorers of tasks about videos and audio by name."""

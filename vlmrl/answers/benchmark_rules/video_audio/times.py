@@ -1,11 +1,10 @@
-"""Spans of time and tracks: VideoChat-R1's evaluation, and NExT-GQA's."""
+"""Spans of time: VideoChat-R1's evaluation, and NExT-GQA's."""
 
 from __future__ import annotations
 
 import ast
 import math
 import re
-import warnings
 from collections.abc import Sequence
 
 from vlmrl.answers.literals import MAX_CHARS
@@ -16,22 +15,15 @@ __all__ = [
     "glue_spans",
     "next_gqa_overlap",
     "tagged",
-    "track_boxes",
-    "track_overlap",
     "videochat_iou",
     "videochat_span",
 ]
-
-Box = Sequence[float]
 
 # The harness lets a match begin inside a run of digits, where it could not succeed either; starting
 # only at the run's first digit keeps the time linear.
 _SPAN = re.compile(r"(?<!\d)(\d+(?:\.\d*)?) (?:to|and) (\d+(?:\.\d*)?)")
 _PAIR = r"\(\d+(\.\d+)?,\s*\d+(\.\d+)?\)"
 _GLUE = re.compile(rf"^\[({_PAIR}(,\s*{_PAIR})*(,)?|)\]$")
-_BOXES = 8
-_FAR = 1e12
-"""Coordinates are smaller: products of larger ones are no numbers."""
 
 
 def tagged(text: str, tag: str) -> str | None:
@@ -106,39 +98,3 @@ def next_gqa_overlap(said: Span, right: Span) -> tuple[float, float]:
     both = min(right.end, said.end) - max(right.start, said.start)
     length = said.end - said.start
     return both / hull if hull > 0 else 0.0, both / length if length > 0 else 0.0
-
-
-def track_boxes(text: str) -> list[Box] | None:
-    """Return the eight boxes of an answer that is one list of eight lists of four, else None.
-
-    Source: VideoChat-R1 src_eval/evaluate_track.py (is_valid_list_of_lists).
-    """
-    if len(text) > MAX_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of text such as `1and`
-            boxes = ast.literal_eval(text.replace("\n", ""))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-    fits = isinstance(boxes, list) and len(boxes) == _BOXES
-    if not fits or not all(isinstance(one, list) and len(one) == 4 for one in boxes):
-        return None
-    numbers = all(isinstance(v, int | float) and abs(v) < _FAR for one in boxes for v in one)
-    return boxes if numbers else None  # text in place of a number ends the harness's run
-
-
-def track_overlap(said: Sequence[Box], right: Sequence[Box]) -> float:
-    """Return the mean IoU of boxes paired by place; a box may be turned inside out.
-
-    Source: VideoChat-R1 src_eval/evaluate_track.py (average_overlap).
-    """
-    return sum(map(_iou, said, right)) / len(right)
-
-
-def _iou(first: Box, second: Box) -> float:
-    width = max(0, min(first[2], second[2]) - max(first[0], second[0]))
-    height = max(0, min(first[3], second[3]) - max(first[1], second[1]))
-    areas = [(one[2] - one[0]) * (one[3] - one[1]) for one in (first, second)]
-    union = areas[0] + areas[1] - width * height
-    return width * height / union if union else 0.0
