@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Known, Official, Strict
+from vlmrl.benchmarking.base import Benchmark, Official, Strict
 from vlmrl.benchmarking.prompts import HUMAN_OMNI_SYSTEM
 
 CLOSINGS = {
@@ -66,9 +66,6 @@ class Intentbench(Benchmark):
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})
-    known: ClassVar[tuple[Known, ...]] = (
-        Known("HumanOmniV2-7B", 69.33, "human_omni@9bf0e6f", "HumanOmniV2, arXiv 2506.21277"),
-    )
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the video's file, the words after the question, and the truth by the kind of question."""

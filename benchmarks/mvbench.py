@@ -33,14 +33,15 @@ FOLDERS = {
     "state_change": "perception/videos",
     "unexpected_action": "FunQA_test/test",
 }
-"""Folder of the videos by task, as lmms-eval unpacks them."""
+"""Folder of the videos by task, in the folder `video`, as lmms-eval unpacks them."""
 
 
 @dataclass(frozen=True)
 class Mvbench(Benchmark):
     """MVBench: the mean of its 20 tasks, 200 questions each.
 
-    lmms-eval leaves empty answers out of the denominator; strict counts them as wrong.
+    lmms-eval leaves empty answers out of the denominator; strict counts them as wrong. The task
+    episodic_reasoning is published as folders of images, which are not read: make a video of each.
 
     Source: Li et al. 2023, arXiv 2311.17005; lmms-eval tasks/mvbench; Video-R1 src/eval_bench.py.
     """

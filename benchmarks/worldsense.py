@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Known, Official, Strict
+from vlmrl.benchmarking.base import Benchmark, Official, Strict
 from vlmrl.benchmarking.prompts import HUMAN_OMNI_LETTER, HUMAN_OMNI_SYSTEM
 
 
@@ -57,9 +57,6 @@ class Worldsense(Benchmark):
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})
-    known: ClassVar[tuple[Known, ...]] = (
-        Known("HumanOmniV2-7B", 47.1, "human_omni@9bf0e6f", "HumanOmniV2, arXiv 2506.21277"),
-    )
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the options as lines, and without their letters."""
