@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import algorithm_tables
 import architecture
 import boxes_picture
 import command_reference
@@ -35,6 +36,12 @@ OUTSIDE |= {
     for file in sorted((ROOT / "performance/results").glob("*.md"))
 }
 OUTSIDE["performance/README.md"] = "understand/speed/index.md"
+FILLED = {
+    "<!-- architecture -->": architecture.draw,
+    "<!-- seams -->": algorithm_tables.draw,
+    "<!-- recipes -->": algorithm_tables.matrix,
+}
+"""Comments of pages, and what is written in their place."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(
@@ -76,7 +83,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Draw the architecture, and follow links that leave docs/ to the page made of that file."""
+    """Fill in what is drawn and counted, and follow links that leave docs/ to the page made of that file."""
     sources = {target: source for source, target in OUTSIDE.items()}
     written = page.file.src_uri
     here = posixpath.dirname(sources.get(written, f"docs/{written}"))
@@ -91,12 +98,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = OUTSIDE.get(aim) or aim.removeprefix("docs/")
         return f"[{text}]({posixpath.relpath(target, posixpath.dirname(written))}{anchor})"
 
-    pieces = FENCE.split(markdown.replace("<!-- architecture -->", _architecture(markdown)))
+    pieces = FENCE.split(_filled(markdown))
     return "".join(p if i % 2 else LINK.sub(follow, p) for i, p in enumerate(pieces))
 
 
-def _architecture(markdown: str) -> str:
-    return architecture.draw() if "<!-- architecture -->" in markdown else ""
+def _filled(markdown: str) -> str:
+    for mark, fill in FILLED.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, fill())
+    return markdown
 
 
 def on_post_build(config: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("mkdocs")
 
+import algorithm_tables
 import architecture
 import boxes_picture
 import command_reference
@@ -49,6 +50,21 @@ def test_a_part_has_a_page_with_its_options(pages: dict[str, str], kind: str, na
     for key in plugins.options_of(plugins.load(kind, name)):
         assert f"| `{key}` |" in page
     assert f"({name}.md)" in pages[f"{folder}/index.md"]
+
+
+def test_the_table_of_recipes_says_what_was_verified_of_each_and_no_more() -> None:
+    rows = {line.split("`")[1]: line for line in algorithm_tables.matrix().splitlines()[2:]}
+    assert sorted(rows) == sorted(plugins.names("algorithm"))
+    assert all("laws of every recipe" in line for line in rows.values())
+    equal = "loss and gradients equal trl"
+    assert equal in rows["sapo"] and "2511.20347" in rows["sapo"]
+    assert equal not in rows["kimi"] and equal not in rows["bnpo"]
+    assert "`quickstart.yaml`" in rows["grpo"]
+
+
+def test_the_seams_of_a_step_are_drawn() -> None:
+    picture = algorithm_tables.draw()
+    assert all(f">{name}</text>" in picture for name, _, _ in algorithm_tables.SEAMS)
 
 
 def test_the_picture_of_boxes_is_drawn() -> None:
