@@ -67,7 +67,7 @@ def page(kind: str, name: str) -> str:
     if kind == "verifier" and name in PICTURES:
         lines += [f"![boxes and what they score]({PICTURES[name]})", ""]
     lines += [" · ".join(f"**{key}** {value}" for key, value in facts(kind, plugin)), ""]
-    lines += _protocols(plugin) if kind == "benchmark" else []
+    lines += _protocols(plugin) if kind == "benchmark" and plugin.officials else []
     lines += _options(plugin)
     if kind == "layout":
         lines += ["## Fields", "", *header("our key", "in the layout")]

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio
+from vlmrl.rewards.math import Math
 from vlmrl.schema import Sample
 
 NAMES = plugins.names("benchmark")
@@ -54,7 +56,9 @@ def judged(source: Source, protocol: str, answers: Sequence[str]) -> Result:
     """Score answers to the rows in their order, from the first again where there are more."""
     rows = len(source.rows)
     given = [Answer(i % rows, text, 3, "stop", FRAME) for i, text in enumerate(answers)]
-    return score_answers(source.card.benchmark, source, protocol, given)  # type: ignore[attr-defined]
+    benchmark = source.card.benchmark  # type: ignore[attr-defined]
+    with mock.patch.object(Math, "slow", False):  # in this process: no pool is started for a case
+        return score_answers(benchmark, source, protocol, given)
 
 
 def values(result: Result) -> dict[str, float]:
@@ -148,7 +152,8 @@ def test_the_best_constant_answer(tmp_path: Path, name: str) -> None:
     source, paid = opened(tmp_path, name, protocol), []
     for answer in CONSTANTS:
         result = judged(source, protocol, [answer] * len(source.rows))
-        paid.append([result.figures["official"].value, result.figures["strict"].value])
+        figures = result.figures
+        paid.append([figures[name].value for name in ("official", "strict") if name in figures])
     best = [max(pays) for pays in zip(*paid, strict=True)]
     assert best == pytest.approx(CASES[name]["best_constant"], abs=1e-4)
 

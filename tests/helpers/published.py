@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from PIL import Image
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -100,6 +101,8 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist([_with_images(*row) for row in enumerate(rows)]), path)
         return folder / name
+    if path.suffix == ".pth":
+        return _write_classes(path, rows, folder / name)
     if document := CASES.get(name, {}).get("document"):
         path.write_text(json.dumps({"images": rows, **document}))
         return folder / name
@@ -118,6 +121,21 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
     return folder / name
 
 
+def _write_classes(path: Path, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write Visual-RFT's list of images and labels, its names, and the images."""
+    names = sorted({row["name"] for row in rows})
+    path.with_suffix(".txt").write_text("\n".join(names))
+    listed = [
+        {f"/mnt/data/{row['file']}": {"label": torch.tensor(names.index(row["name"]))}}
+        for row in rows
+    ]
+    torch.save(listed, path)
+    for number, row in enumerate(rows):
+        (folder / row["file"]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / row["file"]).write_bytes(_png(number))
+    return folder
+
+
 def _with_images(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     image = {"bytes": _png(number), "path": f"{number}.png"}
     if "FLAC" in row.values():
@@ -134,6 +152,9 @@ def _filled(value: Any, image: Mapping[str, Any]) -> Any:
         mask.paste(255, tuple(map(int, value.split()[1:])))
         mask.save(file, "PNG")
         return {"bytes": file.getvalue(), "path": "mask.png"}
+    if isinstance(value, str) and value.startswith("BITS "):
+        x1, y1, x2, y2 = map(int, value.split()[1:])
+        return [[y1 <= y < y2 and x1 <= x < x2 for x in range(96)] for y in range(64)]
     return image if value == "PNG" else [image for _ in value] if _images(value) else value
 
 

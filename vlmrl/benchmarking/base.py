@@ -111,11 +111,12 @@ class Benchmark:
     declaration was compared with which source, and when; empty: nothing but the harness), `split`,
     `count` (rows of the split as published; another number is an error), `splits` (other splits and
     their counts, opened as `name:split`), `files` (folders or files of the published data that hold
-    the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a list, each
-    item of which is a row), `layout` (`coco`: one file with images, annotations and categories, see
-    `vlmrl.benchmarking.coco_rows`; `moments`: one object with the sentences of each video, see
-    `vlmrl.benchmarking.moment_rows`), `columns` (our key -> column of the published layout, as in the card
-    `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
+    the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a
+    list, each item of which is a row), `layout` (`coco`: one file with images, annotations and
+    categories, see `vlmrl.benchmarking.coco_rows`; `moments`: one object with the sentences of
+    each video, see `vlmrl.benchmarking.moment_rows`; `classes`: Visual-RFT's lists, see
+    `vlmrl.benchmarking.class_rows`), `columns` (our key -> column of the published layout, as in the
+    card `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
     reported), `officials`, `strict` and `known` (published values).
     """
@@ -130,7 +131,7 @@ class Benchmark:
     files: ClassVar[tuple[str, ...]] = ()
     only: ClassVar[Mapping[str, str]] = {}
     each: ClassVar[str] = ""
-    layout: ClassVar[Literal["table", "coco", "moments"]] = "table"
+    layout: ClassVar[Literal["table", "coco", "moments", "classes"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"

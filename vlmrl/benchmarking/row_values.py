@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from pycocotools import mask as coco
 
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 
-__all__ = ["mask_of", "numbers_of", "texts_of"]
+__all__ = ["box_of_mask", "mask_of", "numbers_of", "texts_of"]
 
 MAX_CHARS = 20_000
 """Longest list that is read."""
@@ -59,14 +60,38 @@ def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> lis
 
 
 def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
-    """Return an image of a mask as run lengths; a pixel counts from half of full brightness on.
+    """Return a mask as run lengths: an image, of which pixels from half brightness on count, or bits.
 
     Raises:
-        UserError: the column holds no image.
+        UserError: the column holds neither.
     """
+    found = coco.encode(np.asfortranarray(_bits(row, column), dtype=np.uint8))
+    return {"size": [int(n) for n in found["size"]], "counts": found["counts"].decode("ascii")}
+
+
+def box_of_mask(row: Mapping[str, Any], column: str) -> list[float]:
+    """Return the box xyxy in pixels around a mask; an empty one has none, and is an error.
+
+    Raises:
+        UserError: the column holds no mask, or an empty one.
+    """
+    high, wide = np.nonzero(_bits(row, column))
+    if not len(high):
+        where = f"{row.get(WHERE, 'row')}: column {column!r}"
+        raise UserError(f"{where}: expected a mask with a pixel in it, got an empty one")
+    return [float(n) for n in (wide.min(), high.min(), wide.max() + 1, high.max() + 1)]
+
+
+def _bits(row: Mapping[str, Any], column: str) -> npt.NDArray[np.bool_]:
+    """Return the pixels of a mask, [height, width]."""
     value = row.get(column)
-    data = value.get("bytes") if isinstance(value, Mapping) else value
     try:
+        if isinstance(value, (list, np.ndarray)):
+            bits = np.array([np.asarray(line, dtype=bool) for line in value])
+            if bits.ndim == 2:
+                return bits
+            raise ValueError(f"lists of shape {bits.shape}")
+        data = value.get("bytes") if isinstance(value, Mapping) else value
         with Image.open(io.BytesIO(data)) as image:  # type: ignore[arg-type]
             bright = np.asarray(image.convert("L") if image.mode == "P" else image)
     except (OSError, TypeError, ValueError, Image.DecompressionBombError) as error:
@@ -75,5 +100,4 @@ def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     if bright.ndim == 3:
         bright = bright[:, :, 0]
     full = 1 if bright.dtype == bool else 255
-    found = coco.encode(np.asfortranarray(np.round(bright / full) > 0, dtype=np.uint8))
-    return {"size": [int(n) for n in found["size"]], "counts": found["counts"].decode("ascii")}
+    return np.asarray(np.round(bright / full) > 0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmrl.benchmarking.class_rows import class_rows
 from vlmrl.benchmarking.coco_rows import coco_rows
 from vlmrl.benchmarking.moment_rows import moment_rows
 from vlmrl.data.files.opening import open_rows
@@ -21,7 +22,7 @@ __all__ = ["INDEX", "file_of"]
 
 INDEX = "__index__"
 """Key of a row, and of a sample's `meta`, with the number of the row in its split."""
-LAYOUTS = {"coco": coco_rows, "moments": moment_rows}
+LAYOUTS = {"coco": coco_rows, "moments": moment_rows, "classes": class_rows}
 """Layouts that are no table, by name."""
 
 

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from vlmrl.answers import text
 from vlmrl.answers.benchmark_rules import Harness
 
-__all__ = ["anls", "ocrbench", "relaxed", "strip_punctuation", "substring", "vqa_accuracy"]
+__all__ = [
+    "anls",
+    "name_two_way",
+    "ocrbench",
+    "relaxed",
+    "strip_punctuation",
+    "substring",
+    "vqa_accuracy",
+]
 
 
 def anls(answer: str, accepted: tuple[str, ...], cut: float = 0.5) -> float:
@@ -81,6 +89,19 @@ def ocrbench(answer: str, accepted: Sequence[str], harness: Harness, formula: bo
 
     answer = answer.strip() if harness == "lmms_eval" else answer
     return any(normalize(right) in normalize(answer) for right in accepted)
+
+
+def name_two_way(answer: str, right: str) -> bool:
+    """Return whether a name is in the answer or the answer in the name: Visual-RFT on classes.
+
+    Blanks, underscores and case do not count (classification/Qwen2_VL_classification_infere.py); an
+    answer of several lines is none. Differs from strict: a letter of the name is right, and so is an
+    empty answer.
+    """
+    if "\n" in answer:
+        return False
+    name, said = (one.replace(" ", "").replace("_", "").lower() for one in (right, answer))
+    return name in said or said in name
 
 
 def vqa_accuracy(answer: str, accepted: Sequence[str], harness: Harness) -> float:

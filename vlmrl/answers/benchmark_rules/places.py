@@ -7,7 +7,7 @@ import re
 from vlmrl.answers.benchmark_rules import Harness
 from vlmrl.schema import Box, Frame
 
-__all__ = ["raw_iou", "refcoco_box", "screenspot_hit"]
+__all__ = ["corner_pairs_iou", "raw_iou", "refcoco_box", "screenspot_hit"]
 
 Numbers = tuple[float, float, float, float]
 
@@ -22,6 +22,7 @@ _VLMEVAL_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _VLMEVAL_BOX = re.compile(
     r"\[\s*" + r"(?:\s*,\s*|\s+)".join([rf"({_VLMEVAL_NUMBER.pattern})"] * 4) + r"\s*\]"
 )
+_CORNER_PAIRS = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)\s*,\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
 
 
@@ -61,6 +62,29 @@ def raw_iou(a: Numbers, b: Numbers) -> float:
     overlap = max(0.0, width) * max(0.0, height)
     union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - overlap
     return min(1.0, overlap / union) if union > 0 else 0.0
+
+
+def corner_pairs_iou(answer: str, truth: Numbers) -> float | None:
+    """Return the IoU with a box xyxy of 0 to 1 as Visual-RFT measures it on LISA, None if unread.
+
+    The first `(x1,y1),(x2,y2)` of whole numbers, over 1000 (lisa_evaluation/Qwen2_VL_lisa_infere.py).
+    Differs from strict: corners in the wrong order are not put right, which can make it negative or
+    large.
+    """
+    match = _CORNER_PAIRS.search(answer)
+    if match is None:
+        return None
+    try:
+        a = tuple(int(n) / 1000 for n in match.groups())
+    except (OverflowError, ValueError):  # numbers of hundreds of digits, an error there too
+        return None
+    wide, high = (
+        min(a[2], truth[2]) - max(a[0], truth[0]),
+        min(a[3], truth[3]) - max(a[1], truth[1]),
+    )
+    overlap = max(0, wide) * max(0, high)
+    areas = (a[2] - a[0]) * (a[3] - a[1]) + (truth[2] - truth[0]) * (truth[3] - truth[1])
+    return overlap / float(areas - overlap + 1e-6)
 
 
 def screenspot_hit(answer: str, truth: Box, frame: Frame, harness: Harness) -> bool:

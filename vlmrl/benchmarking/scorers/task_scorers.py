@@ -5,7 +5,14 @@ from __future__ import annotations
 from pycocotools import mask as coco
 
 from vlmrl.answers import masks
-from vlmrl.answers.benchmark_rules import counts, open_answers, points, task_letters
+from vlmrl.answers.benchmark_rules import (
+    counts,
+    free_text,
+    open_answers,
+    places,
+    points,
+    task_letters,
+)
 from vlmrl.answers.benchmark_rules.letters import mmmu_letter
 from vlmrl.benchmarking.scorers.scores import (
     Score,
@@ -17,6 +24,7 @@ from vlmrl.benchmarking.scorers.scores import (
     texts,
 )
 from vlmrl.schema import Frame, Sample
+from vlmrl.system.extras import import_extra
 
 __all__ = ["TASK_SCORERS"]
 
@@ -100,10 +108,38 @@ def _in_mask(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(points.share_in_mask(found, filled), bool(found))
 
 
+def _corner_pairs(answer: str, sample: Sample, frame: Frame) -> Score:
+    assert sample.truth.boxes
+    found = places.corner_pairs_iou(answer, sample.truth.boxes[0].xyxy)
+    return Score(found or 0.0, found is not None)
+
+
+def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score a name; no answer at all is wrong there too, an empty one in tags would be right."""
+    right = bool(answer) and free_text.name_two_way(answer, accepted_texts(sample)[0])
+    return Score(float(right), bool(answer))
+
+
+def _equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what a judge is sure to find right: an accepted text to the letter."""
+    return Score(float(answer.strip() in [one.strip() for one in accepted_texts(sample)]))
+
+
+def _math_verify(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as R1-V does: math-verify finds the answer equal to the truth, whatever it reads of it."""
+    library = import_extra("math_verify", "math")
+    said = library.parse(answer[:MAX_MATH])
+    right = library.parse(accepted_texts(sample)[0])
+    return Score(float(library.verify(said, right)), bool(said))
+
+
 def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
     said = counts.count_to_twenty(answer)
     return Score(float(said == sample.truth.number), said is not None)
 
+
+MAX_MATH = 20_000
+"""Characters of an answer that math-verify is given."""
 
 TASK_SCORERS: dict[str, Scorer] = {
     "mmmu": _mmmu,
@@ -127,6 +163,10 @@ TASK_SCORERS: dict[str, Scorer] = {
     "click_pyautogui": _pyautogui,
     "points_in_mask": _in_mask,
     "count_to_twenty": _to_twenty,
+    "box_corner_pairs": _corner_pairs,
+    "name_two_way": _name_two_way,
+    "equal_text": _equal_text,
+    "math_verify": _math_verify,
     "letter_hr_bench": letter_scorer(lambda a, s: task_letters.hr_bench_letter(a, texts(s))),
     "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
 }
