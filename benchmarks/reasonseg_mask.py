@@ -13,7 +13,8 @@ from vlmrl.benchmarks.reasonseg import Reasonseg
 
 @dataclass(frozen=True)
 class ReasonsegMask(Reasonseg):
-    """ReasonSeg's test split, outlines written as text; the mean IoU with the mask, LISA's gIoU.
+    """ReasonSeg's test split, outlines written as text; the mean IoU with the mask, LISA's gIoU,
+    but that an IoU below 0.1 is 0: a grid of boxes would hit everything a little.
 
     No harness asks it: papers draw the mask with a segmentation model, from a box or from a token of
     its own, and their numbers are that model's too.
@@ -26,7 +27,7 @@ class ReasonsegMask(Reasonseg):
         "width": "img_width", "height": "img_height",
     }  # fmt: skip
     officials: ClassVar[tuple[Official, ...]] = ()
-    strict: ClassVar[Strict] = Strict("mask_iou", {})
+    strict: ClassVar[Strict] = Strict("mask_iou", {"threshold": 0.1})
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add our question, and the mask as run lengths."""

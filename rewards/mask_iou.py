@@ -39,7 +39,17 @@ class MaskIou(AnswerVerifier):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("masks",)
-    laws: ClassVar[Laws] = Laws(junk="[ITEMS, ITEMS]", any_order=True)
+    laws: ClassVar[Laws] = Laws(
+        junk="[ITEMS, ITEMS]", options=({}, {"threshold": 0.5}), any_order=True
+    )
+
+    threshold: float = 0.0
+    """A score below it is 0: a grid of boxes hits everything a little."""
+
+    def __post_init__(self) -> None:
+        """Refuse a threshold outside of 0 to 1."""
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"expected threshold in 0 to 1, got {self.threshold}")
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Match the polygons in the answer with the true masks."""
@@ -51,4 +61,6 @@ class MaskIou(AnswerVerifier):
         size = masks.raster_size(truth.masks, completion.frame)
         quality = masks.iou_matrix(found, truth.masks, size)
         total = math.fsum(float(quality[pair]) for pair in geometry.match(quality))
-        return Verdict(total / max(len(found), len(truth.masks)), answer=tuple(found), note=note)
+        share = total / max(len(found), len(truth.masks))
+        score = share if share >= self.threshold else 0.0
+        return Verdict(score, answer=tuple(found), note=note)
