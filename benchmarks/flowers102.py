@@ -33,9 +33,9 @@ class Flowers102(Aircraft100):
         replace(
             Aircraft100.officials[0],
             ask="This is an image containing a flower. Please identify the species of the flower "
-            "based on the image.\nOutput the thinking process in <think> </think> and final answer in <answer> "
-            "</answer> tags.The output answer format should be as follows:\n<think> ... </think> "
-            "<answer>species name</answer>\nPlease strictly follow the format.",
+            "based on the image.\nOutput the thinking process in <think> </think> and final answer "
+            "in <answer> </answer> tags.The output answer format should be as follows:\n<think> ... "
+            "</think> <answer>species name</answer>\nPlease strictly follow the format.",
         ),
     )
     asked: ClassVar[str] = "Which species is this flower?"
