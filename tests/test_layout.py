@@ -141,7 +141,7 @@ SHARED = {
     "engine": {"base", "completions", "kv_cache", "serve"},
     "algorithm": {"base", "recipes"},
     "tracker": {"base"},
-    "sampler": {"base"},
+    "sampler": {"base", "candidates"},
 }
 """Files of plugin rooms that are no plugin; any other file whose class is misnamed would be lost."""
 

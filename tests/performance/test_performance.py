@@ -17,6 +17,7 @@ SMALL = {
     "startup": "--rounds 1",
     "evaluation": "--rows 120",
     "media": "audio --rounds 1",
+    "samplers": "--rows 20000 --batches 2",
 }
 ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",

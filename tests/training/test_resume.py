@@ -27,6 +27,11 @@ def config(folder: Path, *more: str):
     return load("quickstart", [f"run.dir={folder}", *TINY, *more])
 
 
+ADAPTIVE = (
+    "data.sampler={name: adarft, lag: 1, options: {difficulty: index, target: 999, highest: 1999}}"
+)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -169,3 +174,19 @@ def _wait_for_life(folder: Path, process: subprocess.Popen[str]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("the run did not begin within 180 s")
+
+
+@pytest.mark.slow
+def test_a_run_whose_sampler_learns_resumes_bit_for_bit(tmp_path, monkeypatch):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    more = (ADAPTIVE, "sft=null", "evaluation=null", "algorithm.options.dynamic_sampling_batches=1")
+    assert lifecycle.train(config(whole, *more))["finished"]
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "Interrupt", stop_after(3))
+        assert not lifecycle.train(config(folder, *more))["finished"]
+    assert lifecycle.train(config(folder, *more, "resume=auto"))["finished"]
+    assert final_state(folder) == final_state(whole)
+    found, wanted = metric_lines(folder), metric_lines(whole)
+    assert found == wanted
+    assert len({line["sampler/target"] for line in wanted}) > 1
+    assert len({line["sampler/difficulty"] for line in wanted}) > 1

@@ -30,7 +30,8 @@ class Draw:
         """Return the seed of this draw for a purpose; each purpose has a number of its own.
 
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames, 14 rows
-        that replace bad ones, 15 masked media.
+        that replace bad ones, 15 masked media,
+        16 choices of samplers.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 
