@@ -19,6 +19,7 @@ class Ai2d(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/ai2d"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/ai2d"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     count: ClassVar[int] = 3088
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "options": "options", "choice": "choice",

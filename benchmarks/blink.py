@@ -19,6 +19,7 @@ class Blink(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/BLINK-Benchmark/BLINK"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "BLINK-Benchmark/BLINK"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "val"
     count: ClassVar[int] = 1901
     columns: ClassVar[Mapping[str, str]] = {

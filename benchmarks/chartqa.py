@@ -19,6 +19,7 @@ class Chartqa(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/ChartQA"
     licence: ClassVar[str] = "GPL-3.0"
     hub: ClassVar[str] = "lmms-lab-encoder/ChartQA"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     count: ClassVar[int] = 2500
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

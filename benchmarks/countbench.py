@@ -22,6 +22,7 @@ class Countbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/vikhyatk/CountBenchQA"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "vikhyatk/CountBenchQA"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     count: ClassVar[int] = 491
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "number": "number",

@@ -19,6 +19,7 @@ class Docvqa(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/DocVQA"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/DocVQA (config DocVQA)"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 5349
     columns: ClassVar[Mapping[str, str]] = {

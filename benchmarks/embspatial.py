@@ -19,6 +19,7 @@ class Embspatial(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/FlagEval/EmbSpatial-Bench"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "FlagEval/EmbSpatial-Bench"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 3640
     columns: ClassVar[Mapping[str, str]] = {

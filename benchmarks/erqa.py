@@ -19,6 +19,7 @@ class Erqa(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/FlagEval/ERQA"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "FlagEval/ERQA"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 400
     columns: ClassVar[Mapping[str, str]] = {

@@ -19,6 +19,7 @@ class Geometry3k(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/Yang130/geometry3k_4choices_mixed"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "Yang130/geometry3k_4choices_mixed"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 601
     columns: ClassVar[Mapping[str, str]] = {

@@ -21,6 +21,7 @@ class HallusionBench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/HallusionBench"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/HallusionBench"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "image"
     count: ClassVar[int] = 951
     columns: ClassVar[Mapping[str, str]] = {

@@ -21,6 +21,7 @@ class MmbenchEn(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MMBench"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/MMBench (config en)"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "dev"
     count: ClassVar[int] = 4329
     columns: ClassVar[Mapping[str, str]] = {

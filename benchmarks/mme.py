@@ -21,6 +21,7 @@ class Mme(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MME"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/MME"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     count: ClassVar[int] = 2374
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

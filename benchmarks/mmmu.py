@@ -21,6 +21,7 @@ class Mmmu(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MMMU"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "lmms-lab-encoder/MMMU"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 900
     columns: ClassVar[Mapping[str, str]] = {

@@ -20,6 +20,9 @@ class MmmuProVision(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/MMMU/MMMU_Pro"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "MMMU/MMMU_Pro (config vision)"
+    checked: ClassVar[str] = (
+        "columns: lmms-eval, 2026-11; licence: unchecked; count: the standard set's, EvalScope 1.14.1"
+    )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1730
     columns: ClassVar[Mapping[str, str]] = {

@@ -20,6 +20,7 @@ class Mmvp(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-eval/MMVP"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-eval/MMVP"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 300
     columns: ClassVar[Mapping[str, str]] = {

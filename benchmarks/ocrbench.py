@@ -19,6 +19,7 @@ class Ocrbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/echo840/OCRBench"
     licence: ClassVar[str] = "MIT"
     hub: ClassVar[str] = "echo840/OCRBench"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     count: ClassVar[int] = 1000
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

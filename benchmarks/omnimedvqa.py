@@ -21,6 +21,7 @@ class Omnimedvqa(Benchmark):
     hub: ClassVar[str] = (
         "Yuxiang-Lai117/Med-R1 (Splits/modality/test), images of foreverbeliever/OmniMedVQA"
     )
+    checked: ClassVar[str] = "count and columns: Med-R1 at 88d76c7, 2026-11; licence: unchecked"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 17662
     columns: ClassVar[Mapping[str, str]] = {

@@ -19,6 +19,7 @@ class Pope(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/POPE"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/POPE"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     count: ClassVar[int] = 9000
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

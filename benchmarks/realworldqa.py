@@ -19,6 +19,7 @@ class Realworldqa(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/RealWorldQA"
     licence: ClassVar[str] = "CC BY-ND 4.0"
     hub: ClassVar[str] = "lmms-lab-encoder/RealWorldQA"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     count: ClassVar[int] = 765
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

@@ -22,6 +22,10 @@ class Refcoco(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/RefCOCO"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/RefCOCO"
+    checked: ClassVar[str] = (
+        "counts: EvalScope 1.14.1's statistics; columns: the hub card of RefCOCOg, 2026-11; "
+        "licence: unchecked"
+    )
     split: ClassVar[str] = "testA"
     count: ClassVar[int] = 1975
     splits: ClassVar[Mapping[str, int]] = {"testB": 1810, "val": 8811, "test": 5000}

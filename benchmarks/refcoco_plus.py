@@ -21,6 +21,9 @@ class RefcocoPlus(Refcoco):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/RefCOCOplus"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/RefCOCOplus"
+    checked: ClassVar[str] = (
+        "columns: the hub card of RefCOCOg, 2026-11; counts and licence: unchecked"
+    )
     split: ClassVar[str] = "testA"
     count: ClassVar[int] = 1975
     splits: ClassVar[Mapping[str, int]] = {"testB": 1798, "val": 3805}

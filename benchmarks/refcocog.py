@@ -22,6 +22,7 @@ class Refcocog(Refcoco):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/RefCOCOg"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/RefCOCOg"
+    checked: ClassVar[str] = "counts and columns: hub card, which names no licence, 2026-11"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 5023
     splits: ClassVar[Mapping[str, int]] = {"val": 7573}

@@ -19,6 +19,7 @@ class ScienceqaImg(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/ScienceQA"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/ScienceQA (config ScienceQA-IMG)"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 2017
     columns: ClassVar[Mapping[str, str]] = {

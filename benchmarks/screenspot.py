@@ -19,6 +19,7 @@ class Screenspot(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/rootsautomation/ScreenSpot"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "rootsautomation/ScreenSpot"
+    checked: ClassVar[str] = "count, columns and licence: hub card, 2026-11"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1272
     columns: ClassVar[Mapping[str, str]] = {

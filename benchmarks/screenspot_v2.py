@@ -19,6 +19,7 @@ class ScreenspotV2(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/HongxinLi/ScreenSpot_v2"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "HongxinLi/ScreenSpot_v2"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1272
     columns: ClassVar[Mapping[str, str]] = {

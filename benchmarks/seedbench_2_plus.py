@@ -19,6 +19,7 @@ class Seedbench2Plus(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/doolayer/SEED-Bench-2-Plus"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "doolayer/SEED-Bench-2-Plus"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 2277
     columns: ClassVar[Mapping[str, str]] = {

@@ -19,6 +19,7 @@ class Slake(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/BoKelvin/SLAKE"
     licence: ClassVar[str] = "CC BY 4.0"
     hub: ClassVar[str] = "BoKelvin/SLAKE"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 2094
     columns: ClassVar[Mapping[str, str]] = {

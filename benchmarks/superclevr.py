@@ -21,6 +21,7 @@ class Superclevr(Benchmark):
     hub: ClassVar[str] = (
         "Deep-Agent/R1-V (src/eval/prompts/superclevr_test200_counting_problems.jsonl)"
     )
+    checked: ClassVar[str] = "count and columns: R1-V at bbbbe3d, 2026-11; licence: unchecked"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 200
     columns: ClassVar[Mapping[str, str]] = {

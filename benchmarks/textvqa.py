@@ -22,6 +22,7 @@ class Textvqa(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/textvqa"
     licence: ClassVar[str] = "CC BY 4.0"
     hub: ClassVar[str] = "lmms-lab-encoder/textvqa"
+    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
     split: ClassVar[str] = "validation"
     count: ClassVar[int] = 5000
     columns: ClassVar[Mapping[str, str]] = {

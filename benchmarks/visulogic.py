@@ -19,6 +19,7 @@ class Visulogic(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/VisuLogic/VisuLogic"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "VisuLogic/VisuLogic"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "train"
     count: ClassVar[int] = 1000
     columns: ClassVar[Mapping[str, str]] = {

@@ -20,6 +20,7 @@ class VstarBench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/vstar-bench"
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/vstar-bench"
+    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 191
     columns: ClassVar[Mapping[str, str]] = {
