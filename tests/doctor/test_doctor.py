@@ -108,6 +108,22 @@ def test_the_truth_of_a_small_box_is_stated_without_rounding(space):
     assert max(scores.values()) > 0.999
 
 
+@pytest.mark.slow
+def test_every_stage_is_looked_at_and_the_one_that_is_wrong_is_named():
+    found = findings(
+        "evaluation=null",
+        "data.train=[{name: easy, card: shapes}, {name: hard, card: shapes, split: 'train[:50%]'}]",
+        "stages=[{until: 0.4, sources: [easy], rollout: {max_tokens: 8}}, "
+        "{name: strict, sources: [hard], rollout: {max_tokens: 40}, rewards: [refusal, box_iou]}]",
+    )
+    texts = [text for _, text in found["verifier"]]
+    assert any(text.startswith("stage 2 (strict): hard/refusal") for text in texts)
+    assert not any("stage 1" in text or "easy/refusal" in text for text in texts)
+    (memory,) = (text for _, text in found["memory"])
+    assert "(the largest, 40 % into training)" in memory
+    assert found["step"][0][0] in ("ok", "warn")
+
+
 # -------------------------------------------------------------------------------------- troubles
 
 

@@ -86,7 +86,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
     algorithms = build_algorithms(config)
     build_sampler(config)
     loaded = load_policy_model(config, None, sources)
-    policy = Policy(*loaded, config.model, config.rollout.temperature)
+    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature)
     prompts, bad = _prompts(config, with_audio(sources, policy.family), policy)
     if not prompts:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from vlmrl.answers import templates
-from vlmrl.config import RewardConfig
+from vlmrl.config import RewardConfig, stages
 from vlmrl.data.source import Source
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.errors import UserError
@@ -107,15 +107,31 @@ def processor(bench: Bench) -> Iterator[Finding]:
 
 
 def verifiers(bench: Bench) -> Iterator[Finding]:
-    """Check that the truth, written as prompts ask for it, gets every verifier's full score."""
+    """Check that the truth, written as prompts ask for it, gets every verifier's full score.
+
+    A stage's verifiers are looked at where they are others than the config's.
+    """
     groups: dict[str, list[Prompt]] = defaultdict(list)
     for prompt in bench.prompts:
         groups[prompt.sample.source].append(prompt)
     # What fails on a truth is reported below, by name.
     lenient = bench.config.scoring.model_copy(update={"fault_limit": 1.0})
-    with Scorer(bench.scorer.rewards, lenient) as scorer:
-        for source, prompts in groups.items():
-            yield from _truths(bench, scorer, source, prompts[:TRUTHS])
+    for where, rewards in _reward_sets(bench).items():
+        with Scorer(rewards, lenient) as scorer:
+            for source in [source for source in groups if source in rewards]:
+                for found in _truths(bench, scorer, source, groups[source][:TRUTHS]):
+                    yield replace(found, text=where + found.text)
+
+
+def _reward_sets(bench: Bench) -> dict[str, Mapping[str, Sequence[RewardConfig]]]:
+    """Return the config's rewards by source, and those of each stage that differ, by how to call them."""
+    own = bench.scorer.rewards
+    sets: dict[str, Mapping[str, Sequence[RewardConfig]]] = {"": own}
+    for index, rewards in enumerate(bench.scorer.by_stage.values()):
+        others = {source: found for source, found in rewards.items() if found != own.get(source)}
+        if others:
+            sets[f"{stages.label(bench.config.stages, index)}: "] = others
+    return sets
 
 
 # --------------------------------------------------------------------------------------- parts

@@ -109,10 +109,12 @@ def first_parity(bench: Bench) -> Iterator[Finding]:
 
 def step(bench: Bench) -> Iterator[Finding]:
     """One real batch is generated, scored and trained on; advantages alternate in sign."""
-    config, policy = bench.config, bench.policy
+    config, policy = bench.config.at(0), bench.policy
     draw = config.rollout
     sampling = Sampling.of(draw, draw.group_size)
-    rollouts = bench.engine.generate(PromptBatch(tuple(bench.prompts[:BATCH])), sampling)
+    drawn_from = {source.label for source in config.data.train}  # of the first stage
+    prompts = [prompt for prompt in bench.prompts if prompt.sample.source in drawn_from]
+    rollouts = bench.engine.generate(PromptBatch(tuple(prompts[:BATCH])), sampling)
     rewards = bench.scorer.score(rollouts)
     lr, name = config.optimizer.lr, config.optimizer.name
     policy.use_optimizer(adamw(policy.trainable, lr, name=name), config.optimizer)
@@ -128,7 +130,7 @@ def step(bench: Bench) -> Iterator[Finding]:
         yield Finding("FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32")
     elif not scored:
         yield Finding("FAIL", "step", f"{text}: no completion has a reward")
-    elif not readable and config.sft is None:
+    elif not readable and bench.config.sft is None:
         said = f"the first completion: {completions[0].text!r:.120}"
         yield Finding("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {said}")
     else:
@@ -173,7 +175,7 @@ def _numbers(found: Parity) -> str:
 
 
 def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
-    config, policy = bench.config, bench.policy
+    config, policy = bench.config.at(0), bench.policy
     shape = rollouts.shape
     signs = torch.ones(shape)
     signs[:, 1::2] = -1

@@ -83,13 +83,13 @@ class Scorer:
                 without `combine: gate` or the reverse.
         """
         self.rewards = dict(rewards_by_source)
-        self._by_stage = dict(sorted((by_stage or {}).items()))
+        self.by_stage = dict(sorted((by_stage or {}).items()))
         self.scoring = scoring
         self.counts: dict[tuple[str, str], Counter[str]] = {}
         self._named: set[RowReward] = set()
         self._recent: dict[tuple[str, str], deque[str | None]] = {}
         specs: dict[Spec, None] = {}
-        for each in (self.rewards, *self._by_stage.values()):
+        for each in (self.rewards, *self.by_stage.values()):
             for source, rewards in each.items():
                 specs.update(
                     (c.spec, None) for c in components_of(source, rewards, scoring) if c.deadline
@@ -101,7 +101,7 @@ class Scorer:
 
         `stage` is the progress of training that they are for; None: those of an evaluation.
         """
-        begun = [rewards for start, rewards in self._by_stage.items() if start <= (stage or 0.0)]
+        begun = [rewards for start, rewards in self.by_stage.items() if start <= (stage or 0.0)]
         by_source = begun[-1] if begun and stage is not None else self.rewards
         if sample.source not in by_source:
             raise UserError(f"sample {sample.id!r}: its source {sample.source!r} has no rewards")

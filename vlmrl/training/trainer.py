@@ -213,9 +213,7 @@ class Trainer:
         """Pack the step's updates."""
         optimizer = self._now.optimizer
         if not torch.isfinite(advantages.values[advantages.kept]).all():
-            raise NotFinite(
-                f"an advantage of algorithm {self.config.algorithm.name!r} is not finite"
-            )
+            raise NotFinite(f"an advantage of algorithm {self._now.algorithm.name!r} is not finite")
         return pack(
             rollouts,
             advantages,
