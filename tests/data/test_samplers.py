@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from PIL import Image
 from helpers.loaders import Files, Meeting, prompt
 from vlmrl import plugins
 from vlmrl.data.loader import Loader
+from vlmrl.data.sampler_rows import mean_rewards
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.samplers.base import Seen, SourceRows, State
-from vlmrl.schema import PromptBatch, Rewards
+from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rewards, Rollouts
 
 NONE = np.empty(0, np.int64)
 
@@ -231,6 +232,12 @@ def reward(batch: PromptBatch) -> Rewards:
     return Rewards(total * valid, valid, ())
 
 
+def written(batch: PromptBatch) -> Rollouts:
+    """Two completions of the policy for each prompt."""
+    completion = Completion("", Parsed(None, None, "none", False, 0.0), Frame())
+    return Rollouts(batch, ((completion, completion),) * len(batch))
+
+
 def ids(batch: PromptBatch) -> list[str]:
     return [one.sample.id for one in batch.prompts]
 
@@ -242,7 +249,7 @@ def run(made: Loader, batches: int, ahead: int = 0) -> list[list[str]]:
         while len(waiting) <= ahead:
             waiting.append(made.next())
         batch = waiting.pop(0)
-        made.learn(batch, reward(batch))
+        made.learn(written(batch), reward(batch))
         found.append(ids(batch))
     return found
 
@@ -296,7 +303,7 @@ def test_a_cut_run_neither_skips_nor_repeats_a_row(
             waiting.append(before.next())
         batch = waiting.pop(0)
         cursor = batch.cursor
-        before.learn(batch, reward(batch))
+        before.learn(written(batch), reward(batch))
         found.append(ids(batch))
     kept = json.loads(json.dumps([cursor, before.plan.scalars]))
     arrays = {key: array.copy() for key, array in before.plan.arrays.items()}
@@ -304,6 +311,17 @@ def test_a_cut_run_neither_skips_nor_repeats_a_row(
     after.plan.restore(kept[1], arrays)
     after.restore(kept[0])
     assert found + run(after, 10, ahead) == whole
+
+
+def test_samplers_see_only_what_the_policy_wrote(source: Source) -> None:
+    batch = loader(source, "cdas").next()
+    rollouts = written(batch)
+    own, other = rollouts.completions[0][0], replace(rollouts.completions[0][0], origin="hint")
+    groups = ((own, other), (other, other), (own, own), (own, own))
+    total = torch.tensor([[0.25, 1.0], [1.0, 1.0], [0.5, 1.0], [0.5, 0.0]])
+    valid = torch.tensor([[True, True], [True, True], [True, True], [True, False]])
+    found = mean_rewards(replace(rollouts, completions=groups), Rewards(total, valid, ()))
+    assert found == [0.25, None, 0.75, 0.5]
 
 
 def test_another_sampler_or_lag_is_refused_at_resume(source: Source) -> None:

@@ -16,13 +16,13 @@ from vlmrl import plugins
 from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Quarantine, Tally, TooLong, row_id
-from vlmrl.data.sampler_rows import known_rows
+from vlmrl.data.sampler_rows import known_rows, mean_rewards
 from vlmrl.data.source import Source
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.decode import Job, Outcome, decode_in_order
 from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.samplers.base import Sampler
-from vlmrl.schema import Prompt, PromptBatch, Rewards, Sample
+from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
@@ -142,13 +142,10 @@ class Loader:
         self.plan.weights = state.get("weights", [])
         self._restart()
 
-    def learn(self, batch: PromptBatch, rewards: Rewards) -> dict[str, float]:
+    def learn(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Tell the sampler the rewards of the next batch that was handed out; return its curves."""
-        counts = rewards.valid.sum(1)
-        sums = (rewards.total.double() * rewards.valid).sum(1)
-        told = zip(sums.tolist(), counts.tolist(), strict=True)
-        means = [total / count if count else None for total, count in told]
-        return dict(self.plan.learn(places(batch.prompts), means))
+        means = mean_rewards(rollouts, rewards)
+        return dict(self.plan.learn(places(rollouts.batch.prompts), means))
 
     def _restart(self) -> None:
         """Draw anew from here on; what was made ahead is lost."""

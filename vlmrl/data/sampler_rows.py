@@ -11,14 +11,26 @@ from vlmrl.data.files.rows import WHERE, cell, narrowed
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.samplers.base import SourceRows
+from vlmrl.schema import Rewards, Rollouts
 
-__all__ = ["known_rows"]
+__all__ = ["known_rows", "mean_rewards"]
 
 
 def known_rows(source: Source) -> SourceRows:
     """Return what samplers know of a source."""
     column = functools.partial(_read_column, source)
     return SourceRows(source.name, len(source.rows), source.weight, column)
+
+
+def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
+    """Return each prompt's mean reward over what the policy wrote and is valid; None if that is nothing."""
+    means: list[float | None] = []
+    told = zip(rollouts.completions, rewards.total.tolist(), rewards.valid.tolist(), strict=True)
+    for group, totals, valid in told:
+        each = zip(group, totals, valid, strict=True)
+        own = [total for completion, total, ok in each if ok and completion.origin == "policy"]
+        means.append(sum(own) / len(own) if own else None)
+    return means
 
 
 def _read_column(source: Source, name: str) -> np.ndarray:

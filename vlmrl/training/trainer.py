@@ -81,7 +81,7 @@ class Trainer:
             draw = self._draw_prompts(groups.num_batches)
             rollouts = self._generate(draw)
             rollouts, rewards = self._score(rollouts, draw)
-            groups.add(rollouts, rewards, self.loader.learn(rollouts.batch, rewards))
+            groups.add(rollouts, rewards, self.loader.learn(rollouts, rewards))
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
