@@ -166,7 +166,7 @@ def test_only_commands_import_assemble() -> None:
     commands = {
         "vlmrl.cli.train",
         "vlmrl.cli.data",
-        "vlmrl.commands.benchmarks.run",
+        "vlmrl.commands.benchmarks.session",
         "vlmrl.commands.evaluate",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",

@@ -4,61 +4,33 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from PIL.Image import Image as PilImage
-from typer.testing import CliRunner
 
 from helpers import small
+from helpers.benchmark_runs import judged, opened, run, scored
 from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
 from vlmrl.benchmarking import scoring
-from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.base import open_benchmark
 from vlmrl.benchmarking.comparison import estimate_difference
-from vlmrl.benchmarking.scoring import Answer, Result, score_answers
+from vlmrl.benchmarking.scoring import Result
 from vlmrl.benchmarking.statistics.aggregates import AGGREGATES, Rows, estimate, statistic_of
-from vlmrl.cli.app import app
 from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio
-from vlmrl.rewards.math import Math
 from vlmrl.schema import Sample
 
 NAMES = plugins.names("benchmark")
 HARNESSES = ("lmms_eval", "vlmevalkit", "r1_v", "med_r1", "cls_rl", "visual_rft", "q_insight")
 HARNESSES += ("cocoeval", "lviseval", "videochat_r1", "video_r1", "r1_aqa", "human_omni")
 HARNESSES += ("mmau", "next_gqa", "daily_omni")
-FRAME = {"width": 96, "height": 64, "space": "norm1000"}
-
-
-def opened(folder: Path, name: str, protocol: str, template: str = "") -> Source:
-    benchmark = plugins.load("benchmark", name)
-    path = write_published(folder, name, benchmark.split, ROWS[name])
-    card = BenchmarkCard(open_benchmark(name, str(path)), protocol)
-    template = template or (card.official.template if card.official else "none")
-    return Source(name, card, benchmark.split, card.rows(benchmark.split), template=template)
-
-
-def scored(
-    folder: Path, name: str, protocol: str, answers: Sequence[str], template: str = ""
-) -> Result:
-    return judged(opened(folder, name, protocol, template), protocol, answers)
-
-
-def judged(source: Source, protocol: str, answers: Sequence[str]) -> Result:
-    """Score answers to the rows in their order, from the first again where there are more."""
-    rows = len(source.rows)
-    given = [Answer(i % rows, text, 3, "stop", FRAME) for i, text in enumerate(answers)]
-    benchmark = source.card.benchmark  # type: ignore[attr-defined]
-    with mock.patch.object(Math, "slow", False):  # in this process: no pool is started for a case
-        return score_answers(benchmark, source, protocol, given)
 
 
 def values(result: Result) -> dict[str, float]:
@@ -235,11 +207,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "step-1"
     small.policy().save(str(folder))
     return folder
-
-
-def run(checkpoint: Path, data: Path, out: Path, *more: str):
-    asked = ("--protocol", "lmms_eval", "--data-root", str(data), "--out", str(out))
-    return CliRunner().invoke(app, ["eval", str(checkpoint), *asked, *more])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -178,6 +178,8 @@ class BenchmarkCard(Card):
         """Map the columns by the card `table`."""
         self.benchmark = benchmark
         self.official = benchmark.official(protocol)
+        self.change: Callable[[Sample], Sample] = lambda sample: sample
+        """What a control does to a sample before it is asked."""
         self.table: Card = plugins.build(
             "card",
             "table",
@@ -210,13 +212,13 @@ class BenchmarkCard(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Return a row as a sample that is asked by the protocol."""
         sample = self.table.to_sample(row, source)
-        sample = replace(sample, meta={**sample.meta, INDEX: row[INDEX]})
+        sample = self.change(replace(sample, meta={**sample.meta, INDEX: row[INDEX]}))
         if self.official is None:
             return sample
         media = [part for part in sample.parts if isinstance(part, Media)]
         asked = _ask(self.official, sample)
         parts: list[str | Media] = [*media, asked]
-        if self.official.interleaved:
+        if self.official.interleaved and media:
             parts = list(_interleave(asked, media))
         system = self.official.system or sample.system
         return replace(sample, parts=tuple(parts), template=self.official.template, system=system)

@@ -46,6 +46,19 @@ Export = Annotated[
     str | None, typer.Option(help="Also write the answers for this harness to score: `lmms_eval`.")
 ]
 
+Control = Annotated[
+    str | None,
+    typer.Option(
+        help="Also ask a benchmark without what a right answer needs: `text_only`, `shuffled_images`, "
+        "`shuffled_options`, `no_think`; commas between."
+    ),
+]
+
+TrainData = Annotated[
+    str | None,
+    typer.Option(help="Count a benchmark's rows that share an image or words with these data."),
+]
+
 
 def evaluate(
     model: Model,
@@ -63,6 +76,8 @@ def evaluate(
     engine: EngineName = "hf",
     option: Options = None,
     export: Export = None,
+    control: Control = None,
+    train_data: TrainData = None,
 ) -> None:
     """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
@@ -72,6 +87,8 @@ def evaluate(
     - `vlmrl eval Qwen/Qwen2.5-VL-3B-Instruct --data my.jsonl --engine vllm`
     - `vlmrl eval runs/mine --benchmark chartqa,mmstar --protocol lmms_eval --out results` prints the
       harness's number next to a strict one; run again, it goes on where it was stopped
+    - `vlmrl eval runs/mine --benchmark ai2d --control text_only,shuffled_options --samples 128` also
+      asks without images and with other options, and prints the best constant answer and pass@k
 
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
     `vlmrl list benchmarks` lists the benchmarks.
@@ -82,13 +99,16 @@ def evaluate(
     name, engine_options = tree.named(engine)
     generator = PluginRef(name=name, options=engine_options)
     if benchmark is not None:
-        if verifier or samples or force_thinking or option:
+        if verifier or force_thinking or option:
             raise UserError(
-                "vlmrl eval --benchmark: --verifier, --samples, --force-thinking and -o are for --data"
+                "vlmrl eval --benchmark: --verifier, --force-thinking and -o are for --data"
             )
         out = out or Path("results")
         root = (protocol, data_root, out, generator, limit, batch_size, max_tokens, export)
-        return _evaluate_benchmarks(model, benchmark.split(","), *root)
+        controls = tuple(control.split(",")) if control else ()
+        return _evaluate_benchmarks(
+            model, benchmark.split(","), *root, controls, samples, train_data
+        )
     assert data is not None
     from vlmrl.commands import evaluate
 
@@ -137,11 +157,16 @@ def _evaluate_benchmarks(
     batch_size: int,
     max_tokens: int | None,
     export: str | None,
+    controls: tuple[str, ...],
+    samples: int,
+    train_data: str | None,
 ) -> None:
-    from vlmrl.commands.benchmarks.run import Plan, evaluate_benchmarks
+    from vlmrl.commands.benchmarks.run import evaluate_benchmarks
+    from vlmrl.commands.benchmarks.session import Plan
     from vlmrl.commands.benchmarks.tables import print_results
 
-    plan = Plan(protocol, data_root, out, engine, limit, batch_size, max_tokens, export)
+    asked = (protocol, data_root, out, engine, limit, batch_size, max_tokens, export)
+    plan = Plan(*asked, controls, samples, train_data)
     print_results(evaluate_benchmarks(model, names, plan, tell=_show_progress))
 
 

@@ -9,18 +9,29 @@ from rich.console import Console
 from rich.table import Table
 
 from vlmrl.benchmarking.scoring import Figure, Result
+from vlmrl.benchmarking.statistics.calibration import calibrate
+from vlmrl.commands.benchmarks.session import Evaluated
 
 __all__ = ["make_table", "print_results"]
 
+SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
+"""By the unit of a number: its factor, and its digits."""
 
-def print_results(results: Sequence[Result]) -> None:
-    """Print a table of the results, and one of each benchmark's groups."""
+
+def print_results(evaluated: Sequence[Evaluated]) -> None:
+    """Print a table of the results with their controls, and one of each benchmark's groups."""
     table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
-    for one in results:
-        shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
-        table.add_row(one.benchmark, str(len(one.rows)), *_show(one, one.figures), *shares)
+    results = [each.result for each in evaluated]
+    for each in evaluated:
+        for name, one in {"": each.result, **each.controls}.items():
+            shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
+            called = f"  {name}" if name else one.benchmark
+            table.add_row(called, str(len(one.rows)), *_show(one, one.figures), *shares)
     console = Console()
     console.print(table)
+    for each in evaluated:
+        for line in _extra_lines(each):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
     for one in results:
         for column, values in one.groups.items():
             groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
@@ -35,6 +46,26 @@ def print_results(results: Sequence[Result]) -> None:
     )
 
 
+def _extra_lines(each: Evaluated) -> Iterator[str]:
+    """Yield the best constant answers, pass@k and the calibration of stated confidences."""
+    name = each.result.benchmark
+    for one in each.constants:
+        shown = f"{_scaled(each.result, one.value)} by {one.number}"
+        yield f"{name}: the best constant answer, {one.answer!r}, has {shown}"
+    for k, figure in each.pass_at_k.items():
+        yield f"{name}: pass@{k} {figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+    if (shared := each.overlap) is not None:
+        yield (
+            f"{name}: of {shared.rows} rows {len(shared.images)} share an image with the training data, "
+            f"{len(shared.texts)} eight words in a row"
+        )
+    if (found := calibrate(each.result.rows)) is not None:
+        yield (
+            f"{name}: {found.count} answers state a confidence: calibration error {found.error:.3f}, "
+            f"Brier score {found.brier:.3f}"
+        )
+
+
 def make_table(*columns: str) -> Table:
     """Return an empty table with these columns."""
     table = Table(box=box.SIMPLE_HEAD)
@@ -43,13 +74,17 @@ def make_table(*columns: str) -> Table:
     return table
 
 
+def _scaled(result: Result, value: float) -> str:
+    scale, digits = SCALES[result.unit]
+    return f"{scale * value:.{digits}f}"
+
+
 def _show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
     """Yield the official and the strict number with their intervals, as the harness prints them."""
-    scale, digits = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}[result.unit]
     for name in ("official", "strict"):
         if found := figures.get(name):
             numbers = (found.value, found.low, found.high)
-            value, low, high = (f"{scale * number:.{digits}f}" for number in numbers)
+            value, low, high = (_scaled(result, number) for number in numbers)
             yield f"{value} [{low}, {high}]"
         else:
             yield "-"

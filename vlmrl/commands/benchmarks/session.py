@@ -1,0 +1,271 @@
+"""A model with its engine, asking benchmarks one after the other; what was answered is not asked again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard
+from vlmrl.benchmarking.contamination import Overlap, find_overlap
+from vlmrl.benchmarking.controls import NO_THINK, Constant, best_constant, controlled
+from vlmrl.benchmarking.rows import INDEX
+from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers
+from vlmrl.benchmarking.stored import write_result
+from vlmrl.config import PluginRef
+from vlmrl.data.files.rows import View
+from vlmrl.data.loader import eval_batches
+from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.source import Source, open_target
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
+from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
+from vlmrl.schema import Completion, PromptBatch
+from vlmrl.scoring.answer_forms import form_of
+from vlmrl.system import atomic_files
+from vlmrl.training import forced_thinking
+from vlmrl.training.evaluation import interval, pass_at_k
+from vlmrl.truths.json_form import to_json
+
+__all__ = ["Evaluated", "Plan", "Session", "Told"]
+
+PASSES = 0.5
+"""A sampled answer is right when its strict score is at least this."""
+ANSWERS, SAMPLES = "answers.jsonl", "samples.jsonl"
+
+Told = Callable[[str, int, int], None]
+"""Is told the benchmark's name, the rows answered and all rows, after each batch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to evaluate and how: see `vlmrl eval --help`."""
+
+    protocol: str
+    data_root: Path
+    out: Path
+    engine: PluginRef
+    limit: int | None = None
+    batch_size: int = 32
+    max_tokens: int | None = None
+    export: str | None = None
+    controls: tuple[str, ...] = ()
+    samples: int = 0
+    train_data: str | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A benchmark's result, that of each control by name, and the best constant answers.
+
+    `pass_at_k` is by k the chance that one of k sampled answers is right by the strict number.
+    """
+
+    result: Result
+    controls: Mapping[str, Result]
+    constants: Sequence[Constant]
+    pass_at_k: Mapping[str, Figure]
+    overlap: Overlap | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """An engine that serves a policy, and how it is to be asked."""
+
+    engine: Engine
+    policy: Policy
+    plan: Plan
+    model: str
+    tell: Told
+
+    def evaluate(self, benchmark: Benchmark, source: Source, control: str = "") -> Result:
+        """Ask all rows, greedily, score the answers and write the result.
+
+        Raises:
+            UserError: the output folder holds answers to other questions, or a row cannot be asked.
+        """
+        folder = self._folder(source, control)
+        manifest = to_json(self._manifest(benchmark, source, control))
+        answers = self._ask(folder / ANSWERS, source, manifest, self._sampling(benchmark), control)
+        result = score_answers(benchmark, source, self.plan.protocol, answers)
+        write_result(folder, result, manifest)
+        return result
+
+    def with_controls(self, benchmark: Benchmark, source: Source, result: Result) -> Evaluated:
+        """Ask and score the plan's controls and samples as well."""
+        frame = self._first_frame(source)
+        constants = best_constant(source, self.plan.protocol, frame) if self.plan.controls else []
+        controls = {
+            name: self.evaluate(benchmark, controlled(source, name), name)
+            for name in self.plan.controls
+        }
+        passes = self._pass_at_k(benchmark, source) if self.plan.samples else {}
+        # By our own prompt: a harness's words around every question are no overlap.
+        plain = replace(source, card=BenchmarkCard(benchmark, OURS))
+        train = open_target(self.plan.train_data) if self.plan.train_data else None
+        overlap = find_overlap(plain, train) if train else None
+        extra = {
+            "overlap": asdict(overlap) if overlap else None,
+            "best_constant": [asdict(one) for one in constants],
+            "pass_at_k": {k: asdict(figure) for k, figure in passes.items()},
+            "controls": {
+                name: {number: asdict(one) for number, one in found.figures.items()}
+                for name, found in controls.items()
+            },
+        }
+        if self.plan.controls or self.plan.samples or overlap:
+            atomic_files.write_json(self._folder(source, "") / "controls.json", extra)
+        return Evaluated(result, controls, constants, passes, overlap)
+
+    def _pass_at_k(self, benchmark: Benchmark, source: Source) -> dict[str, Figure]:
+        """Sample each prompt K times, in one request, and return pass@k with intervals over clusters."""
+        folder, count = self._folder(source, ""), self.plan.samples
+        sampling = replace(self._sampling(benchmark), n=count, greedy=False, seed=1)
+        manifest = to_json({**self._manifest(benchmark, source, ""), "samples": count})
+        answers = self._ask(folder / SAMPLES, source, manifest, sampling, "")
+        rows = score_answers(benchmark, source, self.plan.protocol, answers).rows
+        right: dict[int, list[float]] = {}
+        for row in rows:
+            right.setdefault(row.index, []).append(float((row.strict or 0.0) >= PASSES))
+        clusters = {row.index: row.cluster for row in rows}
+        found = {}
+        for k in sorted({2**i for i in range(count.bit_length())} | {count}):
+            values = [(clusters[i], pass_at_k(len(r), int(sum(r)), k)) for i, r in right.items()]
+            mean = sum(value for _, value in values) / len(values)
+            found[str(k)] = Figure(mean, *interval(values, 1000), len(values))
+        return found
+
+    def _folder(self, source: Source, control: str) -> Path:
+        return self.plan.out / source.name / control if control else self.plan.out / source.name
+
+    def _sampling(self, benchmark: Benchmark) -> Sampling:
+        return Sampling(1, _max_tokens(benchmark, self.plan), greedy=True)
+
+    def _first_frame(self, source: Source) -> Mapping[str, Any]:
+        first = atomic_files.read_lines(self._folder(source, "") / ANSWERS)[0]
+        frame: Mapping[str, Any] = first["frame"]
+        return frame
+
+    def _ask(
+        self,
+        file: Path,
+        source: Source,
+        manifest: Mapping[str, Any],
+        sampling: Sampling,
+        control: str,
+    ) -> list[Answer]:
+        """Generate the answers that are not in the file yet; return all, in the order of the rows."""
+        stored: dict[int, list[Answer]] = {}
+        for answer in _stored(file, manifest):
+            stored.setdefault(answer.index, []).append(answer)
+        count = sampling.n  # what a kill left of a row's samples comes before all of them
+        stored = {i: some[-count:] for i, some in stored.items() if len(some) >= count}
+        left = [index for index in range(len(source.rows)) if index not in stored]
+        for batch in self._batches(source, left) if left else ():
+            for prompt, group in zip(
+                batch.prompts, self._generate(batch, sampling, control), strict=True
+            ):
+                index = prompt.sample.meta[INDEX]
+                stored[index] = [_answer(index, one) for one in group]
+                for answer in stored[index]:
+                    atomic_files.append_line(file, asdict(answer))
+            self.tell(f"{source.name} {control}".strip(), len(stored), len(source.rows))
+        return [answer for index in sorted(stored) for answer in stored[index]]
+
+    def _generate(
+        self, batch: PromptBatch, sampling: Sampling, control: str
+    ) -> Sequence[Sequence[Completion]]:
+        if control != NO_THINK:
+            return self.engine.generate(batch, sampling).completions
+        if not all(map(forced_thinking.can_be_forced, batch.prompts)):
+            raise UserError(
+                "vlmrl eval --control no_think: expected a model whose template begins with a thought"
+            )
+        return forced_thinking.generate(
+            self.engine, self.policy, batch, "direct", sampling.max_tokens
+        ).completions
+
+    def _batches(self, source: Source, left: Sequence[int]) -> Iterator[PromptBatch]:
+        """Yield the prompts of some rows.
+
+        Raises:
+            UserError: a row cannot be asked.
+        """
+        assert isinstance(source.card, BenchmarkCard)
+        quarantine = Quarantine()
+        forms = {source.name: form_of([source.card.benchmark.strict.reward()])}
+        instruct = {source.name: self.plan.protocol == OURS}
+        make = build_prompt_maker(self.policy, instruct, forms)
+        part = replace(source, rows=View(source.rows, left))
+        yield from eval_batches([part], make, self.plan.batch_size, quarantine=quarantine)
+        if quarantine.counts:
+            raise UserError(
+                f"benchmark {source.name!r}: rows that cannot be asked: {quarantine.counts}"
+            )
+
+    def _manifest(self, benchmark: Benchmark, source: Source, control: str) -> dict[str, Any]:
+        """Return all that another person needs to get the same number."""
+        official = benchmark.official(self.plan.protocol)
+        policy = self.policy
+        return {
+            "model": self.model,
+            "weights_sha256": _weights_hash(Path(self.model)),
+            "benchmark": source.name,
+            "split": source.split,
+            "rows": len(source.rows),
+            "protocol": official.protocol if official else OURS,
+            "ask": official.ask if official else None,
+            "template": str(source.template),
+            "decoding": "greedy",
+            "max_tokens": _max_tokens(benchmark, self.plan),
+            "engine": self.plan.engine.model_dump(mode="json"),
+            "space": policy.family.space,
+            "pixels": getattr(policy.processor.image_processor, "size", None),
+            "versions": run_folder.versions(),
+            "git": run_folder.revision(),
+            **({"control": control} if control else {}),
+        }
+
+
+def _answer(index: int, completion: Completion) -> Answer:
+    told = (completion.text, len(completion.token_ids), completion.finish_reason)
+    return Answer(index, *told, asdict(completion.frame))
+
+
+def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
+    """Yield the answers of an earlier, interrupted evaluation; refuse those of another one."""
+    asked = {k: v for k, v in manifest.items() if k not in ("versions", "git", "engine")}
+    note = file.parent / ("asked.json" if file.name == ANSWERS else "asked_samples.json")
+    if note.is_file():
+        before = atomic_files.read_json(note)
+        if differing := [key for key in asked if asked[key] != before.get(key)]:
+            raise UserError(
+                f"{file.parent}: its answers were given with another {differing[0]}: expected "
+                f"{asked[differing[0]]!r}, got {before.get(differing[0])!r}; choose another --out"
+            )
+        if file.is_file():
+            yield from (Answer(**line) for line in atomic_files.read_lines(file))
+        return
+    atomic_files.write_json(note, asked)
+
+
+def _max_tokens(benchmark: Benchmark, plan: Plan) -> int:
+    official = benchmark.official(plan.protocol)
+    return plan.max_tokens or (official.max_tokens if official else 512)
+
+
+def _weights_hash(folder: Path) -> str | None:
+    """Return the SHA-256 of a folder's weights; None for the name of a hub."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            while part := content.read(2**20):
+                digest.update(part)
+    return digest.hexdigest()
