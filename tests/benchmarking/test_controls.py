@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from PIL import Image
 from helpers import small
 from helpers.benchmark_runs import FRAME, opened, run, scored
 from helpers.published import ROWS, write_published
+from helpers.report_page import Page
 from vlmrl.benchmarking.base import BenchmarkCard
 from vlmrl.benchmarking.contamination import find_overlap
 from vlmrl.benchmarking.controls import best_constant, controlled
@@ -133,6 +135,16 @@ def test_controls_and_samples_of_an_evaluation(tmp_path: Path, tmp_path_factory)
     done = run(checkpoint, tmp_path, tmp_path / "out", *more, "--control", chosen)
     assert done.exit_code == 0, done.exception
     assert "the best constant answer" in done.output and "pass@3" in done.output
+    page = Page(tmp_path / "out/report.html")
+    assert "official and strict disagree" in page.text and "shuffled_options" in page.text
+    cards = page.with_class("card")
+    assert len(cards) == 4 and {card["data-benchmark"] for card in cards} == {"ai2d"}
+    assert not [
+        a for _, a in page.tags if a.get("src", "data:")[:5] != "data:"
+    ]  # nothing is loaded
+    lines = list(csv.DictReader((tmp_path / "out/results.csv").open()))
+    assert {line["control"] for line in lines} == {"", *chosen.split(",")}
+    assert "ai2d, text\\_only & 4 & 0.000 [" in (tmp_path / "out/results.tex").read_text()
     for control in chosen.split(","):
         result = json.loads((tmp_path / "out/ai2d" / control / "result.json").read_text())
         assert result["manifest"]["control"] == control

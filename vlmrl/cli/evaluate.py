@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from vlmrl.cli.arguments import Options
 from vlmrl.errors import UserError
-
-if TYPE_CHECKING:
-    from vlmrl.config import PluginRef
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
 Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
@@ -95,20 +92,16 @@ def evaluate(
     """
     from vlmrl.config import PluginRef, RewardConfig, tree
 
-    _check_what(data, benchmark)
+    _check_what(data, benchmark, {"--control": control, "--train-data": train_data})
     name, engine_options = tree.named(engine)
     generator = PluginRef(name=name, options=engine_options)
+    common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
+    common |= {"samples": samples, "engine": generator}
     if benchmark is not None:
-        if verifier or force_thinking or option:
-            raise UserError(
-                "vlmrl eval --benchmark: --verifier, --force-thinking and -o are for --data"
-            )
-        out = out or Path("results")
-        root = (protocol, data_root, out, generator, limit, batch_size, max_tokens, export)
-        controls = tuple(control.split(",")) if control else ()
-        return _evaluate_benchmarks(
-            model, benchmark.split(","), *root, controls, samples, train_data
-        )
+        _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
+        asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
+        asked |= {"export": export, "train_data": train_data}
+        return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
     assert data is not None
     from vlmrl.commands import evaluate
 
@@ -116,25 +109,30 @@ def evaluate(
     result = evaluate.evaluate_model(
         model,
         data,
-        samples=samples,
         force_thinking=force_thinking,
         out=out,
-        limit=limit,
-        batch_size=batch_size,
-        max_tokens=max_tokens,
         rewards=[RewardConfig(verifier=name, options=chosen) for name, chosen in rewards],
-        engine=generator,
         options=tree.pairs(option or ()),
+        **common,
     )
     _print_result(result)
 
 
-def _check_what(data: str | None, benchmark: str | None) -> None:
+def _check_what(data: str | None, benchmark: str | None, only: dict[str, Any]) -> None:
     if (data is None) == (benchmark is None):
         given = "neither" if data is None else "both"
         raise UserError(
             f"vlmrl eval: expected --data or --benchmark, got {given}; see `vlmrl eval --help`"
         )
+    for name, given in only.items():
+        if data is not None and given is not None:
+            raise UserError(f"vlmrl eval --data: {name} is for --benchmark")
+
+
+def _check_benchmark(only: dict[str, Any]) -> None:
+    for name, given in only.items():
+        if given:
+            raise UserError(f"vlmrl eval --benchmark: {name} is for --data")
 
 
 def _print_result(result: dict[str, Any]) -> None:
@@ -146,28 +144,18 @@ def _print_result(result: dict[str, Any]) -> None:
     print(f"{result['num_samples']} samples; in brackets: 95 % intervals")
 
 
-def _evaluate_benchmarks(
-    model: str,
-    names: list[str],
-    protocol: str,
-    data_root: Path,
-    out: Path,
-    engine: PluginRef,
-    limit: int | None,
-    batch_size: int,
-    max_tokens: int | None,
-    export: str | None,
-    controls: tuple[str, ...],
-    samples: int,
-    train_data: str | None,
-) -> None:
+def _evaluate_benchmarks(model: str, names: str, control: str | None, **asked: Any) -> None:
+    from vlmrl.commands.benchmarks.result_page import write_result_page
     from vlmrl.commands.benchmarks.run import evaluate_benchmarks
     from vlmrl.commands.benchmarks.session import Plan
     from vlmrl.commands.benchmarks.tables import print_results
+    from vlmrl.commands.benchmarks.written_tables import write_tables
 
-    asked = (protocol, data_root, out, engine, limit, batch_size, max_tokens, export)
-    plan = Plan(*asked, controls, samples, train_data)
-    print_results(evaluate_benchmarks(model, names, plan, tell=_show_progress))
+    plan = Plan(**asked, controls=tuple(control.split(",")) if control else ())
+    evaluated = evaluate_benchmarks(model, names.split(","), plan, tell=_show_progress)
+    print_results(evaluated)
+    write_tables(evaluated, plan.out)
+    print(f"report: {write_result_page(evaluated, plan.out)}")
 
 
 def _show_progress(name: str, answered: int, rows: int) -> None:

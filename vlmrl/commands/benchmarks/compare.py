@@ -14,7 +14,7 @@ from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.comparison import Contrast, Difference, by_benchmark, compare
 from vlmrl.benchmarking.stored import Stored, find_results
 from vlmrl.commands.benchmarks.compare_page import lay_out, write_page
-from vlmrl.commands.benchmarks.tables import make_table
+from vlmrl.commands.benchmarks.tables import known_lines, make_table
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 
@@ -91,11 +91,8 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
             console.print(line, soft_wrap=True, highlight=False)
         for contrast in one.contrasts:
             console.print(_table(one, contrast))
-            for known in known_values(contrast.benchmark):
-                said = (
-                    f"published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
-                )
-                console.print(said, soft_wrap=True, highlight=False)
+            for line in known_lines(contrast.benchmark):
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(
         "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
     )
@@ -108,7 +105,7 @@ def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
     tables = [
         lay_out(
             *(one.first, one.second, contrast, SCALE[contrast.unit]),
-            [_published(known) for known in known_values(contrast.benchmark)],
+            list(known_lines(contrast.benchmark)),
         )
         for one in comparisons
         for contrast in one.contrasts
@@ -123,10 +120,6 @@ def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
 def known_values(benchmark: str) -> tuple[Known, ...]:
     """Return the published values of a benchmark."""
     return tuple(plugins.load("benchmark", benchmark.partition(":")[0]).known)
-
-
-def _published(known: Known) -> str:
-    return f"published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:

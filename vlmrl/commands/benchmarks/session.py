@@ -70,6 +70,9 @@ class Evaluated:
     constants: Sequence[Constant]
     pass_at_k: Mapping[str, Figure]
     overlap: Overlap | None
+    source: Source
+    frames: Mapping[int, Mapping[str, Any]]
+    """By row the frame of its answer's coordinates."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,10 @@ class Session:
 
     def with_controls(self, benchmark: Benchmark, source: Source, result: Result) -> Evaluated:
         """Ask and score the plan's controls and samples as well."""
-        frame = self._first_frame(source)
-        constants = best_constant(source, self.plan.protocol, frame) if self.plan.controls else []
+        frames = self._frames(source)
+        constants = []
+        if self.plan.controls:
+            constants = best_constant(source, self.plan.protocol, frames[result.rows[0].index])
         controls = {
             name: self.evaluate(benchmark, controlled(source, name), name)
             for name in self.plan.controls
@@ -119,7 +124,7 @@ class Session:
         }
         if self.plan.controls or self.plan.samples or overlap:
             atomic_files.write_json(self._folder(source, "") / "controls.json", extra)
-        return Evaluated(result, controls, constants, passes, overlap)
+        return Evaluated(result, controls, constants, passes, overlap, source, frames)
 
     def _pass_at_k(self, benchmark: Benchmark, source: Source) -> dict[str, Figure]:
         """Sample each prompt K times, in one request, and return pass@k with intervals over clusters."""
@@ -145,10 +150,9 @@ class Session:
     def _sampling(self, benchmark: Benchmark) -> Sampling:
         return Sampling(1, _max_tokens(benchmark, self.plan), greedy=True)
 
-    def _first_frame(self, source: Source) -> Mapping[str, Any]:
-        first = atomic_files.read_lines(self._folder(source, "") / ANSWERS)[0]
-        frame: Mapping[str, Any] = first["frame"]
-        return frame
+    def _frames(self, source: Source) -> dict[int, Mapping[str, Any]]:
+        lines = atomic_files.read_lines(self._folder(source, "") / ANSWERS)
+        return {line["index"]: line["frame"] for line in lines}
 
     def _ask(
         self,

@@ -8,11 +8,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vlmrl import plugins
 from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
 from vlmrl.commands.benchmarks.session import Evaluated
 
-__all__ = ["make_table", "print_results"]
+__all__ = ["extra_lines", "known_lines", "make_table", "print_results", "show"]
 
 SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
@@ -26,18 +27,18 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
         for name, one in {"": each.result, **each.controls}.items():
             shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
             called = f"  {name}" if name else one.benchmark
-            table.add_row(called, str(len(one.rows)), *_show(one, one.figures), *shares)
+            table.add_row(called, str(len(one.rows)), *show(one, one.figures), *shares)
     console = Console()
     console.print(table)
     for each in evaluated:
-        for line in _extra_lines(each):
+        for line in (*extra_lines(each), *known_lines(each.result.benchmark)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)
     for one in results:
         for column, values in one.groups.items():
             groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
             for value, figures in values.items():
                 count = str(max(figure.count for figure in figures.values()))
-                groups.add_row(value, count, *_show(one, figures))
+                groups.add_row(value, count, *show(one, figures))
             console.print(groups)
     asked = ", ".join(sorted({one.protocol for one in results}))
     console.print(
@@ -46,7 +47,7 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
     )
 
 
-def _extra_lines(each: Evaluated) -> Iterator[str]:
+def extra_lines(each: Evaluated) -> Iterator[str]:
     """Yield the best constant answers, pass@k and the calibration of stated confidences."""
     name = each.result.benchmark
     for one in each.constants:
@@ -66,6 +67,14 @@ def _extra_lines(each: Evaluated) -> Iterator[str]:
         )
 
 
+def known_lines(benchmark: str) -> Iterator[str]:
+    """Yield the published values of a benchmark, each with its protocol and where it stands."""
+    for known in plugins.load("benchmark", benchmark.partition(":")[0]).known:
+        yield (
+            f"{benchmark}: published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
+        )
+
+
 def make_table(*columns: str) -> Table:
     """Return an empty table with these columns."""
     table = Table(box=box.SIMPLE_HEAD)
@@ -79,7 +88,7 @@ def _scaled(result: Result, value: float) -> str:
     return f"{scale * value:.{digits}f}"
 
 
-def _show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
+def show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
     """Yield the official and the strict number with their intervals, as the harness prints them."""
     for name in ("official", "strict"):
         if found := figures.get(name):
