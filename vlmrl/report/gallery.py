@@ -18,6 +18,8 @@ from vlmrl.report.drawing import said
 from vlmrl.report.media import Album, Shape, View, shapes, view
 from vlmrl.runs.rollout_rows import Row
 
+__all__ = ["evenly"]
+
 T = TypeVar("T")
 
 MAX_STEPS = 12

@@ -20,6 +20,8 @@ from vlmrl.runs.rollout_rows import Row
 from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks
 
+__all__ = ["Album", "Shape", "View", "shapes", "view"]
+
 MAX_SIDE = 480
 """Longest side of an embedded image, pixels."""
 WAVE = (480, 96)

@@ -25,7 +25,7 @@ from vlmrl.training import benchmark_figures, forced_thinking, metrics
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Evaluation", "average_pass_at_k", "evaluate"]
+__all__ = ["Evaluation", "average_pass_at_k", "evaluate", "interval", "pass_at_k"]
 
 PREFIX = {
     "greedy": "",

@@ -19,6 +19,8 @@ from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
+__all__ = ["can_be_forced", "generate"]
+
 Mode = Literal["think", "direct"]
 MODES: tuple[Mode, ...] = ("think", "direct")
 
