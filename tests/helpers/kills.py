@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import multiprocessing
+import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from helpers.hard import HARD, hard_rows
 from helpers.runs import TINY
@@ -20,6 +28,9 @@ ENGINE = f"{Path(__file__).parent}/copy_engine.py:DrainedEngine"
 LARGE = ("bomb_30000.png", "large_10000_1bit.png", "animated.gif")
 BEGIN_S = 180.0
 """Seconds in which a run must begin to write."""
+WORK_S = 2.0
+"""CPU seconds, about three steps, after which a run is killed at the latest: of a machine that has other
+work, seconds would say little."""
 
 
 def full_config(folder: Path) -> Any:
@@ -66,20 +77,46 @@ def train_fully(folder: Path) -> None:
 def kill_repeatedly(folder: Path, kills: int, seed: int) -> int:
     """Begin or go on with a run `kills` times and kill it each time; return how many were hit.
 
-    A run that comes to its end before it is killed begins anew, its folder kept as `folder.done`.
+    A run that comes to its end before it is killed begins anew, its folder kept as `folder.done`. Runs
+    are forks of a process that only imports: all modules that the caller has, so that no time goes by
+    with importing them again.
     """
+    order = json.dumps([str(folder), kills, seed, list(sys.modules)])
+    done = subprocess.run(
+        # Not `-m`: workers of the runs import what `__main__` is.
+        [sys.executable, "-c", "from helpers import kills; kills.answer_order()"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        input=order,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 0
+    return int(done.stdout.splitlines()[-1])
+
+
+def answer_order() -> None:
+    """Do what the order on standard input says, and print how many runs were hit."""
+    folder, kills, seed, modules = json.loads(sys.stdin.read())
+    for name in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    assert multiprocessing.active_children() == [] and threading.active_count() == 1
+    print(_kill_forks(Path(folder), kills, seed))
+
+
+def _kill_forks(folder: Path, kills: int, seed: int) -> int:
     chance, hits = random.Random(seed), 0
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["helpers.kills"])
+    context = multiprocessing.get_context("fork")
     while hits < kills:
         process = context.Process(target=train_fully, args=(folder,))
         process.start()
         _wait_for_life(folder, process)
-        process.join(chance.uniform(0.0, 2.0))
+        _wait_for_work(process, chance.uniform(0.0, WORK_S))
         process.kill()
         process.join()
         assert process.exitcode in (-signal.SIGKILL, 0), process.exitcode
         hits += process.exitcode != 0
+        print(f"{time.strftime('%T')} {hits} killed", file=sys.stderr, flush=True)
         if (folder / "summary.json").exists() and hits < kills:
             shutil.rmtree(folder.with_name(f"{folder.name}.done"), ignore_errors=True)
             folder.rename(folder.with_name(f"{folder.name}.done"))
@@ -97,3 +134,17 @@ def _wait_for_life(folder: Path, process: Any) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"the run did not begin within {BEGIN_S:g} s")
+
+
+def _wait_for_work(process: Any, seconds: float) -> None:
+    """Until the process has had this much time of a CPU, or has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        seen = psutil.Process(process.pid)
+        end = _cpu_s(seen) + seconds
+        while process.is_alive() and _cpu_s(seen) < end:
+            time.sleep(0.01)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system

@@ -30,11 +30,11 @@ TINY = [
     "checks.media_ablation_every=0",
     "checks.parity_every=0",
     "optimizer.lr=1e-2",
-    f"rewards=[{HELPERS}/copy_engine.py:varied]",
+    f"rewards=[{HELPERS}/scores.py:varied]",
 ]
 
 
-SPARSE = f"rewards=[{HELPERS}/copy_engine.py:sparse]"
+SPARSE = f"rewards=[{HELPERS}/scores.py:sparse]"
 
 
 COPY = f"engine.name={HELPERS}/copy_engine.py:CopyEngine"

@@ -29,7 +29,7 @@ TINY = [
     "evaluation.every=2",
     "evaluation.limit=6",
     # By the quickstart's own rewards so short a run earns nothing and learns nothing.
-    f"rewards=[{Path(__file__).parent / 'copy_engine.py'}:varied]",
+    f"rewards=[{Path(__file__).parent / 'scores.py'}:varied]",
     "evaluation.metric=varied",
 ]
 

@@ -26,7 +26,7 @@ from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.scoring.verifier import judge_group
 from vlmrl.training import shuffled_frames
 
-VARIED = f"{Path(__file__).parents[1] / 'helpers/copy_engine.py'}:varied"
+VARIED = f"{Path(__file__).parents[1] / 'helpers/scores.py'}:varied"
 
 # ------------------------------------------------------------------------------------- the formula
 
