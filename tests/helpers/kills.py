@@ -108,7 +108,7 @@ def _kill_forks(folder: Path, kills: int, seed: int) -> int:
     chance, hits = random.Random(seed), 0
     context = multiprocessing.get_context("fork")
     while hits < kills:
-        process = context.Process(target=train_fully, args=(folder,))
+        process = context.Process(target=_train_and_end, args=(folder,))
         process.start()
         _wait_for_life(folder, process)
         _wait_for_work(process, chance.uniform(0.0, WORK_S))
@@ -121,6 +121,11 @@ def _kill_forks(folder: Path, kills: int, seed: int) -> int:
             shutil.rmtree(folder.with_name(f"{folder.name}.done"), ignore_errors=True)
             folder.rename(folder.with_name(f"{folder.name}.done"))
     return hits
+
+
+def _train_and_end(folder: Path) -> None:
+    train_fully(folder)
+    os._exit(0)  # a fork skips what is registered `atexit`, and would wait for workers
 
 
 def _wait_for_life(folder: Path, process: Any) -> None:

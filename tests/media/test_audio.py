@@ -325,3 +325,37 @@ def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:
     first, second = decode(Sample("s", "t", parts, Truth()), Access(), reading)
     assert isinstance(first, Audio) and isinstance(second, Audio)
     assert (first.duration, second.duration, first.rate) == (1.0, 0.5, 8000)
+
+
+# -------------------------------------------------------------------------------------- damaged MP3
+
+FRAME = b"\xff\xfb"
+
+
+def mp3(channels: int = 2, rate: int = 44100) -> bytes:
+    samples = np.stack([tone(440, 1.0, rate)] * channels, 1)
+    return written(samples, rate, format="MP3")
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("rate", [11025, 22050, 44100])
+def test_an_mp3_is_heard_whatever_tags_surround_it(channels: int, rate: int) -> None:
+    data = mp3(channels, rate)
+    whole = heard(data).samples
+    tagged = b"ID3\x04\0\0\0\0\0\x05title" + data + b"TAG" + bytes(125)
+    assert np.array_equal(heard(tagged).samples, whole)
+    assert np.array_equal(heard(data + bytes(300)).samples, whole)
+
+
+def test_an_mp3_with_a_damaged_frame_is_refused_and_the_part_before_it_is_heard() -> None:
+    data = mp3()
+    at = data.index(FRAME, len(data) // 2)
+    for damaged in (
+        data[:at] + b"\0" + data[at + 1 :],
+        data[:at] + data[at + 7 :],
+        data[:at] + b"junk" + data[at:],
+        data[: at + 4] + b"\xff" * 32 + data[at + 36 :],
+    ):
+        with pytest.raises(MediaError, match=r"damaged audio: .*MPEG frame"):
+            heard(damaged)
+        assert np.array_equal(heard(damaged, 0.0, 0.2).samples, heard(data, 0.0, 0.2).samples)

@@ -20,6 +20,7 @@ from vlmrl.errors import MediaError, UserError
 from vlmrl.media.access import Access, reference
 from vlmrl.media.decode import measure_image
 from vlmrl.media.image import MAX_PIXELS, load_image
+from vlmrl.media.structure import check_jpeg, check_runs
 from vlmrl.schema import Media
 
 RED, GREEN, BLUE, WHITE = (220, 20, 20), (20, 180, 20), (20, 20, 220), (250, 250, 250)
@@ -193,6 +194,26 @@ def test_jpeg_whose_header_lies_about_its_height_is_refused(height: int) -> None
     data[frame + 5 : frame + 7] = height.to_bytes(2, "big")
     with pytest.raises(MediaError, match="damaged"):
         load_image(Media("image", data=bytes(data)))
+
+
+def test_a_run_beyond_its_band_which_libjpeg_skips_is_refused() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(noise), "JPEG", progressive=True).data or b""
+    refused = 0
+    for at in range(data.index(b"\xff\xda"), len(data) - 2):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        try:
+            check_jpeg(changed)
+            simplejpeg.decode_jpeg(changed)
+        except ValueError:
+            continue  # seen without a second decoder
+        try:
+            check_runs(changed)
+        except ValueError:
+            refused += 1
+            with pytest.raises(MediaError, match="beyond its band"):
+                load_image(Media("image", data=changed))
+    assert refused > 0
 
 
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411", "gray"])

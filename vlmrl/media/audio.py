@@ -2,8 +2,8 @@
 
 Channels are averaged, loudness is left as it is (quiet audio stays quiet, silence stays silence).
 Refused is what a plain reader silently returns: no samples, NaN, a file with less in it than its header
-promises, audio longer than allowed. libsndfile reads WAV, FLAC, Ogg and MP3; FFmpeg the rest (MP4, WebM,
-AAC) and the audio of videos.
+promises, damaged MP3 frames, audio longer than allowed. libsndfile reads WAV, FLAC, Ogg and MP3; FFmpeg
+the rest (MP4, WebM, AAC) and the audio of videos.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
+from vlmrl.media.mp3 import check_mp3
 from vlmrl.media_types import Audio
 from vlmrl.schema import Media
 
@@ -134,10 +135,23 @@ def _open_soundfile(
     _check_header(media.name, file.samplerate, file.channels)
     known = file.frames < 2**62  # else a stream of unknown length
     first, last = _bounds(media, file.samplerate)
+    if file.format == "MP3" and file.subtype == "MPEG_LAYER_III":
+        _check_mp3(stream, media)
     end = file.frames if last is None else min(last, file.frames)
     if known:
         _check_length(media, first, end, file.frames, file.samplerate, config)
     return _soundfile_blocks(file, media.name, first, end, known), file.samplerate
+
+
+def _check_mp3(stream: BinaryIO, media: Media) -> None:
+    if isinstance(stream, io.BytesIO):
+        data = stream.getvalue()
+    else:  # without moving the descriptor, by which libsndfile reads
+        data = os.pread(stream.fileno(), os.fstat(stream.fileno()).st_size, 0)
+    try:
+        check_mp3(data, media.end)
+    except ValueError as error:
+        raise MediaError(f"{media.name}: damaged audio: {error}") from error
 
 
 def _native(stream: BinaryIO) -> BinaryIO | int:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
-from vlmrl.media.structure import check_jpeg, check_structure
+from vlmrl.media.structure import check_jpeg, check_runs, check_structure
 from vlmrl.schema import Media
 
 MAX_PIXELS = 64 * 2**20
@@ -54,6 +54,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _JPEG = ("JPEG", "MPO")
+_SPACES = {"RGB": "RGB", "L": "GRAY"}
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
 _WHITE = (255, 255, 255, 255)
 
@@ -136,12 +137,12 @@ def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     if (width, height) != image.size:  # two readers, two headers: neither is to be believed
         raise ValueError(f"its headers disagree: {image.size} and {(width, height)} pixels")
-    if image.mode == "RGB":
-        return Image.fromarray(simplejpeg.decode_jpeg(data, "RGB"))
-    if image.mode == "L":
-        return Image.fromarray(simplejpeg.decode_jpeg(data, "GRAY")[:, :, 0])
-    simplejpeg.decode_jpeg(data, "CMYK")  # for its warnings; Pillow knows Adobe's inversion
-    return image
+    pixels = simplejpeg.decode_jpeg(data, _SPACES.get(image.mode, "CMYK"))
+    if image.info.get("progressive"):
+        check_runs(data)
+    if image.mode not in _SPACES:  # decoded for its warnings; Pillow knows Adobe's inversion
+        return image
+    return Image.fromarray(pixels[:, :, 0] if image.mode == "L" else pixels)
 
 
 def _turn(image: Image.Image, orientation: int) -> Image.Image:

@@ -12,11 +12,12 @@ import struct
 import zlib
 from typing import BinaryIO
 
+import av
 import numpy as np
 
 from vlmrl.errors import MediaError
 
-__all__ = ["check_jpeg", "check_structure"]
+__all__ = ["check_jpeg", "check_runs", "check_structure"]
 
 MAX_CHUNKS = 1000
 """Chunks of a PNG that hold neither pixels nor a frame; encoders write about ten."""
@@ -54,7 +55,7 @@ def check_structure(stream: BinaryIO, name: str) -> None:
 def check_jpeg(data: bytes) -> None:
     """Check the tables of a JPEG and each scan's choice of them.
 
-    A run of zeros that ends beyond its block is not found: only decoding shows it, and libjpeg skips it.
+    A run of zeros that ends beyond its band is not found: see `check_runs`.
 
     Raises:
         ValueError: they are none that an encoder writes.
@@ -81,6 +82,24 @@ def check_jpeg(data: bytes) -> None:
                 return  # nothing but its pixels follows
             ends = _ends_of_scans(data) if ends is None else ends
             at = next((int(end) for end in ends[np.searchsorted(ends, at) :]), len(data))
+
+
+def check_runs(data: bytes) -> None:
+    """Check that no run of zeros in a progressive JPEG ends beyond its band; libjpeg skips such runs.
+
+    Only decoding shows them. FFmpeg does it at an eighth of the size, in half of libjpeg's time.
+
+    Raises:
+        ValueError: one does.
+    """
+    decoder = av.CodecContext.create("mjpeg", "r")
+    decoder.options = {"err_detect": "explode", "lowres": "3"}
+    try:
+        decoder.decode(av.Packet(data))
+    except av.error.InvalidDataError as error:
+        raise ValueError("a run of coefficients ends beyond its band") from error
+    except av.FFmpegError:  # a kind of JPEG that it does not know
+        pass
 
 
 def _ends_of_scans(data: bytes) -> np.ndarray:
