@@ -36,7 +36,7 @@ def check_mp3(data: bytes, seconds: float | None = None) -> None:
     kind = (data[at + 1] & 0xFE, data[at + 2] & 0x0C) if at + 3 < len(data) else (0, 0)
     most = _num_frames(kind, seconds)
     sizes: dict[bytes, int] = {}
-    starts = []
+    starts: list[int] = []
     while at < len(data) and len(starts) < most:
         head = data[at : at + 3]
         if head not in sizes:
