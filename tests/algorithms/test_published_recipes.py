@@ -183,6 +183,18 @@ def test_a_verifier_that_does_not_apply_has_no_part_in_gdpo():
     )
 
 
+def test_the_optimal_baseline_is_weighted_by_lengths():
+    rewards = rewards_of([[1, 0, 0], [1, 1, 1]])
+    rollouts = rollouts_of(rewards)
+    long, short = (
+        dataclasses.replace(rollouts.completions[0][0], token_ids=(0,) * n) for n in (6, 2)
+    )
+    unlike = dataclasses.replace(rollouts, completions=((long, short, short),) * 2)
+    found = recipe_of("opo").advantages(rewards, unlike).values
+    # (6 * 1 + 2 * 0 + 2 * 0) / 10 = 0.6
+    torch.testing.assert_close(found, torch.tensor([[0.4, -0.6, -0.6], [0, 0, 0]]))
+
+
 def test_only_the_best_of_a_group_is_reinforced_by_its_lead():
     rewards = rewards_of([[0.2, 1.0, 0.5], [1.0, 1.0, 0.0], [0.0, 0.0, 0.7]])
     found = advantages_of(recipe_of("pass_at_k"), rewards)
