@@ -4,6 +4,7 @@ A comparison with numbers of a paper, or with another implementation, is `tests/
 """
 
 import math
+import typing
 
 import pytest
 import torch
@@ -77,6 +78,7 @@ def test_shares_of_micro_batches_add_up_to_the_loss_of_the_batch(part):
             num_tokens=cut.num_tokens,
             num_rollouts=cut.num_rollouts,
             max_tokens=cut.max_tokens,
+            extra={name: value[rows] for name, value in cut.extra.items()},
         )
         loss = recipe_of(part).loss(piece).loss
         total += loss.item()
@@ -144,10 +146,10 @@ def test_a_recipe_that_learns_from_uniform_groups_counts_those_without_a_gradien
     for rows in ([[1.0] * 4], [[0.0] * 4], [[1.0, 0.0, 0.0, 1.0], [1.0] * 4]):
         rewards = rewards_of(rows)
         found = recipe.advantages(rewards, rollouts_of(rewards))
-        silent = (found.values == 0).all(-1).float().mean().item()
+        silent = (found.values == 0).flatten(1).all(-1).float().mean().item()
         name = "uniform_share" if recipe.only_uniform_is_silent else "silent_share"
         assert found.metrics[f"rollout/{name}"] == pytest.approx(silent)
-        assert ((found.values != 0).any(-1) <= recipe.keep(rewards)).all()
+        assert ((found.values != 0).flatten(1).any(-1) <= recipe.keep(rewards)).all()
 
 
 def test_sample_weights_multiply_the_loss_of_their_completions(part):
@@ -210,10 +212,11 @@ def test_the_importance_weight_is_truncated_and_one_for_an_exact_engine(part):
 
 def test_on_policy_all_corrections_have_the_gradient_of_none(part):
     gradients = []
-    for correction in ("truncated", "decoupled", "one_sided"):
+    corrections = typing.get_args(plugins.options_of(type(recipe_of(part)))["correction"].type)
+    for correction in corrections:
         like = random_inputs(ref=None)
         inputs = inputs_of(like.new, like.advantages, mask=like.mask)
         recipe_of(part, correction=correction).loss(inputs).loss.backward()
         gradients.append(inputs.new.grad)
-    torch.testing.assert_close(gradients[1], gradients[0])
-    torch.testing.assert_close(gradients[2], gradients[0])
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0])

@@ -26,7 +26,19 @@ def recipe_of(name, **options):
     return plugins.build("algorithm", name, options)
 
 
-def inputs_of(new, advantages, *, old=None, sampling=None, ref=None, mask=None, weights=None):
+def facts_of(new, advantages):
+    """What passes and advantages would tell the loss of these rows: the media changed nothing."""
+    return {
+        "correct": (advantages[:, :1] > 0).float(),
+        "pass_rate": torch.full((len(new), 1), 0.5),
+        "kl_weight": torch.ones(len(new), 1),
+        "masked_media": new.detach().clone(),
+    }
+
+
+def inputs_of(
+    new, advantages, *, old=None, sampling=None, ref=None, mask=None, weights=None, extra=None
+):
     mask = torch.ones_like(new).bool() if mask is None else mask
     old = new.detach() if old is None else old
     return LossInputs(
@@ -40,6 +52,7 @@ def inputs_of(new, advantages, *, old=None, sampling=None, ref=None, mask=None, 
         num_tokens=int(mask.sum()),
         num_rollouts=len(new),
         max_tokens=new.shape[1],
+        extra=facts_of(new, advantages) if extra is None else extra,
     )
 
 
@@ -84,9 +97,14 @@ def rollouts_of(rewards, sources=None, weights=None, length=1):
         for p in range(num_prompts)
     )
     parsed = Parsed(None, None, "none", False, 0.0)
-    completion = Completion("", parsed, Frame(), (0,) * length, (-1.0,) * length)
-    return Rollouts(PromptBatch(prompts), ((completion,) * num_completions,) * num_prompts)
+    group = tuple(
+        Completion("", parsed, Frame(), (g,) * length, (-1.0,) * length)
+        for g in range(num_completions)
+    )
+    return Rollouts(PromptBatch(prompts), (group,) * num_prompts)
 
 
 def advantages_of(recipe, rewards):
-    return recipe.advantages(rewards, rollouts_of(rewards)).values
+    """Advantages [P, G]; of recipes for tokens, the mean over those of a completion of one token."""
+    values = recipe.advantages(rewards, rollouts_of(rewards)).values
+    return values if values.ndim == 2 else values.mean(-1)

@@ -15,7 +15,15 @@ import torch
 
 from vlmrl.schema import ORIGINS, Advantages, Origin, Rewards, Rollouts, TrainBatch
 
-__all__ = ["Algorithm", "LossInputs", "LossOutput", "Objective", "Pass", "needs_reference"]
+__all__ = [
+    "Algorithm",
+    "LossInputs",
+    "LossOutput",
+    "Objective",
+    "Pass",
+    "needs_reference",
+    "passes_of",
+]
 
 Pass = Literal["old", "reference", "entropy", "masked_media"]
 """A forward over the step's batches before its update."""
@@ -113,6 +121,16 @@ class Algorithm(Objective, Protocol):
         """One micro-batch's share of the loss, and sums for its curves."""
 
 
+def passes_of(algorithm: Algorithm, several: bool = False) -> set[Pass]:
+    """Return the forwards before an update, or before `several` on the same rollouts."""
+    found = set(algorithm.passes)
+    if algorithm.kl:
+        found.add("reference")
+    if several:
+        found.add("old")
+    return found
+
+
 def needs_reference(algorithm: Algorithm) -> bool:
     """Return whether the algorithm asks for log-probs of the policy as RL began."""
-    return bool(algorithm.kl) or "reference" in algorithm.passes
+    return "reference" in passes_of(algorithm)

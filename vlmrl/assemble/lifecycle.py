@@ -23,6 +23,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import disk_space, distributed
 from vlmrl.system.interrupt import Interrupt
@@ -142,7 +143,9 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     if any(map(needs_reference, build_algorithms(config))):
         set_reference(policy, config.folder, start, progress)
     o = config.optimizer
-    policy.use_optimizer(adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name), o)
+    towers = towers_with_lr(policy.named, policy.family, o.lr_factors)
+    optimizer = adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name, towers)
+    policy.use_optimizer(optimizer, o)
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
         sampler = progress.extra.get("sampler", {})

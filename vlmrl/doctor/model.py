@@ -10,7 +10,7 @@ from typing import get_args
 
 import torch
 
-from vlmrl.algorithms.base import needs_reference
+from vlmrl.algorithms.base import needs_reference, passes_of
 from vlmrl.answers import geometry, parsing
 from vlmrl.config import Config
 from vlmrl.doctor.bench import Bench, Finding
@@ -21,7 +21,7 @@ from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.monitoring.memory_forecast import TIGHT, forecast
 from vlmrl.policy.optimizers import adamw
 from vlmrl.runs.complaints import NO_ANSWERS
-from vlmrl.schema import Advantages, Box, Completion, Prompt, PromptBatch, Rollouts, Space
+from vlmrl.schema import Box, Completion, Prompt, PromptBatch, Rewards, Rollouts, Space
 
 BATCH = 4
 """Prompts of the training step."""
@@ -108,7 +108,7 @@ def first_parity(bench: Bench) -> Iterator[Finding]:
 
 
 def step(bench: Bench) -> Iterator[Finding]:
-    """One real batch is generated, scored and trained on; advantages alternate in sign."""
+    """One real batch is generated, scored and trained on; its rewards alternate."""
     config, policy = bench.config.at(0), bench.policy
     draw = config.rollout
     sampling = Sampling.of(draw, draw.group_size)
@@ -175,11 +175,12 @@ def _numbers(found: Parity) -> str:
 
 
 def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
-    config, policy = bench.config.at(0), bench.policy
-    shape = rollouts.shape
-    signs = torch.ones(shape)
-    signs[:, 1::2] = -1
-    advantages = Advantages(signs, torch.ones(shape, dtype=torch.bool), torch.ones(shape))
+    """Train on rewards of 1 and 0 in turns, with all that the algorithm does before an update."""
+    config, policy, algorithm = bench.config.at(0), bench.policy, bench.algorithms[0]
+    prompts, completions = map(torch.arange, rollouts.shape)
+    ones = (prompts[:, None] + completions) % 2 == 0
+    rewards = Rewards(ones.float(), torch.ones_like(ones), ())
+    advantages = algorithm.advantages(rewards, rollouts, 0.0)
     batches = pack(
         rollouts,
         advantages,
@@ -187,11 +188,11 @@ def _update(bench: Bench, rollouts: Rollouts) -> dict[str, float]:
         micro_tokens=config.optimizer.micro_batch_tokens,
         max_tokens=config.rollout.max_tokens,
     )
-    if needs_reference(bench.algorithms[0]):
+    if needs_reference(algorithm):
         with tempfile.TemporaryDirectory() as folder:
             policy.keep_reference(Path(folder) / "reference")
-        batches = policy.with_reference(batches)
-    return policy.update(batches, bench.algorithms[0], config.optimizer.lr, 0.0)
+    batches = policy.run_passes(batches, passes_of(algorithm), seed=0)
+    return policy.update(list(algorithm.prepare(batches, 0.0)), algorithm, config.optimizer.lr, 0.0)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -35,12 +36,22 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     name: str = "adamw",
+    towers: Sequence[str] = (),
 ) -> torch.optim.Optimizer:
-    """Build AdamW, or a variant of it in `quantization`; it decays matrices only, not norms or biases."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    """Build AdamW, or a variant of it in `quantization`; it decays matrices only, not norms or biases.
+
+    With `towers`, one for each parameter ("" for those of no own learning rate), every tower has groups
+    of its own, which say so under "tower"; `Policy.update` sets their learning rates.
+    """
+    of = towers or [""] * len(parameters)
+    groups: list[dict[str, Any]] = []
+    for tower in dict.fromkeys(sorted(of)):
+        own = [p for p, its in zip(parameters, of, strict=True) if its == tower]
+        said = {"tower": tower} if towers else {}
+        groups += [
+            {"params": [p for p in own if p.ndim > 1], "weight_decay": weight_decay, **said},
+            {"params": [p for p in own if p.ndim <= 1], "weight_decay": 0.0, **said},
+        ]
     if name in quantization.OPTIMIZERS:
         return quantization.optimizer(name)(groups, lr=lr, betas=betas, eps=eps)  # type: ignore[call-arg]
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)

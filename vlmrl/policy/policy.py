@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vlmrl.algorithms.base import LossInputs, Objective
+from vlmrl.algorithms.base import LossInputs, Objective, Pass
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.data.masked_media import mask_media
 from vlmrl.errors import NotFinite, UserError
@@ -65,6 +65,19 @@ class Policy(PolicyModel):
             self._reference.load(source)
         if source != folder:
             self._reference.save(folder)
+
+    def run_passes(
+        self, batches: Sequence[TrainBatch], passes: Collection[Pass], seed: int
+    ) -> list[TrainBatch]:
+        """Return the batches with what these forwards find; `seed` is that of `with_masked_media`."""
+        batches = list(batches)
+        if "reference" in passes:
+            batches = self.with_reference(batches)
+        if "old" in passes or "entropy" in passes:
+            batches = self.with_old(batches, entropy="entropy" in passes)
+        if "masked_media" in passes:
+            batches = self.with_masked_media(batches, seed)
+        return batches
 
     def with_reference(self, batches: Sequence[TrainBatch]) -> list[TrainBatch]:
         """Return the batches with `ref_logprobs` filled in."""
@@ -132,6 +145,7 @@ class Policy(PolicyModel):
             UserError: `config.shared_forward` asks for what this model cannot do.
         """
         self.optimizer, self.max_grad_norm = optimizer, config.max_grad_norm
+        self._lr_factors: Mapping[Any, float] = config.lr_factors
         if config.shared_forward in ("on", "low_memory") and not self._can_share:
             raise UserError(
                 f"optimizer.shared_forward: {config.shared_forward}, but this model family or its "
@@ -163,7 +177,7 @@ class Policy(PolicyModel):
         self.refused = ""
         norms, skipped, tokens = [], 0, 0
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * self._lr_factors.get(group.get("tower"), 1.0)
         for batch in self._align_ranks(batches):
             own = self._retry.run(
                 batch, lambda b: self._accumulate_gradients(b, objective, progress)

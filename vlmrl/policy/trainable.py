@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -11,6 +11,8 @@ from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.policy import quantization
+
+__all__ = ["towers_with_lr"]
 
 
 def quantize(model: Any, family: Family, config: ModelConfig) -> None:
@@ -116,6 +118,26 @@ def _takes_adapter(layer: str, tower: str, family: Family) -> bool:
     """Return whether the linear layer of this name is in the tower and one of its `lora_targets`."""
     targets = family.lora_targets.get(tower, ())
     return layer.rpartition(".")[2] in targets and tower_of(f"{layer}.weight", family) == tower
+
+
+def towers_with_lr(names: Iterable[str], family: Family, factors: Mapping[Any, float]) -> list[str]:
+    """Return for every trained weight its tower if that has a learning rate of its own, else "".
+
+    Empty if no tower has one.
+
+    Raises:
+        UserError: a tower that has one trains no weight.
+    """
+    if not factors:
+        return []
+    of = [tower_of(name, family) for name in names]
+    for tower in factors:
+        if tower not in of:
+            raise UserError(
+                f"optimizer.lr_factors: expected a tower that trains, one of {sorted(set(of))}, "
+                f"got {tower!r}"
+            )
+    return [tower if tower in factors else "" for tower in of]
 
 
 def tower_of(name: str, family: Family) -> str:

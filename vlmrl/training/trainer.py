@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vlmrl import plugins
-from vlmrl.algorithms.base import Algorithm, needs_reference
+from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.config import Config, PluginRef
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source
@@ -225,16 +225,11 @@ class Trainer:
 
     def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:
         """Run the forwards that the algorithm needs before the update; it may then change the batches."""
-        optimizer, passes = self._now.optimizer, self.algorithm.passes
-        several = optimizer.minibatches * optimizer.epochs > 1
+        optimizer = self._now.optimizer
+        passes = passes_of(self.algorithm, optimizer.minibatches * optimizer.epochs > 1)
+        seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)
         with self.timers("logprob"):
-            if needs_reference(self.algorithm):
-                batches = self.policy.with_reference(batches)
-            if several or "old" in passes or "entropy" in passes:
-                batches = self.policy.with_old(batches, entropy="entropy" in passes)
-            if "masked_media" in passes:
-                seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)
-                batches = self.policy.with_masked_media(batches, seed)
+            batches = self.policy.run_passes(batches, passes, seed)
         return list(self.algorithm.prepare(batches, self.progress)) * optimizer.epochs
 
     def _report(

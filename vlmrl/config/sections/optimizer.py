@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from vlmrl.config.section import Scheduled, Section
+from vlmrl.config.sections.model import Tower
 
 
 class OptimizerConfig(Section):
@@ -17,6 +18,8 @@ class OptimizerConfig(Section):
     GPU. Both through bitsandbytes."""
     lr: Scheduled[float] = Field(1e-6, gt=0)
     """Learning rate after the warm-up."""
+    lr_factors: dict[Tower, Annotated[float, Field(gt=0)]] = {}
+    """Multiples of `lr` for single towers, e.g. {vision: 0.1, projector: 2}, at every step of RL."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and its square."""
     eps: float = Field(1e-8, gt=0)

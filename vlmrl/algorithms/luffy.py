@@ -1,0 +1,43 @@
+"""LUFFY: completions of a stronger model in the policy's own groups, and a weight that shapes them.
+
+Source: Yan et al. 2025, "Learning to Reason under Off-Policy Guidance", arXiv 2504.14945, eq. 5 to 7, and
+its code: the group's mean over all of its completions, no deviation, no clip; on tokens of origin
+`demonstration` p / (p + 0.1) takes the place of the ratio, so unlikely ones have the most gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts.aggregations import Aggregation
+from vlmrl.algorithms.parts.surrogates import log_ratio
+from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Luffy(Recipe):
+    """Mixed-policy GRPO with shaped demonstrations. Example: Luffy(gamma=0.1)."""
+
+    scale: Literal["std", "batch", "none"] = "none"
+    aggregation: Aggregation = "constant"
+    gamma: float = 0.1
+    """A demonstrated token of this probability weighs a half."""
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -A * ratio, or -A * p / (p + gamma) on demonstrations, [B, T]."""
+        shown = inputs.of_origin("demonstration")
+        chance = torch.where(inputs.mask, inputs.new, 0.0).exp()
+        guided = -inputs.advantages * chance / (chance + self.gamma)
+        if self.correction == "one_sided":
+            losses, metrics = one_sided_loss(inputs, self.importance_cap)
+        else:
+            ratio = log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+            mismatch = log_ratio(inputs.old, inputs.sampling, inputs.mask)
+            losses = -inputs.advantages * ratio * self.importance(mismatch)
+            metrics = {"loss/ratio": ratio}
+        return torch.where(shown, guided, losses), metrics

@@ -1,0 +1,29 @@
+"""REINFORCE++: the divergence in the reward, return-to-go, advantages whitened over the whole batch.
+
+Source: Hu 2025, "REINFORCE++", arXiv 2501.03262, section 3, with PPO's clip and a mean over tokens;
+variance as in verl. No group is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vlmrl.algorithms.parts import whole_batch
+from vlmrl.algorithms.parts.aggregations import Aggregation
+from vlmrl.algorithms.parts.kl_in_reward import KlInReward
+from vlmrl.schema import TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReinforcePp(KlInReward):
+    """PPO without a critic; `rollout.group_size` may be 1. Example: ReinforcePp(kl=0.01)."""
+
+    baseline: Literal["mean", "leave_one_out", "batch", "none"] = "batch"
+    scale: Literal["std", "batch", "none"] = "none"
+    aggregation: Aggregation = "token"
+
+    def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
+        """Return the batches with whitened advantages of tokens, [B, T]."""
+        return whole_batch.whiten(KlInReward.prepare(self, batches, progress))
