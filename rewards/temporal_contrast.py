@@ -15,13 +15,13 @@ class TemporalContrast(CorrectnessVerifier):
     """1 for each correct completion if the group does well enough next to its control group, else 0.
 
     Well enough: the share of correct completions is at least `ratio` times that among completions
-    to shuffled frames, whose rewards `rollout.shuffled_group_size` puts into
+    to shuffled frames, whose rewards the strategy `shuffled_frames` puts into
     `sample.meta["shuffled_rewards"]` (a list of numbers). Without it the verifier does not
     apply. Correct: the combined reward of the item verifiers exceeds `correct_above`; with a
     format reward, set it above what format alone pays.
 
-    Published sets: Video-R1 (T-GRPO): the defaults, with weight 0.3 and `rollout.shuffled_group_size` of
-    G / 2. Its code compares mean accuracies: for right-or-wrong rewards, the same.
+    Published sets: Video-R1 (T-GRPO): the defaults, with weight 0.3, and `group_size` G / 2 of
+    `shuffled_frames`. Its code compares mean accuracies: for right-or-wrong rewards, the same.
 
     Source: Video-R1, arXiv 2503.21776, eq. 2-3.
 

@@ -142,6 +142,7 @@ SHARED = {
     "algorithm": {"base", "recipes"},
     "tracker": {"base"},
     "sampler": {"base", "candidates"},
+    "strategy": {"base"},
 }
 """Files of plugin rooms that are no plugin; any other file whose class is misnamed would be lost."""
 

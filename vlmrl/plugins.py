@@ -42,6 +42,7 @@ KINDS = {
     "algorithm": "vlmrl.algorithms",
     "tracker": "vlmrl.trackers",
     "sampler": "vlmrl.samplers",
+    "strategy": "vlmrl.strategies",
 }
 
 

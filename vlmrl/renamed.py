@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["KEYS", "OPTIONS", "PARTS"]
+__all__ = ["KEYS", "MOVED", "OPTIONS", "PARTS"]
 
 KEYS: Mapping[str, Mapping[str, str]] = {
     "RunConfig": {"keep": "keep_checkpoints"},
@@ -20,7 +20,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "check_every": "validate_every",
         "check_from": "validate_from",
     },
-    "RolloutConfig": {"contrast": "shuffled_group_size", "staleness": "max_staleness"},
+    "RolloutConfig": {"staleness": "max_staleness"},
     "OptimizerConfig": {
         "clip_norm": "max_grad_norm",
         "schedule": "lr_schedule",
@@ -41,6 +41,12 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Section of the config -> its old key -> the new one."""
+
+_GROUP = "strategies: [{name: shuffled_frames, options: {group_size: N}}]"
+MOVED: Mapping[str, Mapping[str, str]] = {
+    "RolloutConfig": {"contrast": _GROUP, "shuffled_group_size": _GROUP},
+}
+"""Section of the config -> its old key -> what says the same elsewhere in the config."""
 
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {"refill": "dynamic_sampling_batches"},

@@ -39,6 +39,7 @@ INTRODUCTIONS = {
     "algorithm": "An algorithm turns rewards into advantages and log-probs into a loss.",
     "tracker": "A tracker sends the curves of a run somewhere else, next to `metrics.jsonl`.",
     "sampler": "A sampler decides which rows are drawn, and in what order.",
+    "strategy": "A strategy adds completions, or changes rewards, around the scoring of a batch.",
 }
 
 TRIED = (
@@ -240,6 +241,7 @@ def _use(kind: str, name: str) -> list[str]:
         "algorithm": f"algorithm: {name}",
         "tracker": f"tracking:\n  {name}: true",
         "sampler": f"data:\n  sampler: {name}",
+        "strategy": f"strategies: [{name}]",
     }
     lines = ["## Use", ""]
     if kind == "family":

@@ -42,6 +42,18 @@ def test_an_old_key_gives_one_line_with_the_new_one(section: str, old: str, new:
     assert str(caught.value) == f"my.yaml: {path}.{old} is called {path}.{new} now"
 
 
+@pytest.mark.parametrize("old", renamed.MOVED["RolloutConfig"])
+def test_a_key_that_moved_gives_one_line_that_writes_the_new_one(old: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"rollout\.{old} is now written strategies: \[\{{name: shuf"
+    ):
+        config.parse(config.tree.override(SMALL, f"rollout.{old}=4"), "my.yaml")
+    values = config.tree.override(
+        SMALL, renamed.MOVED["RolloutConfig"][old].replace(": [", "=[", 1).replace("N", "4")
+    )
+    assert config.parse(values, "my.yaml").strategies[0].options == {"group_size": 4}
+
+
 @pytest.mark.parametrize(("kind", "old", "new"), OPTIONS)
 def test_an_old_option_gives_one_line_with_the_new_one(kind: str, old: str, new: str) -> None:
     known = {name: plugins.options_of(plugins.load(kind, name)) for name in plugins.names(kind)}

@@ -15,6 +15,7 @@ from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.samplers.base import Sampler
 from vlmrl.scoring.verifier import Verifier
+from vlmrl.strategies.base import Strategy
 from vlmrl.trackers.base import Tracker
 
 BASES = {
@@ -26,6 +27,7 @@ BASES = {
     "algorithm": Recipe,
     "tracker": Tracker,
     "sampler": Sampler,
+    "strategy": Strategy,
 }
 
 

@@ -14,14 +14,17 @@ from helpers.small import audio, loaded, policy
 from helpers.videos import video
 from vlmrl.assemble import lifecycle
 from vlmrl.commands.evaluate import evaluate_model
-from vlmrl.config import RolloutConfig, load
+from vlmrl.config import ScoringConfig, load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.media_types import PilImage, Video
 from vlmrl.monitoring.engine_parity import measure_parity
 from vlmrl.schema import PromptBatch
-from vlmrl.training import shuffled_frames
+from vlmrl.scoring.scorer import Scorer
+from vlmrl.strategies.base import Draw, Means
+from vlmrl.strategies.shuffled_frames import ShuffledFrames
+from vlmrl.system.timers import PhaseTimers
 
 NAME = "qwen2_5_omni"
 
@@ -195,10 +198,11 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     engine, trained = Hf(), policy(NAME)
     engine.start(trained)
     prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
-    draw = RolloutConfig(shuffled_group_size=2, max_tokens=3)
-    control = shuffled_frames.generate_control_group(
-        PromptBatch((prompt,)), trained, engine, draw, seed=1
-    )
+    config = load("quickstart", ["rollout.max_tokens=3"])
+    scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
+    means = Means(trained, engine, scorer, config, timers, lambda sample, media: prompt)
+    batch, draw = PromptBatch((prompt,)), Draw(1, 0, 0, 0.0)
+    control = ShuffledFrames(2).ask_control_group(batch, draw, means)
     assert control is not None and control.shape == (1, 2)
     ours, other = prompt.encoded, control.batch.prompts[0].encoded
     assert ours.ids == other.ids and torch.equal(ours.position_ids, other.position_ids)

@@ -18,13 +18,16 @@ from helpers.runs import final_state, metric_lines, torchrun
 from helpers.videos import video, write_video
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
-from vlmrl.config import Config, RolloutConfig, load
+from vlmrl.config import Config, ScoringConfig, load
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.scoring.control_group import SHUFFLED_REWARDS
+from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import judge_group
-from vlmrl.training import shuffled_frames
+from vlmrl.strategies.base import Draw, Means
+from vlmrl.strategies.shuffled_frames import ShuffledFrames, shuffle_frames
+from vlmrl.system.timers import PhaseTimers
 
 VARIED = f"{Path(__file__).parents[1] / 'helpers/scores.py'}:varied"
 
@@ -68,12 +71,12 @@ def test_the_bonus_is_that_of_the_paper() -> None:
 def test_frames_change_places_and_nothing_else_does() -> None:
     for count in (2, 3, 8):
         made = video(count)
-        other = shuffled_frames.shuffle_frames(made, seed=5)
+        other = shuffle_frames(made, seed=5)
         order = [next(i for i in range(count) if (made.frames[i] == f).all()) for f in other.frames]
         assert sorted(order) == list(range(count)) != order
         assert (other.times, other.indices, other.size) == (made.times, made.indices, made.size)
-        assert (shuffled_frames.shuffle_frames(made, seed=5).frames == other.frames).all()
-    assert (shuffled_frames.shuffle_frames(video(1), seed=5).frames == video(1).frames).all()
+        assert (shuffle_frames(made, seed=5).frames == other.frames).all()
+    assert (shuffle_frames(video(1), seed=5).frames == video(1).frames).all()
 
 
 @pytest.mark.slow
@@ -86,10 +89,11 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     engine.start(policy)
 
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
-        draw = RolloutConfig(shuffled_group_size=wanted, max_tokens=4)
-        return shuffled_frames.generate_control_group(
-            PromptBatch(prompts), policy, engine, draw, seed
-        )
+        config = load("quickstart", ["rollout.max_tokens=4"])
+        scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
+        means = Means(policy, engine, scorer, config, timers, lambda sample, media: prompts[0])
+        asked = PromptBatch(prompts)
+        return ShuffledFrames(wanted).ask_control_group(asked, Draw(seed, 0, 0, 0.0), means)
 
     control, again, other = made(seed=1), made(seed=1), made(seed=2)
     assert control and again and other and control.shape == (1, 3)
@@ -100,7 +104,6 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
         same = torch.equal(tensor, asked.encoded.tensors[name])
         assert same == (name != "pixel_values_videos"), name
     assert control.completions == again.completions != other.completions
-    assert made(seed=1, wanted=0) is None
     prompts = (prompts[0], prompts[2])
     assert made(seed=1) is None
 
@@ -132,7 +135,8 @@ def settings(rows: Path, weight: float, size: int) -> list[str]:
     return [
         f"data.train=[{{card: records, options: {{path: {rows}}}}}]",
         f"rewards=[{VARIED}, {bonus}]",
-        f"rollout={{prompts: 6, group_size: 3, max_tokens: 5, shuffled_group_size: {size}}}",
+        "rollout={prompts: 6, group_size: 3, max_tokens: 5}",
+        f"strategies=[{f'{{name: shuffled_frames, options: {{group_size: {size}}}}}' if size else ''}]",
         "run={steps: 2, threads: 1, report: false, rollouts_every: 1}",
         "tracking.tensorboard=false",
         "sft=null",
@@ -201,9 +205,9 @@ def test_several_processes_compare_as_one_does(rows: Path, tmp_path: Path) -> No
 
 def test_a_control_group_and_rollouts_ahead_are_refused_together() -> None:
     with pytest.raises(
-        UserError, match="rollout: shuffled_group_size compares two groups of the same"
+        UserError, match="strategies ask the policy that wrote the batch: expected rollout"
     ):
         load(
             "quickstart",
-            ["rollout.shuffled_group_size=4", "rollout.max_staleness=1", "engine=vllm_server"],
+            ["strategies=[shuffled_frames]", "rollout.max_staleness=1", "engine=vllm_server"],
         )

@@ -12,8 +12,15 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm
-from vlmrl.assemble.prompts import build_eval_batches, build_loader, collect_media_prompts
+from vlmrl.assemble.prompts import (
+    build_eval_batches,
+    build_loader,
+    build_prompt_maker,
+    collect_media_prompts,
+)
 from vlmrl.assemble.sources import (
+    forms_by_source,
+    instruct_by_source,
     open_benchmarks,
     open_training,
     rewards_by_source,
@@ -33,12 +40,11 @@ from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
 from vlmrl.scoring.scorer import Scorer
+from vlmrl.strategies.base import Means, Strategy
 from vlmrl.system import distributed
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
-from vlmrl.training.shuffled_frames import ShuffledFrames
 from vlmrl.training.shuffled_rewards import ShuffledRewards
-from vlmrl.training.step_extension import StepExtension
 from vlmrl.training.trainer import Trainer
 
 __all__ = ["build_algorithms", "build_sampler", "load_policy_model"]
@@ -82,6 +88,7 @@ def build_trainer(
     queue = RolloutQueue(loader, engine, policy, config)
     stack.callback(queue.close)
     timers = PhaseTimers()
+    make_prompt = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
     return Trainer(
         config=config,
         policy=policy,
@@ -90,10 +97,11 @@ def build_trainer(
         engine=engine,
         scorer=scorer,
         algorithm=algorithms[0],
+        means=Means(policy, engine, scorer, config, timers, make_prompt),
         tracker=tracker,
         held_out=batches if held_out else None,
         benchmarks=benchmarks,
-        extensions=build_step_extensions(config, policy, engine, scorer, timers),
+        strategies=build_strategies(config),
         checks=checks,
         timers=timers,
     )
@@ -154,16 +162,10 @@ def build_algorithms(config: Config) -> list[Algorithm]:
     return built
 
 
-def build_step_extensions(
-    config: Config, policy: Policy, engine: Engine, scorer: Scorer, timers: PhaseTimers
-) -> list[StepExtension]:
+def build_strategies(config: Config) -> list[Strategy]:
     """Build what the config adds to the plain step, in the order in which it acts."""
-    extensions: list[StepExtension] = []
-    if config.rollout.shuffled_group_size:
-        extensions.append(ShuffledFrames(policy, engine, scorer, config, timers))
-    if config.control.shuffle_rewards:
-        extensions.append(ShuffledRewards())
-    return extensions
+    named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
+    return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
 
 
 def require_distributed(config: Config, engine: Engine) -> None:

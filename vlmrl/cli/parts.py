@@ -17,6 +17,7 @@ KINDS = {
     "engines": "engine",
     "trackers": "tracker",
     "samplers": "sampler",
+    "strategies": "strategy",
 }
 """What one writes after `vlmrl list` -> the kind of part."""
 
@@ -31,6 +32,7 @@ Listed = Literal[
     "engines",
     "trackers",
     "samplers",
+    "strategies",
     "configs",
 ]
 

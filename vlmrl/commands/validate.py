@@ -63,6 +63,8 @@ def validate(config: Config) -> None:
             where = f"{stages.label(config.stages, index)}: " if config.stages else ""
             raise UserError(f"{where}{error}") from error
     _check_part("sampler", config.data.sampler.name, config.data.sampler.options)
+    for strategy in config.strategies:
+        _check_part("strategy", strategy.name, strategy.options)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)

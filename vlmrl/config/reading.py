@@ -106,6 +106,8 @@ def _line(name: str, problem: Any) -> str:
         key = str(problem["loc"][-1])
         if new := renamed.KEYS.get(section.__name__, {}).get(key):
             return f"{name}: {path} is called {path.removesuffix(key)}{new} now"
+        if new := renamed.MOVED.get(section.__name__, {}).get(key):
+            return f"{name}: {path} is now written {new}"
         message = f"unknown key{nearest(key, sorted(section.model_fields))}"
     elif problem["type"] == "missing":
         message = "this key is required"

@@ -52,6 +52,8 @@ class Config(Section):
     """Verifiers of every source that has none of its own."""
     scoring: ScoringConfig = ScoringConfig()
     """How the verdicts on one completion become one reward."""
+    strategies: list[PluginRef] = []
+    """What is added around the scoring of a batch, in this order: of `vlmrl list strategies`."""
     algorithm: PluginRef = PluginRef(name="grpo")
     """Advantages and loss: one of `vlmrl list algorithms`."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -95,6 +97,15 @@ class Config(Section):
             stages.check(self.stages)
         except UserError as error:
             raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
+    def _strategies_ask_the_policy_that_wrote_the_batch(self) -> Config:
+        if self.strategies and self.rollout.max_staleness:
+            raise ValueError(
+                "strategies ask the policy that wrote the batch: expected rollout.max_staleness 0, got "
+                f"{self.rollout.max_staleness}"
+            )
         return self
 
     @model_validator(mode="after")

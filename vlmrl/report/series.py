@@ -99,6 +99,8 @@ STEP_RULES = (
     Rule("mode/([^/]+)/share", "Rollouts", "Modes", "{0}", "share"),
     Rule("mode/([^/]+)/(.+)", "Rollouts", "{1}, by mode", "{0}"),
     Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
+    Rule("hints/(.+)", "Rollouts", "Completions with a hint", "{0}", "share"),
+    Rule("critiques/(.+)", "Rollouts", "Second answers after a critique", "{0}", "share"),
     Rule("shuffled_frames/(.+)", "Rollouts", "Frames in order and shuffled", "{0}", "share"),
     Rule("rollout/(staleness|staleness_max)", "Rollouts", "Age of tokens, updates", "{0}"),
     Rule(f"rollout/({AHEAD})", "Rollouts", "Rollouts ahead of the trainer", "{0}", "share"),

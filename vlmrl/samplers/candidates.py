@@ -12,7 +12,7 @@ __all__ = ["MANY", "best", "count_visits", "scatter", "some_of"]
 MANY = 2**14
 """Rows up to which all are compared; of more, only candidates are."""
 SEED_PURPOSE = 16
-"""Part of the seed of every choice; see `training.step_extension.Draw.seed`."""
+"""Part of the seed of every choice; see `strategies.base.Draw.seed`."""
 
 
 def scatter(numbers: np.ndarray, *parts: int) -> np.ndarray:

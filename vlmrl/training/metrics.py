@@ -18,6 +18,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Return reward, components, lengths, modes and shares, over the batch and per source.
 
+    What the policy did not sample from its very prompt is left out.
+
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
     `rollout/masked`, `rollout/killed_grader`, those of `by_mode`, and what the algorithm adds.
@@ -26,6 +28,8 @@ def rollout_metrics(
     for p, prompt in enumerate(rollouts.batch.prompts):
         source = f"source/{prompt.sample.source}"
         for g, completion in enumerate(rollouts.completions[p]):
+            if completion.origin != "policy":
+                continue
             found = scores(rewards, p, g)
             for name, score in found.items():
                 values["reward/mean" if name == "reward" else f"reward/{name}"].append(score)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.training.step_extension import Draw, StepExtension
+from vlmrl.strategies.base import Draw, Means, Strategy
 
 __all__ = ["ShuffledRewards"]
 
 SEED_PURPOSE = 12
 
 
-class ShuffledRewards(StepExtension):
-    """The extension behind `control.shuffle_rewards`."""
+@dataclass(frozen=True)
+class ShuffledRewards(Strategy):
+    """The strategy behind `control.shuffle_rewards`."""
 
-    def extend_scored(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
     ) -> tuple[Rollouts, Rewards]:
         """Permute totals and validity over all completions [P * G]; verdicts stay where they are."""
         generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))

@@ -27,6 +27,7 @@ from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
+from vlmrl.strategies.base import Draw, Means, Strategy
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
@@ -35,7 +36,6 @@ from vlmrl.training import metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
 from vlmrl.training.evaluation import Evaluation, NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
-from vlmrl.training.step_extension import Draw, StepExtension
 
 __all__ = ["Trainer"]
 
@@ -54,12 +54,14 @@ class Trainer:
     engine: Engine
     scorer: Scorer
     algorithm: Algorithm
+    means: Means
+    """What strategies work with."""
     tracker: RunLog
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
     benchmarks: Sequence[Source] = ()
     """Those of the evaluation sources that are benchmarks."""
-    extensions: Sequence[StepExtension] = ()
+    strategies: Sequence[Strategy] = ()
     """What is added to the plain step, in this order."""
     checks: Checks | None = None
     """None: the run does not check itself."""
@@ -194,19 +196,19 @@ class Trainer:
         return Draw(self.config.run.seed, self.done, number, self.progress)
 
     def _generate(self, draw: Draw) -> Rollouts:
-        """Return the batch with its completions, and what the extensions add to it before scoring."""
+        """Return the batch with its completions, and what the strategies add to it before scoring."""
         with self.timers("generate"):
             rollouts = self.queue.take()
-        for extension in self.extensions:
-            rollouts = extension.extend_rollouts(rollouts, draw)
+        for strategy in self.strategies:
+            rollouts = strategy.prepare(rollouts, draw, self.means)
         return rollouts
 
     def _score(self, rollouts: Rollouts, draw: Draw) -> tuple[Rollouts, Rewards]:
-        """Score the rollouts; the extensions may change both rollouts and rewards."""
+        """Score the rollouts; the strategies may change both rollouts and rewards."""
         with self.timers("reward"):
             rewards = self.scorer.score(rollouts, draw.progress)
-        for extension in self.extensions:
-            rollouts, rewards = extension.extend_scored(rollouts, rewards, draw)
+        for strategy in self.strategies:
+            rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.means)
         return rollouts, rewards
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
@@ -240,8 +242,8 @@ class Trainer:
         advantages: Advantages,
     ) -> StepReport:
         numbers = metrics.rollout_metrics(rollouts, rewards, advantages)
-        for extension in self.extensions:
-            numbers |= extension.metrics(rollouts, rewards)
+        for strategy in self.strategies:
+            numbers |= strategy.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
         numbers |= self._scheduled()
         seconds = {f"time/{phase}": s for phase, s in self.timers.lap().items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from vlmrl.config.section import Scheduled, Section
 
@@ -15,9 +15,6 @@ class RolloutConfig(Section):
     group_size: Scheduled[int] = Field(8, ge=1)
     """G: completions per prompt. An advantage is relative to the other completions of its group, so
     most algorithms need two or more."""
-    shuffled_group_size: int = Field(0, ge=0)
-    """Completions of a control group for each prompt with a video, whose frames are shuffled (T-GRPO).
-    They are not trained on; the reward `temporal_contrast` compares the groups. 0: none."""
     max_tokens: Scheduled[int] = Field(256, ge=1)
     """Longest completion, in tokens."""
     temperature: Scheduled[float] = Field(1.0, gt=0)
@@ -29,12 +26,3 @@ class RolloutConfig(Section):
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""
-
-    @model_validator(mode="after")
-    def _one_policy_for_both_groups(self) -> RolloutConfig:
-        if self.shuffled_group_size and self.max_staleness:
-            raise ValueError(
-                "shuffled_group_size compares two groups of the same weights: set max_staleness or "
-                "shuffled_group_size to 0"
-            )
-        return self

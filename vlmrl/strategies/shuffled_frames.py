@@ -9,24 +9,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from vlmrl.config import Config, RolloutConfig
 from vlmrl.data.prompt import with_media
-from vlmrl.engines.base import Engine, Sampling
 from vlmrl.media_types import Video
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
-from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring.scorer import Judged
+from vlmrl.strategies.base import Draw, Means, Strategy
 from vlmrl.system.seeds import seed_of
-from vlmrl.system.timers import PhaseTimers
-from vlmrl.training.step_extension import Draw, StepExtension
-
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
 
 __all__ = ["ShuffledFrames"]
 
@@ -34,26 +28,37 @@ SEED_PURPOSE = 13
 
 
 @dataclass(frozen=True)
-class ShuffledFrames(StepExtension):
-    """The extension behind `rollout.shuffled_group_size`."""
+class ShuffledFrames(Strategy):
+    """T-GRPO's control group, for the reward `temporal_contrast`. Example: ShuffledFrames(group_size=4)."""
 
-    policy: Policy
-    engine: Engine
-    scorer: Scorer
-    config: Config
-    timers: PhaseTimers
+    group_size: int = 4
+    """Completions for each prompt with a video, whose frames are shuffled. Nobody trains on them."""
 
-    def extend_rollouts(self, rollouts: Rollouts, draw: Draw) -> Rollouts:
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise ValueError(f"expected group_size of at least 1, got {self.group_size}")
+
+    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
         """Ask and score the control group; put its rewards into the `meta` of the samples."""
-        with self.timers("generate"):
-            seed = draw.seed(SEED_PURPOSE)
-            now = self.config.at(draw.progress).rollout
-            control = generate_control_group(rollouts.batch, self.policy, self.engine, now, seed)
+        control = self.ask_control_group(rollouts.batch, draw, means)
         if control is None:
             return rollouts
-        with self.timers("reward"):
-            batch = add_control_rewards(rollouts.batch, control, self.scorer, draw.progress)
-        return replace(rollouts, batch=batch)
+        samples = [prompt.sample for prompt in control.batch.prompts]
+        judged = means.judge(control, samples, draw)
+        return replace(rollouts, batch=add_control_rewards(rollouts.batch, judged))
+
+    def ask_control_group(self, batch: PromptBatch, draw: Draw, means: Means) -> Rollouts | None:
+        """Generate the completions for each prompt with a video, its frames shuffled.
+
+        None if there is nothing to ask. The order of the frames and the completions depend on the draw
+        and the batch alone.
+        """
+        asked = _indices_with_videos(batch.prompts)
+        if not asked:
+            return None
+        seed = draw.seed(SEED_PURPOSE)
+        prompts = [_shuffle_prompt(batch.prompts[p], means, seed_of(seed, p)) for p in asked]
+        return means.ask(prompts, self.group_size, draw, SEED_PURPOSE)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return what `temporal_contrast` found; empty if no group has a control group.
@@ -78,34 +83,11 @@ class ShuffledFrames(StepExtension):
         }
 
 
-def generate_control_group(
-    batch: PromptBatch, policy: Policy, engine: Engine, config: RolloutConfig, seed: int
-) -> Rollouts | None:
-    """Generate `config.shuffled_group_size` completions for each prompt with a video, its frames shuffled.
-
-    None if there is nothing to ask. The order of the frames and the completions depend on `seed`
-    and the batch alone.
-    """
-    asked = _indices_with_videos(batch.prompts)
-    if not config.shuffled_group_size or not asked:
-        return None
-    prompts = tuple(_shuffle_prompt(batch.prompts[p], policy, seed_of(seed, p)) for p in asked)
-    sampling = Sampling.of(config, config.shuffled_group_size, seed)
-    return rank_shards.generate(engine, PromptBatch(prompts), sampling)
-
-
-def add_control_rewards(
-    batch: PromptBatch, control: Rollouts, scorer: Scorer, progress: float
-) -> PromptBatch:
-    """Return the batch with the control group's rewards in its samples' `meta`.
+def add_control_rewards(batch: PromptBatch, judged: Sequence[Sequence[Judged]]) -> PromptBatch:
+    """Return the batch with the control groups' rewards in the `meta` of the samples with a video.
 
     The rewards are those of item verifiers; masked completions are left out.
     """
-    samples = [prompt.sample for prompt in control.batch.prompts]
-    homes = [prompt.home for prompt in control.batch.prompts]
-    judged = scorer.judge(
-        control.completions, samples, progress, whole=False, homes=homes, staged=True
-    )
     prompts = list(batch.prompts)
     for p, group in zip(_indices_with_videos(prompts), judged, strict=True):
         known = [one for one in group if one.reward is not None]
@@ -139,7 +121,7 @@ def _indices_with_videos(prompts: Sequence[Prompt]) -> list[int]:
     return [p for p, q in enumerate(prompts) if any(m.kind == "video" for m in q.sample.media)]
 
 
-def _shuffle_prompt(prompt: Prompt, policy: Policy, seed: int) -> Prompt:
+def _shuffle_prompt(prompt: Prompt, means: Means, seed: int) -> Prompt:
     """Shuffle the frames of a prompt's videos; a prompt whose media are on another rank is unchanged."""
     if not rank_shards.is_here(prompt):
         return prompt
@@ -147,4 +129,4 @@ def _shuffle_prompt(prompt: Prompt, policy: Policy, seed: int) -> Prompt:
         shuffle_frames(medium, seed_of(seed, place)) if isinstance(medium, Video) else medium
         for place, medium in enumerate(prompt.media)
     ]
-    return with_media(prompt, media, policy.family, policy.processor)
+    return with_media(prompt, media, means.policy.family, means.policy.processor)

@@ -1,8 +1,8 @@
-"""The seam of the step: what an extension sees, and that what it returns is trained on."""
+"""The seam of the step: what a strategy sees, and that what it returns is trained on."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +10,18 @@ import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
+from vlmrl.strategies.base import Draw, Means, Strategy
 from vlmrl.training.shuffled_rewards import ShuffledRewards
-from vlmrl.training.step_extension import Draw, StepExtension
 
 
-class Witness(StepExtension):
+@dataclass(frozen=True)
+class Witness(Strategy):
     """Marks every sample before scoring, and replaces the rewards by 0, 1, 2 in every group."""
 
-    def __init__(self) -> None:
-        self.draws: list[Draw] = []
-        self.seen: list[set[bool]] = []
+    draws: list[Draw] = field(default_factory=list)
+    seen: list[set[bool]] = field(default_factory=list)
 
-    def extend_rollouts(self, rollouts: Rollouts, draw: Draw) -> Rollouts:
+    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
         self.draws.append(draw)
         prompts = tuple(
             replace(p, sample=replace(p.sample, meta={**p.sample.meta, "marked": True}))
@@ -29,8 +29,8 @@ class Witness(StepExtension):
         )
         return replace(rollouts, batch=PromptBatch(prompts, rollouts.batch.cursor))
 
-    def extend_scored(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
     ) -> tuple[Rollouts, Rewards]:
         assert draw == self.draws[-1]
         self.seen.append({"marked" in p.sample.meta for p in rollouts.batch.prompts})
@@ -41,10 +41,19 @@ class Witness(StepExtension):
         return {"witness/groups": float(len(rewards.total))}
 
 
-def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> None:
+class Onlooker(Witness):
+    """Leaves the rewards alone."""
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+    ) -> tuple[Rollouts, Rewards]:
+        return rollouts, rewards
+
+
+def test_a_strategy_changes_what_is_scored_and_trained_on(tmp_path: Path) -> None:
     witness = Witness()
     with begin_training(ahead_config(tmp_path / "run")) as trainer:
-        trainer.extensions = [witness]
+        trainer.strategies = [witness]
         report = trainer.step()
     assert witness.seen == [{True}]
     assert report.rewards.total.tolist() == [[0, 1, 2]] * 3
@@ -54,12 +63,11 @@ def test_an_extension_extends_what_is_scored_and_trained_on(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_dynamic_sampling_extends_every_batch_that_it_draws(tmp_path: Path) -> None:
+def test_a_strategy_sees_every_batch_that_it_draws(tmp_path: Path) -> None:
     more = ["algorithm={name: dapo, options: {dynamic_sampling_batches: 2}}", SPARSE]
     with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
-        witness = Witness()
-        witness.extend_scored = lambda rollouts, rewards, draw: (rollouts, rewards)  # type: ignore[method-assign]
-        trainer.extensions = [witness]
+        witness = Onlooker()
+        trainer.strategies = [witness]
         numbers = []
         for _ in range(3):
             report = trainer.step()
@@ -76,7 +84,7 @@ def test_shuffled_rewards_are_the_same_rewards_in_an_order_of_the_draw() -> None
     rollouts = Rollouts(PromptBatch(()), ())
 
     def shuffle(step: int) -> Rewards:
-        return ShuffledRewards().extend_scored(rollouts, rewards, Draw(0, step, 0, 0.0))[1]
+        return ShuffledRewards().expand(rollouts, rewards, Draw(0, step, 0, 0.0), None)[1]  # type: ignore[arg-type]
 
     first = shuffle(0)
     assert first.total.flatten().sort().values.tolist() == total.flatten().tolist()
@@ -85,11 +93,11 @@ def test_shuffled_rewards_are_the_same_rewards_in_an_order_of_the_draw() -> None
     assert not torch.equal(first.total, shuffle(1).total)
 
 
-def test_the_config_says_which_extensions_a_step_has(tmp_path: Path) -> None:
+def test_the_config_says_which_strategies_a_step_has(tmp_path: Path) -> None:
     def names(*more: str) -> list[str]:
         with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
-            return [type(extension).__name__ for extension in trainer.extensions]
+            return [type(strategy).__name__ for strategy in trainer.strategies]
 
     assert names() == []
-    both = names("rollout.shuffled_group_size=2", "control.shuffle_rewards=true")
+    both = names("strategies=[shuffled_frames]", "control.shuffle_rewards=true")
     assert both == ["ShuffledFrames", "ShuffledRewards"]

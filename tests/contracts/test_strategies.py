@@ -1,0 +1,90 @@
+"""What must hold of every strategy: whole groups, honest origins, and a draw that decides everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.contracts import require
+from helpers.rollouts_ahead import ahead_config, begin_training
+from vlmrl import plugins
+from vlmrl.schema import ORIGINS, PromptBatch, Rewards, Rollouts
+from vlmrl.strategies.base import Draw
+from vlmrl.training.trainer import Trainer
+
+KIND = "strategy"
+SUBSETS = {"part": lambda cls: True}
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    folder = tmp_path_factory.mktemp("strategies") / "run"
+    with begin_training(ahead_config(folder, "engine=hf")) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def scored(trainer: Trainer) -> tuple[Rollouts, Rewards]:
+    """A batch in which every group has failed, and every row has a hint."""
+    draw = trainer._draw_prompts(0)
+    rollouts = trainer._generate(draw)
+    prompts = tuple(
+        replace(p, sample=replace(p.sample, meta={**p.sample.meta, "hint": "Look left."}))
+        for p in rollouts.batch.prompts
+    )
+    rollouts = replace(rollouts, batch=PromptBatch(prompts, rollouts.batch.cursor))
+    rewards = trainer.scorer.score(rollouts, 0.0)
+    return rollouts, replace(rewards, total=torch.zeros_like(rewards.total))
+
+
+def run(part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards], seed: int = 0) -> Any:
+    strategy, draw = plugins.build("strategy", part), Draw(seed, 0, 0, 0.0)
+    rollouts = strategy.prepare(scored[0], draw, trainer.means)
+    return strategy, strategy.expand(rollouts, scored[1], draw, trainer.means)
+
+
+def test_groups_keep_their_size_and_every_completion_its_verdicts(
+    part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
+) -> None:
+    _, (rollouts, rewards) = run(part, trainer, scored)
+    require(rollouts.shape == scored[0].shape, part, "must keep the size of groups")
+    require(rewards.total.shape == scored[0].shape, part, "must keep rewards [P, G]")
+    sizes = [len(verdicts) for verdicts in rewards.verdicts]
+    require(sizes == [len(g) for g in rollouts.completions], part, "lost verdicts")
+    assert [p.sample.id for p in rollouts.batch.prompts] == [
+        p.sample.id for p in scored[0].batch.prompts
+    ]
+
+
+def test_what_the_policy_did_not_sample_says_so(
+    part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
+) -> None:
+    _, (rollouts, _) = run(part, trainer, scored)
+    known = {id(c) for group in scored[0].completions for c in group}
+    for group in rollouts.completions:
+        for completion in group:
+            assert completion.origin in ORIGINS
+            new = id(completion) not in known
+            require(new == (completion.origin != "policy"), part, "must state origins")
+
+
+def test_the_draw_decides_everything(
+    part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
+) -> None:
+    (_, first), (_, again) = run(part, trainer, scored), run(part, trainer, scored)
+    require(first[0].completions == again[0].completions, part, "is not a function of the draw")
+    assert torch.equal(first[1].total, again[1].total)
+
+
+def test_its_curves_are_named_after_it(
+    part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
+) -> None:
+    strategy, (rollouts, rewards) = run(part, trainer, scored)
+    for name, value in strategy.metrics(rollouts, rewards).items():
+        require(isinstance(value, float), part, f"{name} must be a float")
+        assert name.partition("/")[0] == Path(type(strategy).__module__.replace(".", "/")).name

@@ -1,0 +1,141 @@
+"""The contract of a strategy: what a paper or a control adds around the scoring of a batch.
+
+`Trainer.step` is plain GRPO. Whatever asks for further completions, changes what verifiers see, or
+changes rewards is a `Strategy`; the config names those of a run in the order in which they act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.runs import rank_shards
+from vlmrl.schema import Completion, Origin, Prompt, PromptBatch, Rewards, Rollouts, Sample
+from vlmrl.scoring.scorer import Judged, Scorer
+from vlmrl.system.seeds import seed_of
+from vlmrl.system.timers import PhaseTimers
+
+if TYPE_CHECKING:
+    from vlmrl.config import Config
+    from vlmrl.policy.policy import Policy
+
+__all__ = ["Draw", "Means", "Strategy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One batch of a step; dynamic sampling may draw several."""
+
+    run_seed: int
+    step: int
+    """Steps finished before this one."""
+    number: int
+    """Batches that this step has already drawn."""
+    progress: float
+    """Share of training done, in [0, 1)."""
+
+    def seed(self, purpose: int) -> int:
+        """Return the seed of this draw for a purpose; each purpose has a number of its own.
+
+        Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
+        14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques.
+        """
+        return seed_of(self.run_seed, purpose, self.step, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The parts of a run that a strategy works with. All ranks call both functions alike."""
+
+    policy: Policy
+    engine: Engine
+    scorer: Scorer
+    config: Config
+    timers: PhaseTimers
+    make_prompt: Callable[[Sample, list[Any]], Prompt]
+    """What makes the prompt of a sample and its decoded media, as in training."""
+
+    def ask(self, prompts: Sequence[Prompt], count: int, draw: Draw, purpose: int) -> Rollouts:
+        """Generate `count` completions for each prompt, sampled as the config says; see `Draw.seed`."""
+        with self.timers("generate"):
+            now = self.config.at(draw.progress).rollout
+            sampling = Sampling.of(now, count, draw.seed(purpose))
+            return rank_shards.generate(self.engine, PromptBatch(tuple(prompts)), sampling)
+
+    def judge(self, asked: Rollouts, samples: Sequence[Sample], draw: Draw) -> list[list[Judged]]:
+        """Judge completions as answers to `samples`, by item verifiers alone."""
+        homes = [prompt.home for prompt in asked.batch.prompts]
+        with self.timers("reward"):
+            return self.scorer.judge(
+                asked.completions, samples, draw.progress, whole=False, homes=homes, staged=True
+            )
+
+    def retell(self, prompt: Prompt, sample: Sample) -> Prompt:
+        """Return the prompt of another sample with the same media; without them on other ranks."""
+        if not rank_shards.is_here(prompt):
+            return replace(prompt, sample=sample)
+        return replace(
+            self.make_prompt(sample, list(prompt.media)), home=prompt.home, place=prompt.place
+        )
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A part of the step beside GRPO itself; a subclass overrides what it needs.
+
+    Both hooks are called for every batch that a step draws, with the same `draw`, on every rank.
+    """
+
+    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
+        """Return the rollouts to score: with more completions, or with more in a sample's `meta`."""
+        return rollouts
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+    ) -> tuple[Rollouts, Rewards]:
+        """Return the scored rollouts from which groups are selected and advantages computed.
+
+        A completion that the policy did not sample from its very prompt says so (`Completion.origin`):
+        it then has no part in pass rates, curves and importance weights. Groups keep their size.
+        """
+        return rollouts, rewards
+
+    def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
+        """Return what the strategy adds to the step's line of metrics.jsonl."""
+        return {}
+
+
+def put_in(
+    rollouts: Rollouts,
+    rewards: Rewards,
+    found: dict[int, list[tuple[Completion, Judged]]],
+    origin: Origin,
+) -> tuple[Rollouts, Rewards]:
+    """Return the rollouts with the last completions of groups replaced by those found for them.
+
+    `found` is by prompt; a masked completion (no reward) is left out. Groups keep their size.
+    """
+    completions, verdicts = [*rollouts.completions], [*rewards.verdicts]
+    total, valid = rewards.total.clone(), rewards.valid.clone()
+    for p, pairs in found.items():
+        known = [(c, j) for c, j in pairs if j.reward is not None][: len(completions[p])]
+        first = len(completions[p]) - len(known)
+        told = tuple(replace(c, origin=origin) for c, _ in known)
+        completions[p] = (*completions[p][:first], *told)
+        verdicts[p] = (*verdicts[p][:first], *(j.verdicts for _, j in known))
+        for place, (_, judged) in enumerate(known, first):
+            total[p, place], valid[p, place] = judged.reward, True
+    told_rollouts = replace(rollouts, completions=tuple(completions))
+    return told_rollouts, Rewards(total, valid, tuple(verdicts))
+
+
+def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tuple[int, float]]:
+    """Return (prompt, reward) of every valid completion of an origin."""
+    return [
+        (p, float(rewards.total[p, g]))
+        for p, group in enumerate(rollouts.completions)
+        for g, completion in enumerate(group)
+        if completion.origin == origin and rewards.valid[p, g]
+    ]
