@@ -120,13 +120,14 @@ def put_in(
     completions, verdicts = [*rollouts.completions], [*rewards.verdicts]
     total, valid = rewards.total.clone(), rewards.valid.clone()
     for p, pairs in found.items():
-        known = [(c, j) for c, j in pairs if j.reward is not None][: len(completions[p])]
+        known = [(c, j.verdicts, j.reward) for c, j in pairs if j.reward is not None]
+        known = known[: len(completions[p])]
         first = len(completions[p]) - len(known)
-        told = tuple(replace(c, origin=origin) for c, _ in known)
+        told = tuple(replace(c, origin=origin) for c, _, _ in known)
         completions[p] = (*completions[p][:first], *told)
-        verdicts[p] = (*verdicts[p][:first], *(j.verdicts for _, j in known))
-        for place, (_, judged) in enumerate(known, first):
-            total[p, place], valid[p, place] = judged.reward, True
+        verdicts[p] = (*verdicts[p][:first], *(of_one for _, of_one, _ in known))
+        for place, (_, _, reward) in enumerate(known, first):
+            total[p, place], valid[p, place] = reward, True
     told_rollouts = replace(rollouts, completions=tuple(completions))
     return told_rollouts, Rewards(total, valid, tuple(verdicts))
 
