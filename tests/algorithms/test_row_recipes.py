@@ -239,16 +239,34 @@ def test_without_rows_of_another_origin_it_is_the_recipe_that_it_extends(name):
     torch.testing.assert_close(mine, theirs)
 
 
-def test_luffy_shapes_demonstrations_and_counts_them_in_the_group():
-    recipe = recipe_of("luffy")
+@pytest.mark.parametrize(
+    ("name", "origin"), [("luffy", "demonstration"), ("critique_grpo", "refinement")]
+)
+def test_guided_tokens_are_shaped_and_counted_in_the_group(name, origin):
+    recipe = recipe_of(name)
     rewards = rewards_of([[1, 0, 0, 0]])
-    origins = ["demonstration", "policy", "policy", "policy"]
+    origins = [origin, "policy", "policy", "policy"]
     rollouts = written(rewards, [2, 2, 2, 2], origins)
     (batch,) = packed(recipe, rewards, rollouts)
     assert batch.micro[0].advantages[:, 0].tolist() == [0.75, -0.25, -0.25, -0.25]
     p = math.exp(-1.3)
     expected = (2 * -0.75 * p / (p + 0.1) + 6 * 0.25) / (4 * 10)
     assert loss_of(recipe, batch) == pytest.approx(expected, abs=1e-6)
+
+
+def test_guide_grpo_takes_the_ratio_to_the_log_probs_with_the_hint():
+    rewards = rewards_of([[1, 0, 0, 0]])
+    origins = ["hint", "policy", "policy", "policy"]
+    rollouts = written(rewards, [2, 2, 2, 2], origins)
+    (plain,) = packed(recipe_of("grpo"), rewards, rollouts)
+    stored = plain.micro[0].extra["stored_logprobs"]
+    (batch,) = packed(recipe_of("guide_grpo"), rewards, rollouts)
+    advantage = batch.micro[0].advantages[0].item()
+    ratios = (-1.3 - stored[0]).exp()
+    hinted = torch.minimum(ratios * advantage, ratios.clamp(0.8, 1.2) * advantage).mean()
+    others = -sum(batch.micro[0].advantages[1:, 0].tolist())
+    expected = (-float(hinted) + others) / 4
+    assert loss_of(recipe_of("guide_grpo"), batch) == pytest.approx(expected, abs=1e-5)
 
 
 # -------------------------------------------------------------------- difficulty, length, progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -17,11 +17,14 @@ from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts.aggregations import Aggregation
 from vlmrl.algorithms.parts.surrogates import log_ratio
 from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.schema import Origin
 
 
 @dataclass(frozen=True, slots=True)
 class Luffy(Recipe):
     """Mixed-policy GRPO with shaped demonstrations. Example: Luffy(gamma=0.1)."""
+
+    guided: ClassVar[Origin] = "demonstration"
 
     scale: Literal["std", "batch", "none"] = "none"
     aggregation: Aggregation = "constant"
@@ -30,7 +33,7 @@ class Luffy(Recipe):
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -A * ratio, or -A * p / (p + gamma) on demonstrations, [B, T]."""
-        shown = inputs.of_origin("demonstration")
+        shown = inputs.of_origin(self.guided)
         chance = torch.where(inputs.mask, inputs.new, 0.0).exp()
         guided = -inputs.advantages * chance / (chance + self.gamma)
         if self.correction == "one_sided":
