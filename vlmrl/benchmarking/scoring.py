@@ -115,6 +115,10 @@ class Result:
     disagreeing: int
     """Rows on which official and strict number differ by more than 0.5."""
     rows: Sequence[RowScore]
+    lower_bound: bool = False
+    """Whether the harness asks a judge about answers that count as wrong in the official number here."""
+    note: str = ""
+    """What is to be said wherever the official number is printed: without a judge, or by which one."""
 
 
 def score_answers(
@@ -238,6 +242,7 @@ def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowSc
         for column in benchmark.groups
     }
     pairs = [(row.official, row.strict) for row in rows]
+    judge = official.judge if official and not all(row.read for row in rows) else ""
     return Result(
         name_of(benchmark),
         official.protocol if official else OURS,
@@ -249,6 +254,8 @@ def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowSc
         truncated=sum(row.finish_reason == "length" for row in rows) / len(rows),
         disagreeing=sum(None not in (a, b) and abs(a - b) > 0.5 for a, b in pairs),  # type: ignore[operator]
         rows=rows,
+        lower_bound=bool(judge),
+        note=f"lower bound without a judge ({judge})" if judge else "",
     )
 
 

@@ -121,8 +121,9 @@ def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 def _equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score what a judge is sure to find right: an accepted text to the letter."""
-    return Score(float(answer.strip() in [one.strip() for one in accepted_texts(sample)]))
+    """Score what a judge is sure to find right: an accepted text to the letter; the rest is unread."""
+    right = answer.strip() in [one.strip() for one in accepted_texts(sample)]
+    return Score(float(right), read=right)
 
 
 def _math_verify(answer: str, sample: Sample, frame: Frame) -> Score:

@@ -22,7 +22,9 @@ __all__ = ["Comparison", "compare_results", "print_comparisons", "write_comparis
 
 SCALE = {"fraction": 100.0, "percent": 100.0, "sum": 1.0}
 """By the unit of a number: what makes points of it."""
-ASKED_ALIKE = ("ask", "template", "decoding", "max_tokens", "engine", "space", "pixels", "versions")
+ASKED_ALIKE = (
+    "ask", "template", "decoding", "max_tokens", "engine", "space", "pixels", "judge", "versions",
+)  # fmt: skip
 """Keys of a manifest in which results that are compared had better not differ."""
 
 
@@ -35,6 +37,8 @@ class Comparison:
     contrasts: tuple[Contrast, ...]
     asked_otherwise: tuple[str, ...]
     """What differs between their manifests besides the weights."""
+    notes: tuple[str, ...]
+    """What is to be said of official numbers: that they lack a judge, or by which one they are."""
 
 
 def compare_results(arms: Sequence[str]) -> list[Comparison]:
@@ -55,7 +59,10 @@ def compare_results(arms: Sequence[str]) -> list[Comparison]:
             replace(compare(first, second), benchmark=name) for name, (first, second) in shared
         )
         everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
-        comparisons.append(Comparison(names[0], names[i], found, tuple(_differing(everything))))
+        noted = {f"{s.result.benchmark}: official: {s.result.note}": s.result for s in everything}
+        notes = tuple(line for line, result in noted.items() if result.note)
+        differing = tuple(_differing(everything))
+        comparisons.append(Comparison(names[0], names[i], found, differing, notes))
     return comparisons
 
 
@@ -144,6 +151,7 @@ def _cautions(comparison: Comparison) -> Iterator[str]:
         yield f"By the strict number: {strict}"
     if comparison.asked_otherwise:
         yield f"The results differ not only in the model: {'; '.join(comparison.asked_otherwise)}"
+    yield from comparison.notes
     for contrast in comparison.contrasts:
         if contrast.faulted:
             yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"

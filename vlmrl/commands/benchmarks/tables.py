@@ -48,11 +48,14 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
 
 
 def extra_lines(each: Evaluated) -> Iterator[str]:
-    """Yield the best constant answers, pass@k and the calibration of stated confidences."""
+    """Yield what the official number lacks, the best constant answers, pass@k and the calibration."""
     name = each.result.benchmark
-    for one in each.constants:
-        shown = f"{_scaled(each.result, one.value)} by {one.number}"
-        yield f"{name}: the best constant answer, {one.answer!r}, has {shown}"
+    for control, one in {"": each.result, **each.controls}.items():
+        if one.note:
+            yield f"{name}{f', {control}' if control else ''}: official: {one.note}"
+    for best in each.constants:
+        shown = f"{_scaled(each.result, best.value)} by {best.number}"
+        yield f"{name}: the best constant answer, {best.answer!r}, has {shown}"
     for k, figure in each.pass_at_k.items():
         yield f"{name}: pass@{k} {figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
     if (shared := each.overlap) is not None:
@@ -89,11 +92,15 @@ def _scaled(result: Result, value: float) -> str:
 
 
 def show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
-    """Yield the official and the strict number with their intervals, as the harness prints them."""
+    """Yield the official and the strict number with their intervals, as the harness prints them.
+
+    An official number that is a lower bound begins with `≥`.
+    """
     for name in ("official", "strict"):
         if found := figures.get(name):
             numbers = (found.value, found.low, found.high)
             value, low, high = (_scaled(result, number) for number in numbers)
-            yield f"{value} [{low}, {high}]"
+            bound = "≥ " if result.lower_bound and name == "official" else ""
+            yield f"{bound}{value} [{low}, {high}]"
         else:
             yield "-"

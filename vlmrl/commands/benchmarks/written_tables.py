@@ -13,8 +13,10 @@ from vlmrl.system.atomic_files import write_bytes
 
 __all__ = ["write_tables"]
 
-COLUMNS = ("benchmark", "control", "group", "number", "value", "low", "high", "rows", "protocol")
-ESCAPED = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"})
+COLUMNS = (
+    "benchmark", "control", "group", "number", "value", "low", "high", "rows", "protocol", "note",
+)  # fmt: skip
+ESCAPED = str.maketrans({**{c: f"\\{c}" for c in "&%$#_{}"}, "≥": r"$\geq$"})
 
 
 def write_tables(evaluated: Sequence[Evaluated], out: Path) -> None:
@@ -34,7 +36,8 @@ def _lines(evaluated: Sequence[Evaluated]) -> Iterator[tuple[str | float | int, 
             for group, figures in {"": one.figures, **groups}.items():
                 for number, figure in figures.items():
                     found = (figure.value, figure.low, figure.high, figure.count)
-                    yield (one.benchmark, control, group, number, *found, one.protocol)
+                    note = one.note if number.startswith("official") else ""
+                    yield (one.benchmark, control, group, number, *found, one.protocol, note)
 
 
 def _latex(evaluated: Sequence[Evaluated]) -> str:
