@@ -21,7 +21,10 @@ __all__ = ["describe_free", "free_bytes", "pausing", "persist", "reason_of", "re
 RETRY_S = 30.0
 """Seconds between two attempts while the disk is full."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-SIGNS = ("I/O error", "PytorchStreamWriter", "inline_container", "No space left on device")
+SIGNS = (
+    *("I/O error", "PytorchStreamWriter", "inline_container", "iostream error"),
+    "No space left on device",
+)
 """What errors of safetensors and torch about a failing write have in their text."""
 SAID = "{path}: cannot be written: {reason}"
 
