@@ -75,10 +75,14 @@ def measure(case: Case) -> dict[str, list[Step]]:
         processes[-1].start()
         theirs.close()
     steps: dict[str, list[Step]] = {way: [] for way in WAYS}
-    for _ in range(case.steps):
-        for way, turn in turns.items():
-            turn.send("go")
-            steps[way].append(turn.recv())
+    try:
+        for _ in range(case.steps):
+            for way, turn in turns.items():
+                turn.send("go")
+                steps[way].append(turn.recv())
+    finally:
+        for turn in turns.values():
+            turn.close()  # or the others wait for a turn when one has failed
     for process in processes:
         process.join()
     return steps

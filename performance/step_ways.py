@@ -152,6 +152,8 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     from vlmrl.policy.policy import Policy
     from vlmrl.runs.run_log import RunLog
     from vlmrl.scoring.scorer import Scorer
+    from vlmrl.strategies.base import Means
+    from vlmrl.system.timers import PhaseTimers
     from vlmrl.training.rollout_queue import RolloutQueue
     from vlmrl.training.trainer import Trainer
 
@@ -170,7 +172,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     make = prompts.build_prompt_maker(policy, {"noise": False}, {})
     with Scorer({"noise": config.rewards}, config.scoring) as scorer:
         loader = Loader([open_source(config.data.train[0])], make, case.prompts)
-        engine = plugins.build("engine", "hf")
+        engine, timers = plugins.build("engine", "hf"), PhaseTimers()
         trainer = Trainer(
             config=config,
             policy=policy,
@@ -178,6 +180,8 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
             queue=RolloutQueue(loader, engine, policy, config),
             engine=engine,
             scorer=scorer,
+            means=Means(policy, engine, scorer, config, timers, make),
+            timers=timers,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),
             held_out=None,

@@ -158,9 +158,10 @@ def class_name(name: str) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return the end of an error message: `; did you mean 'x'?`, or the list of what exists."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        swapped = [name for name in close if sorted(name) == sorted(word)]  # the likeliest mistake
+        return f"; did you mean {(swapped or close)[0]!r}?"
     return f"; there are: {', '.join(known)}" if known else ""
 
 

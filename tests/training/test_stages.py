@@ -14,12 +14,12 @@ from vlmrl.config import load
 from vlmrl.report import build_report
 from vlmrl.system.atomic_files import read_json
 
-PART = f"{HELPERS}/copy_engine.py"
+SCORES = f"{HELPERS}/scores.py"
 STAGED = [
     "data.train=[{name: easy, card: shapes, split: 'train[:50%]'}, "
     "{name: hard, card: shapes, split: 'train[50%:]'}]",
     f"""stages=[
-      {{until: 0.4, name: short, sources: [easy], rollout: {{max_tokens: 4}}, rewards: ['{PART}:sparse']}},
+      {{until: 0.4, name: short, sources: [easy], rollout: {{max_tokens: 4}}, rewards: ['{SCORES}:sparse']}},
       {{until: 0.6, sources: [hard]}},
       {{name: long, rollout: {{max_tokens: 9, group_size: 2}}, algorithm: {{options: {{kl: 0.1}}}}}}]""",
 ]

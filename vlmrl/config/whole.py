@@ -52,10 +52,10 @@ class Config(Section):
     """Verifiers of every source that has none of its own."""
     scoring: ScoringConfig = ScoringConfig()
     """How the verdicts on one completion become one reward."""
-    strategies: list[PluginRef] = []
-    """What is added around the scoring of a batch, in this order: of `vlmrl list strategies`."""
     algorithm: PluginRef = PluginRef(name="grpo")
     """Advantages and loss: one of `vlmrl list algorithms`."""
+    strategies: list[PluginRef] = []
+    """What is added around the scoring of a batch, in this order: of `vlmrl list strategies`."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW, and how a batch of rollouts is divided into updates."""
     distributed: DistributedConfig = DistributedConfig()
