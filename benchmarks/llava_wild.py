@@ -40,6 +40,7 @@ class LlavaWild(Benchmark):
             scorer="equal_text",
             unit="percent",
             judge="gpt-4-0613",
+            points=True,
         ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})

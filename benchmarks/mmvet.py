@@ -37,6 +37,7 @@ class Mmvet(Benchmark):
             scorer="equal_text",
             unit="percent",
             judge="gpt-4o-2024-11-20",
+            points=True,
         ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})

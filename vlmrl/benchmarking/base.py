@@ -52,11 +52,11 @@ class Official:
     an answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
     option at random, which is the chance to be right. `unit` is how the harness prints the number;
     `also` names more aggregates to print, each with its column as `all_of_groups by column`. `judge` is
-    the model that the harness asks about answers that its rule cannot read; our number is without it, a
-    lower bound of the harness's. `template` is how its prompt lays a completion out; its rule is given
-    the answer, or by `whole` the completion with its tags, for rules that look for the tags themselves.
-    `task` is the harness's name of the benchmark, where its task scores a log of our answers to the
-    same rows (`--export`).
+    the model that the harness asks about answers that its rule cannot read; without one our number is a
+    lower bound of the harness's. `points`: it gives a share of the points, not right or wrong.
+    `template` is how its prompt lays a completion out; its rule is given the answer, or by `whole` the
+    completion with its tags, for rules that look for the tags themselves. `task` is the harness's name
+    of the benchmark, where its task scores a log of our answers to the same rows (`--export`).
     """
 
     protocol: str
@@ -72,6 +72,7 @@ class Official:
     ask_open: str = ""
     interleaved: bool = False
     judge: str = ""
+    points: bool = False
     template: str = "none"
     whole: bool = False
     system: str = ""

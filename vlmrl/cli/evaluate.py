@@ -56,6 +56,15 @@ TrainData = Annotated[
     typer.Option(help="Count a benchmark's rows that share an image or words with these data."),
 ]
 
+JudgeAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL[,MODEL]",
+        help="Ask this OpenAI-style endpoint about answers for which a benchmark's harness asks a judge; "
+        "without MODEL the harness's own. The key is read from OPENAI_API_KEY.",
+    ),
+]
+
 
 def evaluate(
     model: Model,
@@ -75,6 +84,7 @@ def evaluate(
     export: Export = None,
     control: Control = None,
     train_data: TrainData = None,
+    judge: JudgeAt = None,
 ) -> None:
     """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
@@ -92,7 +102,7 @@ def evaluate(
     """
     from vlmrl.config import PluginRef, RewardConfig, tree
 
-    _check_what(data, benchmark, {"--control": control, "--train-data": train_data})
+    _check_what(data, benchmark, control=control, train_data=train_data, judge=judge)
     name, engine_options = tree.named(engine)
     generator = PluginRef(name=name, options=engine_options)
     common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
@@ -100,7 +110,7 @@ def evaluate(
     if benchmark is not None:
         _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
         asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
-        asked |= {"export": export, "train_data": train_data}
+        asked |= {"export": export, "train_data": train_data, "judge": judge}
         return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
     assert data is not None
     from vlmrl.commands import evaluate
@@ -118,7 +128,7 @@ def evaluate(
     _print_result(result)
 
 
-def _check_what(data: str | None, benchmark: str | None, only: dict[str, Any]) -> None:
+def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:
     if (data is None) == (benchmark is None):
         given = "neither" if data is None else "both"
         raise UserError(
@@ -126,7 +136,8 @@ def _check_what(data: str | None, benchmark: str | None, only: dict[str, Any]) -
         )
     for name, given in only.items():
         if data is not None and given is not None:
-            raise UserError(f"vlmrl eval --data: {name} is for --benchmark")
+            option = name.replace("_", "-")
+            raise UserError(f"vlmrl eval --data: --{option} is for --benchmark")
 
 
 def _check_benchmark(only: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from vlmrl.answers.templates import Template
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.controls import controlled
 from vlmrl.commands.benchmarks.export import check_export, export_answers
+from vlmrl.commands.benchmarks.judge import check_judge
 from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, Told
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import ModelConfig
@@ -46,6 +47,8 @@ def evaluate_benchmarks(
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     for benchmark in opened if plan.export else ():
         check_export(str(plan.export), benchmark, plan.protocol)
+    if plan.judge:
+        check_judge(plan.judge, opened, plan.protocol)
     sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
     for source in sources:
         for control in plan.controls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from vlmrl.benchmarking.controls import NO_THINK, Constant, best_constant, contr
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers
 from vlmrl.benchmarking.stored import write_result
+from vlmrl.commands.benchmarks.judge import Judge, judge_unread, open_judge
 from vlmrl.config import PluginRef
 from vlmrl.data.files.rows import View
 from vlmrl.data.loader import eval_batches
@@ -36,6 +38,8 @@ __all__ = ["Evaluated", "Plan", "Session", "Told"]
 PASSES = 0.5
 """A sampled answer is right when its strict score is at least this."""
 ANSWERS, SAMPLES = "answers.jsonl", "samples.jsonl"
+NOT_ASKED = ("versions", "git", "engine", "judge")
+"""Keys of a manifest that may change while answers are kept."""
 
 Told = Callable[[str, int, int], None]
 """Is told the benchmark's name, the rows answered and all rows, after each batch."""
@@ -56,6 +60,7 @@ class Plan:
     controls: tuple[str, ...] = ()
     samples: int = 0
     train_data: str | None = None
+    judge: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,15 +91,19 @@ class Session:
     tell: Told
 
     def evaluate(self, benchmark: Benchmark, source: Source, control: str = "") -> Result:
-        """Ask all rows, greedily, score the answers and write the result.
+        """Ask all rows, greedily, score the answers, some by the plan's judge, and write the result.
 
         Raises:
-            UserError: the output folder holds answers to other questions, or a row cannot be asked.
+            UserError: the output folder holds answers to other questions, a row cannot be asked, or the
+                judge does not answer.
         """
         folder = self._folder(source, control)
         manifest = to_json(self._manifest(benchmark, source, control))
         answers = self._ask(folder / ANSWERS, source, manifest, self._sampling(benchmark), control)
         result = score_answers(benchmark, source, self.plan.protocol, answers)
+        if judge := self._judge(benchmark):
+            tell = partial(self.tell, f"{source.name} {control}".strip() + " judge")
+            result = judge_unread(judge, benchmark, source, result, folder, tell)
         write_result(folder, result, manifest)
         return result
 
@@ -143,6 +152,10 @@ class Session:
             mean = sum(value for _, value in values) / len(values)
             found[str(k)] = Figure(mean, *interval(values, 1000), len(values))
         return found
+
+    def _judge(self, benchmark: Benchmark) -> Judge | None:
+        official, told = benchmark.official(self.plan.protocol), self.plan.judge
+        return open_judge(told, official) if told and official and official.judge else None
 
     def _folder(self, source: Source, control: str) -> Path:
         return self.plan.out / source.name / control if control else self.plan.out / source.name
@@ -214,7 +227,7 @@ class Session:
     def _manifest(self, benchmark: Benchmark, source: Source, control: str) -> dict[str, Any]:
         """Return all that another person needs to get the same number."""
         official = benchmark.official(self.plan.protocol)
-        policy = self.policy
+        policy, judge = self.policy, self._judge(benchmark)
         return {
             "model": self.model,
             "weights_sha256": _weights_hash(Path(self.model)),
@@ -229,6 +242,7 @@ class Session:
             "engine": self.plan.engine.model_dump(mode="json"),
             "space": policy.family.space,
             "pixels": getattr(policy.processor.image_processor, "size", None),
+            "judge": {"model": judge.model, "task": judge.task} if judge else None,
             "versions": run_folder.versions(),
             "git": run_folder.revision(),
             **({"control": control} if control else {}),
@@ -242,7 +256,7 @@ def _answer(index: int, completion: Completion) -> Answer:
 
 def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
     """Yield the answers of an earlier, interrupted evaluation; refuse those of another one."""
-    asked = {k: v for k, v in manifest.items() if k not in ("versions", "git", "engine")}
+    asked = {k: v for k, v in manifest.items() if k not in NOT_ASKED}
     note = file.parent / ("asked.json" if file.name == ANSWERS else "asked_samples.json")
     if note.is_file():
         before = atomic_files.read_json(note)

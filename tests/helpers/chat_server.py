@@ -1,0 +1,80 @@
+"""Chat endpoints on the loopback that speak the real protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Script = Callable[[dict[str, Any]], Any]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A real endpoint on the loopback whose behaviour each test scripts.
+
+    The script returns the text of the judge's message, bytes for a raw body, an int for a status,
+    or None after writing to the socket itself.
+    """
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(("127.0.0.1", 0), Exchange)
+        self.script = script
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # a client that gave up is what some tests want
+
+
+class Exchange(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(body)
+        self.server.keys.append(self.headers.get("Authorization"))
+        assert self.path == "/v1/chat/completions"
+        said = self.server.script(body)
+        if callable(said):
+            return said(self)
+        if isinstance(said, int):
+            self.send_response(said)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        if isinstance(said, str):
+            said = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+Start = Callable[[Script], Server]
+
+
+@contextlib.contextmanager
+def chat_servers() -> Iterator[Start]:
+    """Yield what starts a server by its script; all of them end with the context."""
+    servers: list[Server] = []
+
+    def start(script: Script) -> Server:
+        server = Server(script)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
