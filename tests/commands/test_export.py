@@ -20,7 +20,7 @@ from helpers.runs import TINY
 from helpers.small import CORPUS, model_config
 from vlmrl.assemble import lifecycle
 from vlmrl.commands.export import export_run
-from vlmrl.commands.model_card import without_paths
+from vlmrl.commands.model_card import _rewards, without_paths
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
@@ -312,3 +312,11 @@ def test_a_hub_out_of_reach_is_one_line_and_the_files_stay(
         export_run(str(built_run), out=tmp_path / "out", push="me/mine")
     assert "\n" not in str(caught.value)
     assert (tmp_path / "out/README.md").is_file()
+
+
+def test_a_card_says_how_rewards_count_in_each_other_and_shows_schedules() -> None:
+    weight = "{schedule: [[0, 0.5], [0.5, 1]]}"
+    rewards = f"rewards=[box_iou, {{verifier: format, weight: {weight}, multiplies: box_iou}}]"
+    table = _rewards(vlmrl.config.load("quickstart", [rewards]))
+    assert "| `box_iou` | 1 |  |" in table
+    assert "'schedule': [(0.0, 0.5), (0.5, 1.0)]} | `multiplies: box_iou` |" in table

@@ -98,6 +98,19 @@ def with_(*overrides: str) -> config.Config:
             "rewards.format.gate=true",
             "my.yaml: a reward has gate: true, but scoring.combine is 'sum'",
         ),
+        (
+            "rewards.format.gate_above=0.4",
+            "my.yaml: rewards.0: gate_above is of a gate: expected gate: true beside it",
+        ),
+        (
+            "rewards.format={verifier: format, max_with: box_iou, multiplies: box_iou}",
+            "my.yaml: rewards.0: expected at most one of gate, max_with, multiplies, got max_with and",
+        ),
+        (
+            "rewards.format.multiplies=box_iuo",
+            "my.yaml: reward 'format': multiplies: expected the name of another reward of its source, "
+            "got 'box_iuo'; did you mean 'box_iou'?",
+        ),
         ("optimizer.minibatches=3", "my.yaml: rollout.prompts (16) must be a multiple of"),
         (
             "evaluation.metric=box_iuo",

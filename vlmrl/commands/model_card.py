@@ -30,6 +30,9 @@ SECTIONS = (
     *("evaluation", "control"),
 )
 """Sections of the config that say what was trained; the others say where and how it ran."""
+SHOWN_APART = ("verifier", "weight", "options", "timeout_s")
+"""Keys of a reward that the table of rewards has in another place, or that do not touch the reward."""
+
 _ABSOLUTE = re.compile(r"(?<![\w:/.*<])(?:[A-Za-z]:)?(?:~|\.{1,2})?(?:[\\/][\w.@+ -]*\w)+")
 
 
@@ -222,12 +225,14 @@ def _rewards(config: Config) -> str:
     lines = ["| source | verifier | weight | options |", "|---|---|---|---|"]
     for source in config.data.train:
         for reward in config.rewards_of(source):
-            options = without_paths(without_secrets(reward.options))
+            counted = reward.model_dump(exclude_defaults=True, exclude=set(SHOWN_APART))
+            options = without_paths(without_secrets({**reward.options, **counted}))
             shown = ", ".join(f"`{key}: {value}`" for key, value in options.items()).replace(
                 "|", "/"
             )
             verifier = without_paths(reward.verifier)
-            lines.append(f"| {source.label} | `{verifier}` | {reward.weight:g} | {shown} |")
+            weight = reward.weight if isinstance(reward.weight, dict) else f"{reward.weight:g}"
+            lines.append(f"| {source.label} | `{verifier}` | {weight} | {shown} |")
     return "\n".join([*lines, "", f"They add up by `scoring.combine: {config.scoring.combine}`."])
 
 

@@ -77,10 +77,15 @@ def _check_sources(config: Config) -> None:
         read_template(source)
         for split in filter(None, (source.split, source.few_shot)):
             read_split(split)
-        for reward in config.rewards_of(source):
-            for progress in reward_components.moments(reward):
+        rewards = config.rewards_of(source)
+        reward_components.check_joined(
+            [
                 reward_components.resolve(reward, progress)
-        form_of(config.rewards_of(source))
+                for reward in rewards
+                for progress in reward_components.moments(reward)
+            ]
+        )
+        form_of(rewards)
 
 
 def check_paths(config: Config) -> None:

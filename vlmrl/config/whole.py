@@ -21,7 +21,12 @@ from vlmrl.config.sections.distributed import DistributedConfig
 from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from vlmrl.config.sections.model import ModelConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
-from vlmrl.config.sections.rewards import NO_REWARDS, RewardConfig, ScoringConfig
+from vlmrl.config.sections.rewards import (
+    NO_REWARDS,
+    RewardConfig,
+    ScoringConfig,
+    check_names,
+)
 from vlmrl.config.sections.rollout import RolloutConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
@@ -87,6 +92,10 @@ class Config(Section):
                 raise ValueError(
                     f"a reward has gate: true, but scoring.combine is {self.scoring.combine!r}"
                 )
+            try:
+                check_names(rewards)
+            except UserError as error:
+                raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ number in the declared range, becomes `Verdict.failed(reason)`, never a score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -77,27 +77,81 @@ def reason(error: BaseException) -> str:
     return " ".join(text.split())[:MAX_REASON]
 
 
-def combine(mode: str, scores: Sequence[tuple[Component, float]]) -> float:
-    """Return one reward from the scores of the verifiers that apply to a completion.
+def touching(components: Sequence[Component]) -> list[Component]:
+    """Return the components that the reward depends on; the others are there for their curves.
 
-    sum: Σ w·s. mean: Σ w·s / Σ w. product: Π s; a weight of 0 leaves a component out. gate: as
-    mean, but 0 unless every gate's score is positive; a gate of weight 0 only gates.
+    A component of weight 0 touches the reward only as a gate; what is a part of another does if that
+    one's weight is not 0.
+    """
+    weights = {c.label: c.weight for c in components}
+    counted = {c.label for c in components if c.weight and weights[c.reward.counts_in or c.label]}
+    gates = {name for c in components if c.label in counted for name in c.reward.gated_by}
+    return [c for c in components if c.label in counted | gates or c.reward.gate]
+
+
+def combine(
+    mode: str, components: Sequence[Component], scores: Mapping[str, float]
+) -> float | None:
+    """Return one reward from the scores, by label, of the verifiers that apply to a completion.
+
+    sum: Σ w·v. mean: Σ w·v / Σ w. product: Π v; a weight of 0 leaves a component out. gate: as
+    mean, but 0 unless every gate's score exceeds its `gate_above`; a gate of weight 0 only gates. The
+    value v is the score, joined with those of its parts (`_value`). None: no counted verifier applies.
 
     Raises:
         UserError: a mean whose weights do not add up to a positive number.
     """
-    if mode == "gate" and any(c.gate and score <= 0 for c, score in scores):
+    whole = [c for c in components if c.weight != 0 and c.reward.counts_in is None]
+    values = [(c, value) for c in whole if (value := _value(c, components, scores)) is not None]
+    if not values:
+        return None
+    gates = {c.label: c.reward.gate_above for c in components if c.reward.gate}
+    if mode == "gate" and _is_closed(gates, scores):
         return 0.0
-    scores = [(c, score) for c, score in scores if c.weight != 0]
     if mode == "product":
-        return math.prod(score for _, score in scores)
-    total = sum(c.weight * score for c, score in scores)
+        return math.prod(value for _, value in values)
+    total = sum(c.weight * value for c, value in values)
     if mode == "sum":
         return total
-    weights = sum(c.weight for c, _ in scores)
+    weights = sum(c.weight for c, _ in values)
     if weights <= 0:
-        names = ", ".join(c.label for c, _ in scores)
+        names = ", ".join(c.label for c, _ in values)
         raise UserError(
             f"scoring.combine {mode}: the weights of {names} add up to {weights:g}, not more than 0"
         )
     return total / weights
+
+
+def _value(
+    c: Component, components: Sequence[Component], scores: Mapping[str, float]
+) -> float | None:
+    """Return what a component counts as: max(s, w'·s', ...) · Π (1 + w"·s"), or at most 0 if gated.
+
+    s' are the values of its `max_with`, s" of its `multiplies`; every s is at most its `max_score`.
+    What does not apply drops out: of the maximum, as a factor, as a gate. None: nothing is left of
+    the maximum. Sources: R1-Reward (arXiv 2505.02835) multiplies, acc·(1 + 0.5·consistency);
+    QwenLong-L1 (arXiv 2505.17667) takes max(rule, judge); HumanOmniV2 (arXiv 2506.21277) gates the
+    accuracy by a context score above 0.4.
+    """
+    own = [scores[c.label]] if c.label in scores else []
+    best = [
+        score if c.reward.max_score is None else min(score, c.reward.max_score) for score in own
+    ]
+    factors = []
+    for part in components:
+        if part.weight == 0 or part.reward.counts_in != c.label:
+            continue
+        value = _value(part, components, scores)
+        if value is not None and part.reward.max_with:
+            best.append(part.weight * value)
+        elif value is not None:
+            factors.append(1 + part.weight * value)
+    if not best:
+        return None
+    value = math.prod([max(best), *factors])
+    return min(value, 0.0) if _is_closed(c.reward.gated_by, scores) else value
+
+
+def _is_closed(gates: Mapping[str, float], scores: Mapping[str, float]) -> bool:
+    """Return whether a gate's score is not above its limit; one that does not apply is open."""
+    return any(scores[name] <= above for name, above in gates.items() if name in scores)

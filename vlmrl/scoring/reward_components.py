@@ -15,13 +15,23 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
+from vlmrl.config.sections.rewards import check_names
 from vlmrl.data.cards.row_rewards import MAX_CONFIGURATIONS
 from vlmrl.errors import UserError
 from vlmrl.schema import RowReward, Sample
 from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
 from vlmrl.scoring.verifier import CorrectnessVerifier, FunctionVerifier, Verifier
 
-__all__ = ["SLOW_DEADLINE", "Component", "Spec", "build", "components_of", "moments", "resolve"]
+__all__ = [
+    "SLOW_DEADLINE",
+    "Component",
+    "Spec",
+    "build",
+    "check_joined",
+    "components_of",
+    "moments",
+    "resolve",
+]
 
 SLOW_DEADLINE = 5.0
 """Seconds one call of a slow verifier may take when the config names no deadline."""
@@ -41,7 +51,8 @@ class Component:
     label: str
     verifier: Verifier
     weight: float
-    gate: bool
+    reward: RewardConfig
+    """The entry in the config, which says how its score counts."""
     spec: Spec
     deadline: float | None
     """Seconds for one call in the pool; None: calls run in line."""
@@ -62,7 +73,7 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
     deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
-    return Component(reward.label, verifier, float(weight), reward.gate, spec, deadline)
+    return Component(reward.label, verifier, float(weight), reward, spec, deadline)
 
 
 @functools.lru_cache(maxsize=256)
@@ -113,8 +124,8 @@ def components_of(
     """Return the components of a source at every moment of its schedules.
 
     Raises:
-        UserError: as `resolve`; two rewards have one name; a gate without `combine: gate` or the
-            reverse; a reward is to be correct by one that there is not.
+        UserError: as `resolve` and `check_joined`; two rewards have one name; a gate without
+            `combine: gate` or the reverse; a reward is to be correct by one that there is not.
     """
     labels = [reward.label for reward in rewards]
     for label in labels:
@@ -126,6 +137,7 @@ def components_of(
     if scoring.combine != "gate" and gates:
         raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
     resolved = [resolve(each, at) for each in rewards for at in moments(each)]
+    check_joined(resolved)
     items = [c.label for c in resolved if c.verifier.scope == "item"]
     for c in resolved:
         by = c.verifier.correct_by if isinstance(c.verifier, CorrectnessVerifier) else None
@@ -135,6 +147,38 @@ def components_of(
                 f"of this source, got {by!r}{plugins.nearest(by, items)}"
             )
     return resolved
+
+
+def check_joined(components: Sequence[Component]) -> None:
+    """Check what the rewards of one source say of each other, and their limits, at every moment.
+
+    Raises:
+        UserError: as `check_names`; a limit that every or no score exceeds, or a factor that may be
+            negative.
+    """
+    check_names([c.reward for c in components])
+    by_label = {c.label: c.verifier for c in components}
+    for c in components:
+        limits = [(f"gated_by {name!r}", name, above) for name, above in c.reward.gated_by.items()]
+        limits += [("gate_above", c.label, c.reward.gate_above)] if c.reward.gate else []
+        for key, name, limit in limits:
+            low, high = by_label[name].low, by_label[name].high
+            if not low <= limit < high:
+                raise UserError(
+                    f"reward {c.label!r}: {key}: expected at least {low:g} and less than {high:g}, the "
+                    f"range of the scores of {name!r}, got {limit:g}"
+                )
+        low, high = c.verifier.low, c.verifier.high
+        if c.reward.max_score is not None and not low < c.reward.max_score <= high:
+            raise UserError(
+                f"reward {c.label!r}: max_score: expected more than {low:g} and at most {high:g}, the "
+                f"range of its scores, got {c.reward.max_score:g}"
+            )
+        if c.reward.multiplies and 1 + min(c.weight * low, c.weight * high) < 0:
+            raise UserError(
+                f"reward {c.label!r}: multiplies: expected a weight with 1 + w·s >= 0 for scores from "
+                f"{low:g} to {high:g}, got {c.weight:g}"
+            )
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
 from vlmrl.scoring.calls import KILLED, Calls
-from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many
+from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
@@ -281,18 +281,15 @@ class Scorer:
             return Judged(None, verdicts, "aborted")
         if truncated and self.scoring.truncated == "mask":
             return Judged(None, verdicts, "truncated")
-        # A component of weight 0 is there for its curve; only as a gate does it touch the reward.
-        present = [(c, verdicts[c.label]) for c in components if c.label in verdicts]
-        present = [(c, verdict) for c, verdict in present if c.weight != 0 or c.gate]
+        present = [(c, verdicts[c.label]) for c in touching(components) if c.label in verdicts]
         for c, verdict in present:
             if verdict.fault is not None:
                 return Judged(None, verdicts, f"{c.label}: {verdict.fault}")
-        spoken = [(c, v.score) for c, v in present if v.applies and v.score is not None]
-        if not any(c.weight != 0 for c, _ in spoken):
+        scores = {c.label: v.score for c, v in present if v.applies and v.score is not None}
+        reward = combine(self.scoring.combine, components, scores)
+        if reward is None:
             return Judged(None, verdicts, "no verifier applies")
-        if truncated and self.scoring.truncated == "zero":
-            return Judged(0.0, verdicts)
-        return Judged(combine(self.scoring.combine, spoken), verdicts)
+        return Judged(0.0 if truncated and self.scoring.truncated == "zero" else reward, verdicts)
 
     def _count(self, source: str, verdicts: Iterable[Mapping[str, Verdict]]) -> None:
         for of_one in verdicts:

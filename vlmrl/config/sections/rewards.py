@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from vlmrl.config import schedule
 from vlmrl.config.section import Named, Section
 from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+
+__all__ = ["NO_REWARDS", "RewardConfig", "ScoringConfig", "check_names"]
 
 NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")
 """Metrics that share the rewards' place: a reward of such a name would put two curves in one."""
@@ -29,7 +33,18 @@ class RewardConfig(Named):
     weight: float | dict[Literal["schedule"], list[tuple[float, float]] | dict[str, Any]] = 1.0
     """Weight of its score in the reward; a number or a schedule."""
     gate: bool = False
-    """With `scoring.combine: gate`: unless this score is positive, the whole reward is 0."""
+    """With `scoring.combine: gate`: unless this score exceeds `gate_above`, the whole reward is 0."""
+    gate_above: float = 0.0
+    """What the score of a gate must exceed."""
+    gated_by: dict[str, float] = Field(default_factory=dict)
+    """Names of other rewards, each with what its score must exceed: unless all do, this one counts as 0."""
+    max_score: float | None = None
+    """What is above it counts as this much: the score is saturated. Absent: no limit."""
+    max_with: str | None = None
+    """Name of a reward that counts as the maximum of its own score and of w·s of this one, which is
+    not counted by itself."""
+    multiplies: str | None = None
+    """Name of a reward that is multiplied by 1 + w·s of this one, which is not counted by itself."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the verifier; each a value or a schedule."""
     timeout_s: float | None = Field(None, gt=0)
@@ -47,10 +62,26 @@ class RewardConfig(Named):
                 raise ValueError(str(error)) from error
         return value
 
+    @model_validator(mode="after")
+    def _has_one_part(self) -> RewardConfig:
+        if self.gate_above and not self.gate:
+            raise ValueError("gate_above is of a gate: expected gate: true beside it")
+        parts = {"gate": self.gate, "max_with": self.max_with, "multiplies": self.multiplies}
+        if len(given := [key for key, value in parts.items() if value]) > 1:
+            raise ValueError(
+                f"expected at most one of {', '.join(parts)}, got {' and '.join(given)}"
+            )
+        return self
+
     @property
     def label(self) -> str:
         """The name of its curve."""
         return self.name or self.verifier.rpartition(":")[2]
+
+    @property
+    def counts_in(self) -> str | None:
+        """The name of the reward that it is a part of; None: it is counted by itself."""
+        return self.max_with or self.multiplies
 
 
 class ScoringConfig(Section):
@@ -68,3 +99,28 @@ class ScoringConfig(Section):
     needs more ends the process (Linux only); every process is replaced after 10,000 calls as well."""
     fault_limit: float = Field(0.2, gt=0, le=1)
     """Stop the run when more than this share of one verifier's recent calls failed."""
+
+
+def check_names(rewards: Sequence[RewardConfig]) -> None:
+    """Check that what the rewards of one source say of each other names rewards of that source.
+
+    Raises:
+        UserError: a name is not another reward's, or that one is itself a part of a third.
+    """
+    by_label = {reward.label: reward for reward in rewards}
+    for reward in rewards:
+        others = sorted(by_label.keys() - {reward.label})
+        named = {"max_with": reward.max_with, "multiplies": reward.multiplies}
+        keys = [(key, name) for key, name in named.items() if name is not None]
+        for key, name in [*keys, *(("gated_by", name) for name in reward.gated_by)]:
+            where = f"reward {reward.label!r}: {key}"
+            if name not in others:
+                raise UserError(
+                    f"{where}: expected the name of another reward of its source, got {name!r}"
+                    f"{nearest(name, others)}"
+                )
+            if key != "gated_by" and (whole := by_label[name].counts_in) is not None:
+                raise UserError(
+                    f"{where}: expected a reward that is counted by itself, got {name!r}, which is a "
+                    f"part of {whole!r}"
+                )
