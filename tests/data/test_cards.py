@@ -14,9 +14,10 @@ from PIL import Image
 
 from helpers.example_data import EXAMPLE_DATA
 from vlmrl.config import SourceConfig
+from vlmrl.data.cards.splits import select
 from vlmrl.data.check import check, check_and_print, explain, list_cards
 from vlmrl.data.example_data import EXAMPLES
-from vlmrl.data.source import Source, open_source, open_target, select
+from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import MediaError, UserError
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio

@@ -128,7 +128,7 @@ def _source(
     card, split = target(data, otherwise="test")
     for known in run.data.train if run else []:
         if card in (known.card, known.label):
-            update: dict[str, Any] = {"split": split, "limit": limit}
+            update: dict[str, Any] = {"split": split, "limit": limit, "where": None}
             if options:
                 update["options"] = {**known.options, **options}
             return known.model_copy(update=update)

@@ -11,7 +11,8 @@ from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
 from vlmrl.config import Config, stages
 from vlmrl.data import example_data
-from vlmrl.data.source import open_card, read_split, read_template
+from vlmrl.data.cards.splits import read_split
+from vlmrl.data.source import open_card, read_condition, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
@@ -77,6 +78,7 @@ def _check_sources(config: Config) -> None:
         read_template(source)
         for split in filter(None, (source.split, source.few_shot)):
             read_split(split)
+        read_condition(source)
         rewards = config.rewards_of(source)
         reward_components.check_joined(
             [

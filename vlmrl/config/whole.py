@@ -300,7 +300,8 @@ class Config(Section):
         limit = self.evaluation.limit
         chosen = self.evaluation.sources
         if not chosen and not self.evaluation.benchmarks:
-            chosen = [s.model_copy(update={"split": "test"}) for s in self.data.train]
+            whole = {"split": "test", "where": None}  # a choice of rows is for training
+            chosen = [s.model_copy(update=whole) for s in self.data.train]
         if limit is None:
             return chosen
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]

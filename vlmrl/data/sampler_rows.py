@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import numpy as np
 
-from vlmrl.data.files.rows import WHERE, cell, narrowed
+from vlmrl.data.files.rows import WHERE, narrowed, number
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.samplers.base import SourceRows
@@ -41,15 +40,14 @@ def _read_column(source: Source, name: str) -> np.ndarray:
     """
     rows = narrowed(source.rows, [name.partition(".")[0]])
     values = np.full(len(rows), np.nan, np.float32)
-    for number in range(len(rows)):
+    for position in range(len(rows)):
         try:
-            row = rows[number]
+            row = rows[position]
         except UserError:
             continue
-        value = cell(row, name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            where = row.get(WHERE, f"{source.name} {source.split} row {number}")
-            raise UserError(f"{where}: column {name!r}: expected a finite number, got {value!r}")
-        values[number] = value
+        try:
+            values[position] = number(row, name)
+        except UserError as error:
+            where = row.get(WHERE, f"{source.name} {source.split} row {position}")
+            raise UserError(f"{where}: {error}") from error
     return values

@@ -1,14 +1,12 @@
 """A source: the rows of one card's split, ready to become samples.
 
-A split may be cut: `train[:100]` takes rows by position; `train[:80%]` and `train[80%:]` divide by
-a hash of the row's group (its image, where the card knows one), so that the questions about one
-image never stand on both sides, and the parts stay the same when rows are added.
+Its rows are those of the split, cut or whole, and with a condition (`where`) those of whose numbers it
+holds. A row's number is its place among them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.row_rewards import check_applies
+from vlmrl.data.cards.splits import select
+from vlmrl.data.files.conditions import Condition, matching
 from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import WHERE, View
 from vlmrl.data.layouts.recognition import card_of_path
@@ -26,7 +26,6 @@ from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Sample, Template
 from vlmrl.system.extras import import_extra
-from vlmrl.system.seeds import uniform
 
 __all__ = [
     "Source",
@@ -38,7 +37,7 @@ __all__ = [
     "open_held_out",
     "open_source",
     "open_target",
-    "read_split",
+    "read_condition",
     "read_template",
     "reading_of",
     "target",
@@ -46,8 +45,6 @@ __all__ = [
 
 MAX_EXAMPLES = 8
 """Most solved samples before a question: each brings its media into every prompt."""
-
-_SPLIT = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<start>\d*%?):(?P<stop>\d*%?)\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +129,19 @@ def open_source(
         UserError: there is no such card, option, file or split, or no row in it.
     """
     card = open_card(config.card, config.options)
-    rows = select(card, config.split)[: config.limit]
+    condition = read_condition(config)
+    split, rows = config.split, select(card, config.split)[: config.limit]
+    if condition is not None:
+        positions = matching(rows, condition, f"{config.label} {split}")
+        # What is called so is these very rows: for a resume, and for the list of bad rows.
+        split, rows = f"{split} where {condition.text}", View(rows, positions)
     if not len(rows):
-        raise UserError(f"source {config.label!r}: split {config.split!r} has no rows")
+        raise UserError(f"source {config.label!r}: split {split!r} has no rows")
     access = access or Access()
     source = Source(
         config.label,
         card,
-        config.split,
+        split,
         rows,
         config.weight,
         read_template(config),
@@ -187,6 +189,18 @@ def read_template(config: SourceConfig) -> str | Template | None:
         return None if chosen is None else templates.read(chosen)
     except UserError as error:
         raise UserError(f"source {config.label!r}: {error}") from error
+
+
+def read_condition(config: SourceConfig) -> Condition | None:
+    """Return the condition on a source's rows; None if there is none.
+
+    Raises:
+        UserError: it is not written as one.
+    """
+    try:
+        return None if config.where is None else Condition(config.where)
+    except UserError as error:
+        raise UserError(f"source {config.label!r}: where: {error}") from error
 
 
 def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
@@ -287,50 +301,3 @@ def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
         return text, file_split(Path(text)) if _is_data(text) else otherwise
     return name, split + bracket + cut
-
-
-def read_split(split: str) -> re.Match[str]:
-    """Return the name of a split and where it is cut, as the groups of a match.
-
-    Raises:
-        UserError: it is not written like a split, or the cut leaves no row.
-    """
-    match = _SPLIT.fullmatch(split)
-    if match is None:
-        raise UserError(f"split {split!r}: write a name, name[start:stop] or name[start%:stop%]")
-    start, stop = match["start"] or "", match["stop"] or ""
-    alike = not (start and stop) or start.endswith("%") == stop.endswith("%")
-    end = stop or ("100%" if start.endswith("%") else "")
-    if alike and end and int(start.rstrip("%") or 0) >= int(end.rstrip("%")):
-        raise UserError(f"split {split!r}: expected start < stop, got no row")
-    return match
-
-
-def select(card: Card, split: str) -> View:
-    """Return the rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
-
-    Raises:
-        UserError: the split is not written like this, or the card does not have it.
-    """
-    match = read_split(split)
-    rows = card.rows(match["name"])
-    start, stop = match["start"] or "", match["stop"] or ""
-    if "%" not in start + stop:
-        cut = slice(int(start) if start else None, int(stop) if stop else None)
-        return View(rows, range(len(rows))[cut])
-    if any(bound and not bound.endswith("%") for bound in (start, stop)):
-        raise UserError(f"split {split!r}: give both bounds in percent, or neither")
-    low = int(start.rstrip("%") or 0) / 100
-    high = int(stop.rstrip("%") or 100) / 100
-    return View(rows, [i for i, x in enumerate(_shares(card, rows)) if low <= x < high])
-
-
-def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Yield a number in [0, 1) for each row, the same for all rows of a group."""
-    for position in range(len(rows)):
-        try:
-            group = card.group(rows[position])
-        except UserError:  # a bad row is reported when it is loaded, not here
-            group = None
-        key = f"row {position}" if group is None else group
-        yield uniform(key)

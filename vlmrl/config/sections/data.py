@@ -37,6 +37,9 @@ class SourceConfig(Named):
     """Verifiers of this source. Absent: the config's `rewards`."""
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows."""
+    where: str | None = None
+    """Use only rows, of the first `limit`, of whose columns of numbers this holds: `1 < level <= 3`, with
+    `and`, `or`, `not`. Held-out sources have their own."""
 
     @property
     def label(self) -> str:

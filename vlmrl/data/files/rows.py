@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["WHERE", "JoinedRows", "Rows", "View", "cell", "narrowed", "paths"]
+from vlmrl.errors import UserError
+
+__all__ = ["WHERE", "JoinedRows", "Rows", "View", "cell", "narrowed", "number", "paths"]
 
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
@@ -72,6 +75,10 @@ class View(Sequence[Mapping[str, Any]]):
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self._rows[position] for position in self._positions)
 
+    def narrowed(self, columns: Sequence[str]) -> View:
+        """Return the same rows with these columns alone where the reader can leave out others."""
+        return View(narrowed(self._rows, columns), self._positions)
+
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
     """Return the value of a column, or of one nested in it by a dotted path; None if there is none.
@@ -82,6 +89,19 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
     if column in row or "." not in column:
         return row.get(column)
     return _walk(row, column.split("."))
+
+
+def number(row: Mapping[str, Any], column: str) -> float:
+    """Return the number in a column, as `cell` finds it.
+
+    Raises:
+        UserError: there is no finite number; the message names the column.
+    """
+    value = cell(row, column)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not -sys.float_info.max <= value <= sys.float_info.max:
+        raise UserError(f"column {column!r}: expected a finite number, got {value!r}")
+    return float(value)
 
 
 def paths(value: Any, above: str = "") -> Iterator[str]:
