@@ -46,7 +46,9 @@ def spans(rollouts):
 
 def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):
     """Also with an update that arrives while a batch is being written."""
-    settings = config(tmp_path / "run", "rollout.max_staleness=2", "rollout.max_tokens=300")
+    # Few rows at a time: generation takes longer than an update, on a loaded machine too.
+    more = ["rollout.max_tokens=300", "engine.options.max_num_seqs=4"]
+    settings = config(tmp_path / "run", "rollout.max_staleness=2", *more)
     with begin_training(settings) as trainer:
         trainer.policy.stop_ids = ()  # long enough to be met by an update
         weights, found = {}, []
