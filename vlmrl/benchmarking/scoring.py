@@ -22,7 +22,7 @@ from vlmrl.benchmarking.statistics.aggregates import (
 )
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
-from vlmrl.schema import Completion, FinishReason, Frame, Sample, Verdict
+from vlmrl.schema import CUT, Completion, FinishReason, Frame, Sample, Verdict
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.truths.json_form import to_json
 
@@ -251,7 +251,7 @@ def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowSc
         _figures(numbers, rows),
         groups,
         unread=sum(not row.read for row in rows) / len(rows),
-        truncated=sum(row.finish_reason == "length" for row in rows) / len(rows),
+        truncated=sum(row.finish_reason in CUT for row in rows) / len(rows),
         disagreeing=sum(None not in (a, b) and abs(a - b) > 0.5 for a, b in pairs),  # type: ignore[operator]
         rows=rows,
         lower_bound=bool(judge),

@@ -204,13 +204,18 @@ def _score(name: str, verdict: Row) -> Score:
     return Score(name, verdict["score"], state, _cut(" · ".join(d for d in details if d)))
 
 
+_CUT_AT = {
+    "length": "cut at the token limit",
+    "turns": "cut at the last turn",
+    "budget": "cut where an observation would not fit",
+}
+
+
 def _flags(completion: Row) -> list[str]:
     """Return why a completion is out of the ordinary."""
     flags = []
     if completion["finish_reason"] != "stop":
-        flags.append(
-            {"length": "cut at the token limit"}.get(completion["finish_reason"], "aborted")
-        )
+        flags.append(_CUT_AT.get(completion["finish_reason"], "aborted"))
     if not completion["valid"]:
         flags.append("masked from the loss")
     elif completion["kept"] is False:

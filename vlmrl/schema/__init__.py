@@ -11,6 +11,7 @@ completion is read (its `Frame`), a verifier never sees another space.
 
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
 from vlmrl.schema.rollouts import (
+    CUT,
     ORIGINS,
     Advantages,
     Completion,
@@ -36,13 +37,17 @@ from vlmrl.schema.samples import (
     Turn,
 )
 from vlmrl.schema.template import Presence, Tag, Template
+from vlmrl.schema.turns import Call, CallOutcome, Segment, Suffix
 from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
 
 __all__ = [
+    "CUT",
     "ORIGINS",
     "Advantages",
     "AnswerForm",
     "Box",
+    "Call",
+    "CallOutcome",
     "Completion",
     "Demo",
     "Encoded",
@@ -63,9 +68,11 @@ __all__ = [
     "Rollouts",
     "RowReward",
     "Sample",
+    "Segment",
     "Space",
     "Span",
     "StepReport",
+    "Suffix",
     "Tag",
     "Template",
     "Track",

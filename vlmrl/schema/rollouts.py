@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmrl.schema.geometry import Frame
 from vlmrl.schema.samples import PromptBatch
+from vlmrl.schema.turns import Segment, Suffix
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "CUT",
     "ORIGINS",
     "Advantages",
     "Completion",
@@ -24,7 +26,11 @@ __all__ = [
     "Verdict",
 ]
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "turns", "budget"]
+"""`length`: cut at the limit of tokens. `abort`: a fault, not the policy's doing. Of several turns also
+`turns`: the last one allowed asks for a tool; `budget`: an observation would not fit."""
+CUT: tuple[FinishReason, ...] = ("length", "turns", "budget")
+"""The reasons that say that the policy did not come to an end."""
 Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration"]
 """Who wrote a completion: the policy from this very prompt; the policy with a hint; the policy after a
 critique; the model as RL began; somebody else."""
@@ -53,10 +59,12 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The result of one generation. Token ids are those that were sampled, never re-tokenised.
+    """The result of one generation, or of several turns of it. Token ids are those that were sampled,
+    never re-tokenised.
 
     `logprobs` are the sampling log-probabilities of `token_ids`, one each. The stop token, if any, is
-    the last id; `text` leaves it out.
+    the last id; `text` leaves it out. With several turns `token_ids`, `logprobs` and `versions` are what
+    the policy wrote in all of them, joined; `text` and `parsed` are those of the last one.
     """
 
     text: str
@@ -69,6 +77,22 @@ class Completion:
     """(policy version, number of tokens) runs; one run unless weights changed in flight."""
     origin: Origin = "policy"
     """What the policy did not sample from this prompt has no part in pass rates and importance weights."""
+    segments: tuple[Segment, ...] = ()
+    """The policy's turns and the observations between them; empty where there is a single turn."""
+    suffix: Suffix | None = None
+    """What follows the prompt, for the forward; None where that is `token_ids` alone."""
+
+    @property
+    def turns(self) -> tuple[Segment, ...]:
+        """Return what the policy wrote, turn by turn."""
+        if not self.segments:
+            return (Segment(self.token_ids, self.logprobs, (), self.versions, self.text),)
+        return tuple(segment for segment in self.segments if segment.of_policy)
+
+    @property
+    def truncated(self) -> bool:
+        """Return whether a limit ended it."""
+        return self.finish_reason in CUT
 
     @property
     def answer(self) -> str | None:

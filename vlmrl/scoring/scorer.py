@@ -276,7 +276,7 @@ class Scorer:
         components: Sequence[Component],
     ) -> Judged:
         """Add up the verdicts so far."""
-        truncated = completion.finish_reason == "length"
+        truncated = completion.truncated
         if completion.finish_reason == "abort":
             return Judged(None, verdicts, "aborted")
         if truncated and self.scoring.truncated == "mask":

@@ -37,7 +37,7 @@ def rollout_metrics(
             length = len(completion.token_ids)
             values["rollout/length"].append(length)
             values["rollout/answered"].append(completion.answer is not None)
-            values["rollout/truncated"].append(completion.finish_reason == "length")
+            values["rollout/truncated"].append(completion.truncated)
             values["rollout/masked"].append(not rewards.valid[p, g])
             verdicts = rewards.verdicts[p][g].values()
             values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
