@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pixels", type=int, default=168, help="width and height of the images")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--engines", nargs="+", default=["vllm", "file", "gloo"])
+    parser.add_argument("--engines", nargs="+", default=["vllm", "file", "tcp"])
     parser.add_argument("--out", type=Path)
     o = parser.parse_args()
     policy = build(o.width, o.layers)
@@ -189,7 +189,7 @@ def main() -> None:
         engine: Any = Vllm(**ENGINE) if name == "vllm" else VllmServer(**ENGINE, transfer=name)
         engine.start(policy)
         try:
-            if name != "gloo":  # the transfer has no part in the speed
+            if name != "tcp":  # the transfer has no part in the speed
                 speed.append(compare(engine, policy, batch, sampling, o.rounds))
             updates.append(sync_line(engine, policy, o.rounds, name))
         finally:

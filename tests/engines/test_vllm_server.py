@@ -32,7 +32,7 @@ from vlmrl.config import LoraConfig
 from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.engines.vllm_parts import gloo
+from vlmrl.engines.vllm_parts import stream
 from vlmrl.engines.vllm_parts.server import Server, ask_all
 from vlmrl.engines.vllm_parts.transfer import vllm_client
 from vlmrl.engines.vllm_server import VllmServer
@@ -171,9 +171,9 @@ def test_a_lora_policy_arrives_merged(found):
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
-def test_weights_by_gloo_arrive_too(child, found):
+def test_weights_by_tcp_arrive_too(child, found):
     made, _ = child
-    engine = found(transfer="gloo")
+    engine = found(transfer="tcp")
     engine.start(made)
     for step in range(2):
         change(made, step)
@@ -482,26 +482,47 @@ def test_a_server_whose_engine_dies_within_an_update_is_not_waited_for(child, ca
     assert "server" in caplog.text and "no answer in" not in caplog.text
 
 
+def test_weights_that_are_not_the_announced_ones_are_refused_by_name(child, found, caplog):
+    made, _ = child
+    engine = found(transfer="tcp")
+    engine.start(made)
+    engine.max_restarts = 0
+    transfer, hold = engine._transfer, engine._transfer.hold
+
+    def announce_another(weights):
+        hold(weights)
+        transfer._digests[3] = stream.digest_of(torch.zeros(1))
+
+    transfer.hold = announce_another
+    with pytest.raises(UserError, match="gave up after 1 tries"):
+        engine.sync(made)
+    name = list(transfer._weights)[3]
+    assert f"weight {name!r}: the bytes that came are not those" in caplog.text
+
+
 def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
     child, found, monkeypatch, caplog
 ):
     made, owner = child
-    engine = found(transfer="gloo")
+    engine = found(transfer="tcp")
     engine.start(made)
     engine.max_restarts, engine.start_timeout_s = 0, 1
-    broadcast, sent = gloo.broadcast, []
+    send = stream.send
 
-    def deadly(group, tensor):
-        sent.append(tensor)
-        if len(sent) == 5:
-            for process in vital(processes_of(owner._servers[0])):
-                process.kill()
-        broadcast(group, tensor)
+    def deadly(listener, meeting, workers, tensors):
+        def watched():
+            for number, tensor in enumerate(tensors):
+                if number == 5:
+                    for process in vital(processes_of(owner._servers[0])):
+                        process.kill()
+                yield tensor
 
-    monkeypatch.setattr(gloo, "broadcast", deadly)
+        send(listener, meeting, workers, watched())
+
+    monkeypatch.setattr(stream, "send", deadly)
     with pytest.raises(UserError, match="gave up after 1 tries"):
         engine.sync(made)
-    assert "by gloo: " in caplog.text
+    assert "sync: server" in caplog.text
 
 
 def test_servers_killed_at_random_moments_lose_no_prompt_and_no_weights(child):

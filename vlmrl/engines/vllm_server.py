@@ -71,7 +71,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     transfer: Name = "file"
     """How weights are sent. file: the servers are on this machine."""
     transfer_address: str = "127.0.0.1"
-    """Address at which servers reach this machine (gloo, nccl)."""
+    """Address at which servers reach this machine (tcp, nccl)."""
     start_timeout_s: float = 600.0
     """Seconds within which a server must be ready."""
     sync_timeout_s: float = 300.0

@@ -1,28 +1,32 @@
-"""Send weights from the trainer to a server: through a file in shared memory, gloo, nccl or ipc.
+"""Send weights from the trainer to a server: through a file in shared memory, tcp, nccl or ipc.
 
-Each is a vLLM weight transfer back-end; its other half is in `worker.py` (file, gloo) or in vLLM
+Each is a vLLM weight transfer back-end; its other half is in `worker.py` (file, tcp) or in vLLM
 (nccl and ipc, for trainers with CUDA).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import safetensors.torch
 import torch
 
-from vlmrl.engines.vllm_parts import gloo
+from vlmrl.engines.vllm_parts import stream
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.errors import UserError
 from vlmrl.system.atomic_files import writing
 
-Name = Literal["file", "gloo", "nccl", "ipc"]
+log = logging.getLogger(__name__)
+
+Name = Literal["file", "tcp", "nccl", "ipc"]
 
 
 class Transfer(Protocol):
@@ -52,10 +56,10 @@ def transfer(name: Name, folder: Path, address: str, timeout: float) -> Transfer
     """
     if name == "file":
         return FileTransfer(folder)
-    if name == "gloo":
-        return GlooTransfer(address, timeout)
+    if name == "tcp":
+        return TcpTransfer(address, timeout)
     if not torch.cuda.is_available():
-        raise UserError(f"engine option transfer: {name!r} needs CUDA; use 'file' or 'gloo'")
+        raise UserError(f"engine option transfer: {name!r} needs CUDA; use 'file' or 'tcp'")
     return CudaTransfer(name, address)
 
 
@@ -94,56 +98,54 @@ class FileTransfer:
         self._file.unlink(missing_ok=True)
 
 
-class GlooTransfer:
-    """Broadcast over the network: servers may be elsewhere, nothing touches a disk."""
+class TcpTransfer:
+    """Sent over the network, see `stream`: servers may be elsewhere, nothing touches a disk."""
 
     backend = "vlmrl"
 
     def __init__(self, address: str, timeout: float) -> None:
         self._address, self._timeout = address, timeout
         self._weights: dict[str, torch.Tensor] = {}
-        self._groups: dict[Server, tuple[Any, Any]] = {}
+        self._digests: list[str] = []
+        self._workers: dict[Server, int] = {}
 
     def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy them to the CPU."""
+        """Copy them to the CPU, and compute their digests."""
         self._weights = _copies(weights)
+        with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock
+            self._digests = list(pool.map(stream.digest_of, self._weights.values()))
 
     def open(self, server: Server) -> None:
-        """Meet the server's workers."""
-        world = 1 + _world_size(server, self._timeout)
-        listener = _listener(self._address)
-        meeting = {"address": self._address, "port": listener.getsockname()[1]}
-        meeting |= {"world_size": world, "timeout": self._timeout}
-        store = gloo.meeting_point(listener, world, self._timeout)
-        with ThreadPoolExecutor(1) as pool:
-            joined = pool.submit(
-                server.sync, "/init_weight_transfer_engine", {"init_info": meeting}
-            )
-            with _faults_of(server, "gloo"):
-                group = gloo.group(store, 0, world, self._timeout, self._address)
-            joined.result()
-        self._groups[server] = store, group
+        """Make the call that vLLM expects; every update has a meeting of its own."""
+        self._workers[server] = _world_size(server, self._timeout)
+        server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, server: Server) -> None:
-        """Broadcast one tensor after the other while the server receives them."""
+        """Tell the server what comes, and send it to each of its workers."""
         tensors = self._weights.values()
-        listed = {
-            "names": list(self._weights),
-            "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
-            "shapes": [list(t.shape) for t in tensors],
-        }
-        server.sync("/start_weight_update")
-        with ThreadPoolExecutor(1) as pool:
-            received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
-            with _faults_of(server, "gloo"):
-                for tensor in tensors:
-                    gloo.broadcast(self._groups[server][1], tensor)
-            received.result()
+        with _accepting(self._address, self._timeout) as (listener, meeting):
+            listed = {
+                "meeting": dataclasses.asdict(meeting),
+                "names": list(self._weights),
+                "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
+                "shapes": [list(t.shape) for t in tensors],
+                "digests": self._digests,
+            }
+            server.sync("/start_weight_update")
+            with ThreadPoolExecutor(1) as pool:
+                received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
+                received.add_done_callback(lambda _: stream.stop(listener))
+                try:
+                    stream.send(listener, meeting, self._workers[server], tensors)
+                except OSError as error:
+                    received.result()  # raises if the server has said why
+                    raise EngineFault(f"sync: {server} by tcp: {error}") from error
+                received.result()
         server.sync("/finish_weight_update")
 
     def close(self) -> None:
-        """Leave all groups."""
-        self._groups, self._weights = {}, {}
+        """Forget the weights."""
+        self._weights, self._digests = {}, []
 
 
 @contextmanager
@@ -161,6 +163,12 @@ class CudaTransfer:
     def __init__(self, name: Literal["nccl", "ipc"], address: str) -> None:
         self.backend: str = name
         self._address = address
+        if name == "nccl" and not address.startswith("127."):
+            log.warning(
+                "transfer nccl: vLLM's meeting point at %s asks for no password, and unpickles what "
+                "it is sent: keep that network closed, or use transfer: tcp",
+                address,
+            )
         self._weights: Mapping[str, torch.Tensor] = {}
         self._senders: dict[Server, Any] = {}
 
@@ -177,8 +185,8 @@ class CudaTransfer:
         if self.backend == "ipc":
             info: Any = IPCTrainerInitInfo(rank=0)
         else:
-            with _listener(self._address) as listener:
-                port = listener.getsockname()[1]
+            with _accepting(self._address, 60.0) as (_, meeting):
+                port = meeting.port
             world = 1 + _world_size(server, 60.0)
             info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
         with _faults_of(server, self.backend):
@@ -226,13 +234,16 @@ def vllm_client(server: Server) -> Any:
     return Client(server.url)
 
 
-def _listener(address: str) -> socket.socket:
-    try:
-        return socket.create_server((address, 0))
-    except OSError as error:
-        raise UserError(
-            f"engine option transfer_address: this machine cannot listen on {address!r}: {error}"
-        ) from error
+@contextmanager
+def _accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, stream.Meeting]]:
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(stream.accepting(address, timeout))
+        except OSError as error:
+            raise UserError(
+                f"engine option transfer_address: this machine cannot listen on {address!r}: {error}"
+            ) from error
+        yield opened
 
 
 def _world_size(server: Server, timeout: float) -> int:

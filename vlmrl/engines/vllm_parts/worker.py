@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-from vlmrl.engines.vllm_parts import gloo, vllm_model
+from vlmrl.engines.vllm_parts import stream, vllm_model
 
 
 class Worker:
@@ -55,42 +55,30 @@ class Worker:
 
 
 @dataclass
-class Meeting(WeightTransferInitInfo):
-    """Where the trainer waits for a gloo group of `world_size`; no address: weights come by file."""
-
-    address: str | None = None
-    port: int = 0
-    world_size: int = 1
-    timeout: float = 0.0
+class Init(WeightTransferInitInfo):
+    """Nothing: every update says by itself where its weights are."""
 
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """A safetensors file, or the tensors that will be broadcast, in order."""
+    """A safetensors file, or the tensors that the trainer sends at the meeting, in order."""
 
     path: str | None = None
+    meeting: dict[str, Any] | None = None
     names: Sequence[str] = ()
     dtypes: Sequence[str] = ()
     shapes: Sequence[Sequence[int]] = ()
+    digests: Sequence[str] = ()
 
 
 class Transfer(WeightTransferEngine):
-    """Back-end `vlmrl`: all weights of the model, by file or by gloo, loaded strictly."""
+    """Back-end `vlmrl`: all weights of the model, by file or by tcp, loaded strictly."""
 
-    init_info_cls = Meeting
+    init_info_cls = Init
     update_info_cls = Update
-    _group: Any = None
 
-    def init_transfer_engine(self, init_info: Meeting) -> None:
-        """Meet the trainer, which is rank 0."""
-        if init_info.address is not None:
-            self._group = gloo.join(
-                init_info.address,
-                init_info.port,
-                1 + self.parallel_config.rank,
-                init_info.world_size,
-                init_info.timeout,
-            )
+    def init_transfer_engine(self, init_info: Init) -> None:
+        """Do nothing."""
 
     def start_weight_update(self) -> None:
         """Get ready for all weights."""
@@ -98,24 +86,23 @@ class Transfer(WeightTransferEngine):
 
     def receive_weights(self, update_info: Update) -> None:
         """Load the weights of the update."""
-        received = self._broadcast(update_info)
         if update_info.path is not None:
-            received = _from_file(update_info.path)
-        self.model.load_weights(received)
+            self.model.load_weights(_from_file(update_info.path))
+        else:
+            self.model.load_weights(self._sent(update_info))
 
     def finish_weight_update(self) -> None:
         """Make them the model's; some missing is an error."""
         vllm_model.finish_update(self.model, self.model_config)
 
     def shutdown(self) -> None:
-        """Leave the group."""
-        self._group = None
+        """Do nothing: no connection outlives its update."""
 
-    def _broadcast(self, update: Update) -> Iterator[tuple[str, torch.Tensor]]:
-        listed = zip(update.names, update.dtypes, update.shapes, strict=True)
-        for name, dtype, shape in listed:
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-            gloo.broadcast(self._group, tensor)
+    def _sent(self, update: Update) -> Iterator[tuple[str, torch.Tensor]]:
+        assert update.meeting is not None
+        meeting = stream.Meeting(**update.meeting)
+        listed = update.names, update.dtypes, update.shapes, update.digests
+        for name, tensor in stream.receive(meeting, *listed):
             yield name, tensor.to(self.device)
 
 
