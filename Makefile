@@ -63,7 +63,8 @@ reference: $(READY)  ## compare our rules of benchmark harnesses with the harnes
 	$(BIN)/python tests/reference/compare_rules.py build/reference/lmms_eval $(or $(VLMEVAL),build/reference/ms_vlmeval) $(if $(OWN),--own $(OWN))
 	$(BIN)/python tests/reference/compare_detections.py build/reference/lmms_eval build/reference/lvis
 
-replay: $(READY)  ## compare our official numbers with what lmms-eval prints for the same answers
+replay: $(READY)  ## compare our official numbers with what the harnesses print for the same answers
+	$(if $(VLMEVAL),$(BIN)/python tests/reference/replay_vlmevalkit.py $(VLMEVAL))
 	test -x $(VENV)-lmms/bin/python || python3 -m venv $(VENV)-lmms
 	$(VENV)-lmms/bin/python -m pip install --quiet lmms-eval==0.7.3 .
 	$(BIN)/python tests/reference/replay_lmms_eval.py $(VENV)-lmms/bin/python

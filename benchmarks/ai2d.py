@@ -39,6 +39,7 @@ class Ai2d(Benchmark):
             "answer from the options above. \n",
             max_tokens=2048,
             scorer="letter_vlmeval",
+            task="ImageMCQDataset AI2D_TEST",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

@@ -39,6 +39,7 @@ class Chartqa(Benchmark):
             max_tokens=2048,
             scorer="relaxed_vlmeval",
             unit="percent",
+            task="ImageVQADataset ChartQA_TEST",
         ),
     )
     strict: ClassVar[Strict] = Strict("chart", {})

@@ -43,6 +43,7 @@ class Countbench(Benchmark):
             max_tokens=2048,
             scorer="substring",
             unit="percent",
+            task="CountBenchQA CountBenchQA",
         ),
     )
     strict: ClassVar[Strict] = Strict("count", {})

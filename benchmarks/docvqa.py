@@ -40,6 +40,7 @@ class Docvqa(Benchmark):
             max_tokens=2048,
             scorer="anls",
             unit="percent",
+            task="ImageVQADataset DocVQA_VAL",
         ),
     )
     strict: ClassVar[Strict] = Strict("ocr", {})

@@ -39,6 +39,7 @@ class HallusionBench(Benchmark):
             scorer="yes_no_words",
             unit="percent",
             also=("all_of_groups by figure", "all_of_groups by asked"),
+            task="ImageYORNDataset HallusionBench",
         ),
     )
     strict: ClassVar[Strict] = Strict(

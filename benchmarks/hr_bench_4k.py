@@ -53,6 +53,7 @@ class HrBench4k(Benchmark):
             aggregate="mean_of_groups",
             by="cycle_category",
             judge="chatgpt-0125",
+            task="HRBenchDataset HRBench4K",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {}, aggregate="mean_of_groups", by="cycle_category")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from vlmrl.benchmarking.base import Official
 from vlmrl.benchmarks.hr_bench_4k import HrBench4k
 
 
@@ -16,3 +17,7 @@ class HrBench8k(HrBench4k):
     """
 
     files: ClassVar[tuple[str, ...]] = ("hr_bench_8k.parquet",)
+    officials: ClassVar[tuple[Official, ...]] = (
+        HrBench4k.officials[0],
+        replace(HrBench4k.officials[1], task="HRBenchDataset HRBench8K"),
+    )

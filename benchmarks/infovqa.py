@@ -21,5 +21,5 @@ class Infovqa(Docvqa):
     cluster: ClassVar[str] = ""
     officials: ClassVar[tuple[Official, ...]] = (
         replace(Docvqa.officials[0], task="infovqa_val"),
-        Docvqa.officials[1],
+        replace(Docvqa.officials[1], task="ImageVQADataset InfoVQA_VAL"),
     )

@@ -48,6 +48,7 @@ class Mme(Benchmark):
             aggregate="sum_of_pairs",
             by="pair",
             unit="sum",
+            task="ImageYORNDataset MME",
         ),
     )
     strict: ClassVar[Strict] = Strict("yes_no", {}, aggregate="sum_of_pairs", by="pair")

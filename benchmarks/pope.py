@@ -42,6 +42,7 @@ class Pope(Benchmark):
             scorer="yes_no_words",
             aggregate="f1",
             unit="percent",
+            task="ImageYORNDataset POPE",
         ),
     )
     strict: ClassVar[Strict] = Strict("yes_no", {})

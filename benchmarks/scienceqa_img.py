@@ -44,7 +44,7 @@ class ScienceqaImg(Benchmark):
             "answer from the options above. \n",
             max_tokens=2048,
             scorer="letter_vlmeval",
-            unit="percent",
+            task="ImageMCQDataset ScienceQA_TEST",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

@@ -56,6 +56,7 @@ class ScreenspotPro(Benchmark):
             scorer="click_pyautogui",
             unit="percent",
             also=("mean_by_squares by texts", "mean_by_squares by icons"),
+            task="ScreenSpot_Pro ScreenSpot_Pro",
         ),
     )
     strict: ClassVar[Strict] = Strict("point", {"binary": True})

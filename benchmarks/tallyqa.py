@@ -36,6 +36,7 @@ class Tallyqa(Benchmark):
             ask="{question}\nAnswer the question using a single number.",
             max_tokens=2048,
             scorer="count_to_twenty",
+            task="TallyQA TallyQA",
         ),
     )
     strict: ClassVar[Strict] = Strict("count", {})

@@ -42,6 +42,7 @@ class Textvqa(Benchmark):
             max_tokens=2048,
             scorer="vqa_vlmeval",
             unit="percent",
+            task="ImageVQADataset TextVQA_VAL",
         ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})

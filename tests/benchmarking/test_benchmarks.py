@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 from pathlib import Path
@@ -229,16 +230,43 @@ def test_an_evaluation_goes_on_where_it_was_stopped(tmp_path: Path, checkpoint: 
 
 def test_exported_answers_are_what_the_rule_was_given(tmp_path: Path) -> None:
     answers = ["<think>A</think><answer>B</answer>", "no tags", "<answer>C</answer>", ""]
-    result = scored(tmp_path, "ai2d", "lmms_eval", answers, "think_answer")
-    benchmark = open_benchmark("ai2d", "")
-    log = json.loads(
-        export_answers("lmms_eval", tmp_path, benchmark, "lmms_eval", result.rows).read_text()
-    )
+    source = opened(tmp_path, "ai2d", "lmms_eval", "think_answer")
+    result = judged(source, "lmms_eval", answers)
+    log = json.loads(export_answers("lmms_eval", tmp_path, source, result).read_text())
     assert log["model_configs"] == {"task": "ai2d"}
     assert log["logs"][0] == {"doc_id": 0, "resps": [["B"]]} and len(log["logs"]) == 4
-    for harness, protocol in (("lmms_eval", "vlmevalkit"), ("vlmevalkit", "vlmevalkit")):
-        with pytest.raises(UserError, match=r"--export"):
-            export_answers(harness, tmp_path, benchmark, protocol, result.rows)
+    with pytest.raises(UserError, match=r"--export vlmevalkit: expected --protocol vlmevalkit"):
+        export_answers("vlmevalkit", tmp_path, source, result)
+    refused = opened(tmp_path, "path_vqa", "vlmevalkit")
+    with pytest.raises(UserError, match="'path_vqa' has no task of vlmevalkit"):
+        export_answers("vlmevalkit", tmp_path, refused, judged(refused, "vlmevalkit", ["yes"]))
+
+
+def test_vlmevalkit_is_handed_a_data_set_and_its_predictions(tmp_path: Path) -> None:
+    answers = [
+        "<think>A</think><answer>B</answer>",
+        '<answer>a\tb\n"c"</answer>',
+        "<answer>None</answer>",
+        "",
+    ]
+    for name, given in (("ai2d", answers), ("pope", ["<answer>yes</answer>"] * 4)):
+        source = opened(tmp_path, name, "vlmevalkit", "think_answer")
+        result = judged(source, "vlmevalkit", given)
+        script = export_answers("vlmevalkit", tmp_path / "out", source, result)
+    assert "--data AI2D_TEST_ai2d POPE_pope " in script.read_text()
+    table = tmp_path / "out/vlmrl/T20000101-000000/vlmrl_AI2D_TEST_ai2d.tsv"
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file, dialect="excel-tab"))
+    assert [row["prediction"] for row in rows] == ["B", 'a\tb\n"c"', "None ", " "]
+    assert [rows[1][key] for key in ("index", "A", "D", "E", "answer")] == [
+        "2",
+        "a fox",
+        "3",
+        "",
+        "B",
+    ]
+    with (tmp_path / "out/LMUData/POPE_pope.tsv").open(newline="") as file:
+        assert [r["answer"] for r in csv.DictReader(file, dialect="excel-tab")] == ["Yes", "No"] * 2
 
 
 # --------------------------------------------------------------------------------- intervals

@@ -229,7 +229,7 @@ def main() -> None:
     worst = {"LVIS, AP and AP50": lvis, "ODinW-13, mAP, mAP50, ACC@0.5": odinw}
     for name, value in worst.items():
         print(f"{name:32} differ by at most {value:.1e} on {asked.corpora} corpora")
-    sys.exit(max(worst.values()) > 1e-9)
+    sys.exit(int(max(worst.values()) > 1e-9))
 
 
 if __name__ == "__main__":

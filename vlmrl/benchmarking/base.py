@@ -56,7 +56,8 @@ class Official:
     lower bound of the harness's. `points`: it gives a share of the points, not right or wrong.
     `template` is how its prompt lays a completion out; its rule is given the answer, or by `whole` the
     completion with its tags, for rules that look for the tags themselves. `task` is the harness's name
-    of the benchmark, where its task scores a log of our answers to the same rows (`--export`).
+    of the benchmark, where it scores a log of our answers to the same rows (`--export`); for VLMEvalKit
+    its class and its name, with a blank between.
     """
 
     protocol: str

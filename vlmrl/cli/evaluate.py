@@ -40,7 +40,10 @@ EngineName = Annotated[
     str, typer.Option(help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
 ]
 Export = Annotated[
-    str | None, typer.Option(help="Also write the answers for this harness to score: `lmms_eval`.")
+    str | None,
+    typer.Option(
+        help="Also write the answers for this harness to score: `lmms_eval` or `vlmevalkit`."
+    ),
 ]
 
 Control = Annotated[

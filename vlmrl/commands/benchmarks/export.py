@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmrl.benchmarking.base import Benchmark, Official, name_of
-from vlmrl.benchmarking.scoring import RowScore
+from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, Official, name_of
+from vlmrl.benchmarking.scoring import Result, RowScore
+from vlmrl.commands.benchmarks.vlmevalkit import write_vlmevalkit
+from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 
@@ -19,16 +21,21 @@ MODEL = "vlmrl"
 """What a harness is told that the model is called."""
 
 
-def export_answers(
-    harness: str, folder: Path, benchmark: Benchmark, protocol: str, rows: Sequence[RowScore]
-) -> Path:
-    """Write the answers of a benchmark's rows for a harness; return the file.
+def export_answers(harness: str, folder: Path, source: Source, result: Result) -> Path:
+    """Write the answers to a benchmark's rows for a harness; return the file to begin with.
+
+    Args:
+        harness: a key of `HARNESSES`.
+        folder: where the files of all benchmarks are written.
+        source: the rows.
+        result: the scored answers.
 
     Raises:
         UserError: the harness is not that of the protocol, or it has no task for this benchmark.
     """
-    official = check_export(harness, benchmark, protocol)
-    return HARNESSES[harness](folder, official, rows)
+    assert isinstance(source.card, BenchmarkCard)
+    official = check_export(harness, source.card.benchmark, result.protocol)
+    return HARNESSES[harness](folder, official, source, result.rows)
 
 
 def check_export(harness: str, benchmark: Benchmark, protocol: str) -> Official:
@@ -52,7 +59,9 @@ def check_export(harness: str, benchmark: Benchmark, protocol: str) -> Official:
     return official
 
 
-def _write_lmms_eval(folder: Path, official: Official, rows: Sequence[RowScore]) -> Path:
+def _write_lmms_eval(
+    folder: Path, official: Official, source: Source, rows: Sequence[RowScore]
+) -> Path:
     """Write a log for the model "from_log" of lmms-eval, which is a log of its older form."""
     logs = [{"doc_id": row.index, "resps": [[row.answer or ""]]} for row in rows]
     log = {
@@ -65,5 +74,5 @@ def _write_lmms_eval(folder: Path, official: Official, rows: Sequence[RowScore])
     return path
 
 
-HARNESSES = {"lmms_eval": _write_lmms_eval}
+HARNESSES = {"lmms_eval": _write_lmms_eval, "vlmevalkit": write_vlmevalkit}
 """Writers by harness."""

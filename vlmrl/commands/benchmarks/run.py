@@ -64,8 +64,7 @@ def evaluate_benchmarks(
             session = Session(engine, policy, plan, folder, tell)
             result = session.evaluate(benchmark, source)
             if plan.export:
-                answers_to = plan.out / plan.export
-                export_answers(plan.export, answers_to, benchmark, plan.protocol, result.rows)
+                export_answers(plan.export, plan.out / plan.export, source, result)
             results.append(session.with_controls(benchmark, source, result))
     return results
 
