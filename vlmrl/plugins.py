@@ -43,6 +43,7 @@ KINDS = {
     "tracker": "vlmrl.trackers",
     "sampler": "vlmrl.samplers",
     "strategy": "vlmrl.strategies",
+    "tool": "vlmrl.tools",
 }
 
 

@@ -40,6 +40,7 @@ INTRODUCTIONS = {
     "tracker": "A tracker sends the curves of a run somewhere else, next to `metrics.jsonl`.",
     "sampler": "A sampler decides which rows are drawn, and in what order.",
     "strategy": "A strategy adds completions, or changes rewards, around the scoring of a batch.",
+    "tool": "A tool is what the policy may call between its turns, as a function in OpenAI's form.",
 }
 
 TRIED = (
@@ -193,6 +194,9 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "With several processes", "yes" if getattr(plugin, "every_rank", False) else "no"
     elif kind == "tracker":
         yield "Extra", f"`pip install 'vlmrl[{plugin.extra}]'`" if plugin.extra else "none"
+    elif kind == "tool":
+        yield "Same call, same result", "yes" if plugin.pure else "no"
+        yield "Out of time", "told to the policy" if plugin.owns_time else "a fault"
     elif kind == "sampler":
         yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
@@ -242,6 +246,7 @@ def _use(kind: str, name: str) -> list[str]:
         "tracker": f"tracking:\n  {name}: true",
         "sampler": f"data:\n  sampler: {name}",
         "strategy": f"strategies: [{name}]",
+        "tool": f"data:\n  train:\n    - {{card: CARD, tools: [{name}]}}",
     }
     lines = ["## Use", ""]
     if kind == "family":

@@ -16,6 +16,7 @@ from vlmrl.models.base import Family
 from vlmrl.samplers.base import Sampler
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.strategies.base import Strategy
+from vlmrl.tools.base import Tool
 from vlmrl.trackers.base import Tracker
 
 BASES = {
@@ -28,6 +29,7 @@ BASES = {
     "tracker": Tracker,
     "sampler": Sampler,
     "strategy": Strategy,
+    "tool": Tool,
 }
 
 

@@ -18,6 +18,7 @@ KINDS = {
     "trackers": "tracker",
     "samplers": "sampler",
     "strategies": "strategy",
+    "tools": "tool",
 }
 """What one writes after `vlmrl list` -> the kind of part."""
 
@@ -33,6 +34,7 @@ Listed = Literal[
     "trackers",
     "samplers",
     "strategies",
+    "tools",
     "configs",
 ]
 

@@ -27,6 +27,8 @@ from vlmrl.schema import Media
 if TYPE_CHECKING:
     from soundfile import SoundFile
 
+__all__ = ["load_audio"]
+
 MIN_SECONDS = 0.1
 """Shorter audio is padded with silence: towers make no token of less."""
 RATES = (1000, 768000)

@@ -21,6 +21,8 @@ from vlmrl.media.video_readers import CHUNK_BYTES, Reader, check_count, open_rea
 from vlmrl.media_types import Video
 from vlmrl.schema import Media
 
+__all__ = ["load_video"]
+
 
 def load_video(
     media: Media, access: Access, config: VideoConfig, audio: AudioConfig | None = None

@@ -30,7 +30,7 @@ from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 from vlmrl.errors import UserError
 from vlmrl.system.memory import limit_memory
 
-__all__ = ["CallFailed", "DeadlinePool", "portable", "result", "was_killed"]
+__all__ = ["CallFailed", "DeadlinePool", "TooLate", "portable", "result", "was_killed"]
 
 # A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
 CONSTS.term_timeout = 0.2
@@ -60,6 +60,10 @@ pebble.pool.process.time = SimpleNamespace(time=time.monotonic, sleep=time.sleep
 
 class CallFailed(Exception):
     """A call gave no result; the message says why, in words for a fault counter."""
+
+
+class TooLate(CallFailed):
+    """A call ran past its deadline."""
 
 
 @dataclass(eq=False, slots=True)
@@ -226,7 +230,7 @@ def result(future: Future[Any]) -> Any:
     if error is None:
         raise CallFailed("cancelled")
     if _is_expiry(error):
-        raise CallFailed(f"killed: no result within {error.args[-1]:g} s") from error
+        raise TooLate(f"killed: no result within {error.args[-1]:g} s") from error
     if isinstance(error, ProcessExpired):
         raise CallFailed(f"its process died: {_death(error.exitcode)}") from error
     if isinstance(error, BrokenProcessPool | CallFailed):
@@ -303,7 +307,7 @@ def _nowhere() -> IO[str]:
 
 def _death(code: int | None) -> str:
     if code == TOO_MUCH_MEMORY:
-        return "it may not take that much memory (scoring.worker_memory_mb)"
+        return "it may not take that much memory (scoring.worker_memory_mb, memory_mb of tools)"
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"

@@ -20,7 +20,7 @@ from vlmrl import plugins
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Space, Truth
 
-__all__ = ["STRANGERS", "Mark", "TruthKind", "kinds"]
+__all__ = ["PLACES", "STRANGERS", "Mark", "TruthKind", "kinds"]
 
 PLACES: dict[Space, str] = {
     "pixel": "in pixels of the image",

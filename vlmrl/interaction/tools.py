@@ -1,0 +1,177 @@
+"""Run the calls that a policy asked for, and say what it is shown.
+
+A refusal is an observation: malformed, unknown, wrong arguments, or what the tool itself refuses. A
+failure is a fault: the tool hung, died, raised or returned what cannot be shown. A fault never reaches
+the policy, so that a dead tool does not teach that tools are useless.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmrl.errors import UserError
+from vlmrl.interaction import isolation
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.isolation import Answer, Limits
+from vlmrl.interaction.shared_media import MediaFolder
+from vlmrl.media_types import Decoded, PilImage
+from vlmrl.plugins import nearest
+from vlmrl.schema import Space
+from vlmrl.schema.turns import Call, CallOutcome
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, TooLate, result
+from vlmrl.tools import Shown, Tool, View
+
+__all__ = ["Outcome", "Toolbox"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What came of the calls of one turn."""
+
+    parts: tuple[str | Decoded, ...] = ()
+    """What the policy is shown, in order."""
+    shown: tuple[Shown, ...] = ()
+    """The media among the parts, in order, each with where it was cut from: for `View.then`."""
+    calls: tuple[Call, ...] = ()
+    fault: str | None = None
+    """Why a tool failed: the rollout is then masked, and nothing is shown. None: none did."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    """A call that was begun, or whose answer is known."""
+
+    asked: AskedCall
+    answer: Answer | Future[Answer]
+    limit_s: float = 0.0
+    owns_time: bool = False
+
+    def wait(self) -> Answer:
+        """Return the answer.
+
+        Raises:
+            CallFailed: the tool failed.
+        """
+        if isinstance(self.answer, Answer):
+            return self.answer
+        try:
+            return result(self.answer)
+        except TooLate:
+            if not self.owns_time:
+                raise
+            return Answer((), f"it took more than {self.limit_s:g} seconds", self.limit_s)
+
+
+@dataclass
+class Toolbox:
+    """The tools of a source, in `workers` processes of their own; `close` it, or use it in a `with`."""
+
+    tools: Sequence[Tool]
+    space: Space = "norm1"
+    """The space in which the policy writes coordinates, for the schemas."""
+    workers: int = 1
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        self._by_name: dict[str, Tool] = {}
+        self._schemas: list[dict[str, Any]] = []
+        for tool in self.tools:
+            for schema in tool.schemas(self.space):
+                name = schema["function"]["name"]
+                if name in self._by_name:
+                    raise UserError(f"two tools have a function {name!r}")
+                self._by_name[name] = tool
+                self._schemas.append(schema)
+        names = [str(place) for place in range(len(self.tools))]
+        prepare = functools.partial(isolation.prepare, [*self.tools], names, self.limits)
+        self._pool = DeadlinePool(self.workers, prepare, self.limits.memory_mb * 2**20)
+        self._folder = MediaFolder()
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return all functions in OpenAI's form, for the prompt."""
+        return [*self._schemas]
+
+    def run(self, calls: Sequence[AskedCall], view: View) -> Outcome:
+        """Run the calls of one turn; all of them see the same view."""
+        return self.run_all([(calls, view)])[0]
+
+    def run_all(self, turns: Sequence[tuple[Sequence[AskedCall], View]]) -> list[Outcome]:
+        """Run the calls of several rollouts, as many at a time as there are workers."""
+        begun = [self._begin(calls, view) for calls, view in turns]
+        return [_gather(view, pending) for (_, view), pending in zip(turns, begun, strict=True)]
+
+    def _begin(self, calls: Sequence[AskedCall], view: View) -> list[_Pending]:
+        """Start what can be started; a call that cannot has its refusal at once."""
+        shared, pending = None, []
+        for place, asked in enumerate(calls):
+            tool = self._by_name.get(asked.name)
+            problem = asked.problem
+            if not problem and tool is None:
+                known = [*self._by_name]
+                problem = f"there is no tool {asked.name!r}{nearest(asked.name, known)}"
+            if not problem and place >= self.limits.max_calls:
+                problem = f"expected at most {self.limits.max_calls} calls in a turn"
+            if problem or tool is None:
+                pending.append(_Pending(asked, Answer((), isolation.clean(problem), 0.0)))
+                continue
+            shared = shared or self._folder.share(view)
+            arguments = (
+                str(self.tools.index(tool)),
+                asked.name,
+                asked.arguments,
+                shared,
+                self.limits,
+            )
+            limit = tool.time_limit_s
+            future = self._pool.submit(isolation.call, *arguments, deadline=limit)
+            pending.append(_Pending(asked, future, limit, tool.owns_time))
+        return pending
+
+    def close(self) -> None:
+        """End the worker processes and remove the shared media."""
+        self._pool.close()
+        self._folder.close()
+
+    def __enter__(self) -> Toolbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _gather(view: View, pending: Sequence[_Pending]) -> Outcome:
+    """Wait for the calls of one turn, all of them, and put together what is shown."""
+    parts: list[str | Decoded] = []
+    shown: list[Shown] = []
+    calls: list[Call] = []
+    faults: list[str] = []
+    images = view.num_images
+    for one in pending:
+        name, arguments = one.asked.name, one.asked.arguments
+        try:
+            answer = one.wait()
+        except CallFailed as error:
+            calls.append(Call(name, arguments, "fault", str(error), one.limit_s))
+            faults.append(f"{name}: {error}")
+            continue
+        told: list[str | Shown] = [*answer.parts]
+        if answer.refused:
+            told = [f"Error: {answer.refused}"]
+        for part in told:
+            if isinstance(part, str):
+                parts.append(part)
+                continue
+            if isinstance(part.medium, PilImage):
+                images += 1
+                parts.append(f"Image {images}:")
+            parts.append(part.medium)
+            shown.append(part)
+        outcome: CallOutcome = "refused" if answer.refused else "ok"
+        calls.append(Call(name, arguments, outcome, answer.refused, answer.seconds))
+    if faults:
+        return Outcome(calls=tuple(calls), fault="; ".join(faults))
+    return Outcome(tuple(parts), tuple(shown), tuple(calls))
