@@ -169,6 +169,7 @@ def test_only_commands_import_assemble() -> None:
         "vlmrl.cli.train",
         "vlmrl.cli.data",
         "vlmrl.commands.benchmarks.session",
+        "vlmrl.commands.curricula.rate",
         "vlmrl.commands.evaluate",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",

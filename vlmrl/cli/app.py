@@ -94,6 +94,7 @@ app.add_typer(data_app, name="data")
 data_app.command()(data.check)
 data_app.command()(data.explain)
 data_app.command()(data.fetch)
+data_app.command()(data.rate)
 data_app.command("list")(data.list_cards)
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.arguments import Data, MediaRoot, Options, Overrides
-from vlmrl.cli.exit_codes import FAILED
+from vlmrl.cli.arguments import ConfigName, Data, MediaRoot, Options, Overrides
+from vlmrl.cli.exit_codes import FAILED, INTERRUPTED
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
+    from vlmrl.commands.curricula.rate import Rated
     from vlmrl.data.source import Source
     from vlmrl.schema import Sample, Space
+
+MAX_SHOWN = 10
+"""Rows that could not be rated that are printed; the file names all."""
 
 
 def check(
@@ -116,6 +121,81 @@ def fetch(
     from vlmrl.data import example_data
 
     print(example_data.fetch(name, archive))
+
+
+def rate(
+    config: ConfigName,
+    overrides: Overrides = None,
+    samples: Annotated[int, typer.Option(min=1, help="Completions of each row.")] = 8,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint folder, run folder or hub name, instead of the config's."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Rate only the first N rows of each source.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="`reward` or a verifier; otherwise the evaluation's metric."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="A completion passes from here on; otherwise evaluation.pass_threshold."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time, and of a resume.")] = 32,
+    out: Annotated[Path, typer.Option(help="JSON lines with a rating for each row.")] = Path(
+        "ratings.jsonl"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")] = False,
+) -> None:
+    """Write how often a policy solves each row of a config's training sources.
+
+    - `vlmrl data rate quickstart --model runs/quickstart --limit 200`
+    - `vlmrl data rate my.yaml engine=vllm --resume` goes on where it was stopped
+
+    `ratings: ratings.jsonl` of a source makes `pass_rate`, `reward` and `n` columns of its rows: then
+    `where: "0 < pass_rate < 1"` chooses rows, and sampler `curriculum` orders them. Ctrl-C finishes the
+    rows in hand.
+    """
+    from vlmrl.commands.validate import load_valid
+
+    settings = load_valid(config, overrides or ())
+    from vlmrl.commands.curricula import rate
+
+    if settings.sft is not None and model is None:
+        print(
+            "warning: this rates the policy before its cold start; --model RUN rates a trained one",
+            file=sys.stderr,
+        )
+    rated = rate.rate(
+        settings,
+        out,
+        samples=samples,
+        model=model,
+        limit=limit,
+        metric=metric,
+        threshold=threshold,
+        block=batch_size,
+        resume=resume,
+        tell=_show_rated,
+    )
+    _print_rated(out, rated)
+    if not rated.finished:
+        print(f"interrupted; kept in {out}: add --resume to continue", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_rated(out: Path, rated: Rated) -> None:
+    for fault in rated.faults[:MAX_SHOWN]:
+        print(f"not rated: {fault}", file=sys.stderr)
+    mean = "" if rated.mean is None else f", mean pass rate {rated.mean:.3f}"
+    print(f"{out}: {rated.rows} rows, {len(rated.faults)} not rated{mean}")
+    print(", ".join(f"{which} {rated.solved[which]}" for which in ("never", "sometimes", "always")))
+
+
+def _show_rated(done: int, total: int, left_s: float) -> None:
+    left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
+    print(f"{done} of {total} rows rated, {left} left", file=sys.stderr)
 
 
 def list_cards() -> None:

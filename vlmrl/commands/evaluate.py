@@ -128,7 +128,8 @@ def _source(
     card, split = target(data, otherwise="test")
     for known in run.data.train if run else []:
         if card in (known.card, known.label):
-            update: dict[str, Any] = {"split": split, "limit": limit, "where": None}
+            update: dict[str, Any] = {"split": split, "limit": limit}
+            update |= {"where": None, "ratings": None}
             if options:
                 update["options"] = {**known.options, **options}
             return known.model_copy(update=update)

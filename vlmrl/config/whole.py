@@ -300,7 +300,11 @@ class Config(Section):
         limit = self.evaluation.limit
         chosen = self.evaluation.sources
         if not chosen and not self.evaluation.benchmarks:
-            whole = {"split": "test", "where": None}  # a choice of rows is for training
+            whole = {
+                "split": "test",
+                "where": None,
+                "ratings": None,
+            }  # a choice of rows is for training
             chosen = [s.model_copy(update=whole) for s in self.data.train]
         if limit is None:
             return chosen

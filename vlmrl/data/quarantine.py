@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Quarantine:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._known: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._known: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
         self._new: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
         lines: list[dict[str, Any]] = []
@@ -50,8 +50,12 @@ class Quarantine:
         for line in distributed.from_main(lines):
             self._note(line)
 
-    def rows(self, source: Source) -> set[int]:
+    def rows(self, source: Source) -> Set[int]:
         """Return the rows of a source that are known to be bad."""
+        return self.reasons(source).keys()
+
+    def reasons(self, source: Source) -> Mapping[int, str]:
+        """Return by row of a source that is known to be bad why it is."""
         return self._known[source.name, source.split]
 
     def add(self, source: Source, row: int, sample_id: str | None, error: UserError) -> None:
@@ -88,7 +92,7 @@ class Quarantine:
                 self._write(line)
 
     def _note(self, line: Mapping[str, Any]) -> None:
-        self._known[line["source"], line["split"]].add(line["row"])
+        self._known[line["source"], line["split"]][line["row"]] = line["reason"]
         self.counts[line["kind"]] += 1
 
     def _write(self, line: Mapping[str, Any]) -> None:

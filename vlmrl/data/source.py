@@ -17,9 +17,10 @@ from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.row_rewards import check_applies
-from vlmrl.data.cards.splits import select
+from vlmrl.data.cards.splits import read_split, select
 from vlmrl.data.files.conditions import Condition, matching
 from vlmrl.data.files.opening import FORMATS, file_split
+from vlmrl.data.files.ratings import with_ratings
 from vlmrl.data.files.rows import WHERE, View
 from vlmrl.data.layouts.recognition import card_of_path
 from vlmrl.errors import MissingExtra, UserError
@@ -37,6 +38,7 @@ __all__ = [
     "open_held_out",
     "open_source",
     "open_target",
+    "rated_as",
     "read_condition",
     "read_template",
     "reading_of",
@@ -131,6 +133,9 @@ def open_source(
     card = open_card(config.card, config.options)
     condition = read_condition(config)
     split, rows = config.split, select(card, config.split)[: config.limit]
+    if config.ratings is not None:
+        rows, digest = with_ratings(rows, Path(config.ratings), rated_as(config))
+        split = f"{split} rated {digest}"
     if condition is not None:
         positions = matching(rows, condition, f"{config.label} {split}")
         # What is called so is these very rows: for a resume, and for the list of bad rows.
@@ -151,6 +156,13 @@ def open_source(
     if config.few_shot is None:
         return source
     return replace(source, examples=_examples(source, config.few_shot))
+
+
+def rated_as(config: SourceConfig) -> dict[str, Any]:
+    """Return what a file of ratings says of a source: name, card, options and whole split."""
+    split = read_split(config.split)["name"]
+    options = config.model_dump(mode="json")["options"]
+    return {"name": config.label, "card": config.card, "options": options, "split": split}
 
 
 def _examples(source: Source, split: str) -> tuple[Sample, ...]:

@@ -20,6 +20,7 @@ from vlmrl.system.disk_space import describe_free, persist, reason_of
 
 __all__ = [
     "append_line",
+    "append_lines",
     "read_json",
     "read_lines",
     "truncate_lines",
@@ -84,7 +85,12 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Append one JSON line, whole or not at all."""
-    data = _line(line)
+    append_lines(path, [line])
+
+
+def append_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Append JSON lines, all of them or, where the disk is full, none."""
+    data = b"".join(map(_line, lines))
 
     def attempt() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

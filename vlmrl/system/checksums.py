@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-__all__ = ["NAME", "find_damage", "write_checksums"]
+__all__ = ["NAME", "find_damage", "hash_weights", "write_checksums"]
 
 NAME = "checksums.json"
 
@@ -44,6 +44,17 @@ def find_damage(folder: Path, home: Path) -> str | None:
     return None
 
 
+def hash_weights(folder: Path) -> str | None:
+    """Return the SHA-256 of a folder's weights, all files in turn; None if it has none, as for a hub name."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        _feed(digest, path)
+    return digest.hexdigest()
+
+
 def _load(path: Path) -> dict[str, dict[str, str]]:
     loaded = json.loads(path.read_bytes())
     if not isinstance(loaded, dict) or not loaded:
@@ -53,7 +64,11 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
 
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
+    _feed(digest, path)
+    return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, path: Path) -> None:
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,6 +28,7 @@ from vlmrl.runs import run_folder
 from vlmrl.schema import Completion, PromptBatch
 from vlmrl.scoring.answer_forms import form_of
 from vlmrl.system import atomic_files
+from vlmrl.system.checksums import hash_weights
 from vlmrl.training import forced_thinking
 from vlmrl.training.evaluation import interval, pass_at_k
 from vlmrl.truths.json_form import to_json
@@ -230,7 +230,7 @@ class Session:
         policy, judge = self.policy, self._judge(benchmark)
         return {
             "model": self.model,
-            "weights_sha256": _weights_hash(Path(self.model)),
+            "weights_sha256": hash_weights(Path(self.model)),
             "benchmark": source.name,
             "split": source.split,
             "rows": len(source.rows),
@@ -274,16 +274,3 @@ def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
 def _max_tokens(benchmark: Benchmark, plan: Plan) -> int:
     official = benchmark.official(plan.protocol)
     return plan.max_tokens or (official.max_tokens if official else 512)
-
-
-def _weights_hash(folder: Path) -> str | None:
-    """Return the SHA-256 of a folder's weights; None for the name of a hub."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        return None
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as content:
-            while part := content.read(2**20):
-                digest.update(part)
-    return digest.hexdigest()

@@ -41,6 +41,10 @@ class SourceConfig(Named):
     """Use only rows, of the first `limit`, of whose columns of numbers this holds: `1 < level <= 3`, with
     `and`, `or`, `not`. Held-out sources have their own."""
 
+    ratings: str | None = None
+    """File of `vlmrl data rate` whose `pass_rate`, `reward` and `n` become columns of the rows, for `where`
+    and samplers. Held-out sources have their own."""
+
     @property
     def label(self) -> str:
         """The name on its curves."""

@@ -64,6 +64,20 @@ class View(Sequence[Mapping[str, Any]]):
         self._rows = rows
         self._positions = positions
 
+    @property
+    def whole(self) -> Rows:
+        """The sequence that these rows are of."""
+        return self._rows
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The places of these rows in it."""
+        return self._positions
+
+    def over(self, rows: Rows) -> View:
+        """Return the rows at the same places of another sequence."""
+        return View(rows, self._positions)
+
     def __len__(self) -> int:
         return len(self._positions)
 

@@ -1,0 +1,83 @@
+"""What a file of ratings says of itself, and whether one that is there may go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vlmrl.config import Config, SourceConfig
+from vlmrl.data.files.ratings import MANIFEST, Rating, read_ratings
+from vlmrl.data.files.rows import View
+from vlmrl.data.source import Source, rated_as
+from vlmrl.errors import UserError
+from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
+from vlmrl.system import atomic_files
+from vlmrl.system.checksums import hash_weights
+
+__all__ = ["begin", "manifest_of"]
+
+MAY_CHANGE = ("versions", "git")
+"""Keys of a manifest that may differ at a resume."""
+
+
+def manifest_of(
+    config: Config,
+    policy: Policy,
+    chosen: Sequence[tuple[Config, SourceConfig]],
+    sources: Sequence[Source],
+    asked: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return all that another person needs to get the same ratings."""
+    path, build = policy.config.path, policy.config.build
+    rows = [len(source.rows.whole) for source in sources if isinstance(source.rows, View)]
+    return {
+        **asked,
+        "model": asked["model"] or path or (build and build.model_dump(mode="json")),
+        "weights_sha256": hash_weights(Path(path)) if path else None,
+        "commit": getattr(policy.base.config, "_commit_hash", None),
+        "seed": config.run.seed,
+        "engine": config.engine.model_dump(mode="json"),
+        "rollout": config.at(0.0).rollout.model_dump(mode="json"),
+        "config_sha256": _digest(config, [source for _, source in chosen]),
+        "sources": [
+            {**rated_as(one), "rows": count} for (_, one), count in zip(chosen, rows, strict=True)
+        ],
+        "versions": run_folder.versions(),
+        "git": run_folder.revision(),
+    }
+
+
+def _digest(config: Config, sources: Sequence[SourceConfig]) -> str:
+    """Return a hash of what decides the prompts and their rewards."""
+    own = {"weight", "limit", "where", "ratings"}
+    data = {"train", "sampler", "workers", "prefetch_mb", "quarantine_limit"}
+    tree = [
+        [source.model_dump(mode="json", exclude=own) for source in sources],
+        config.data.model_dump(mode="json", exclude=data),
+        [reward.model_dump(mode="json") for reward in config.rewards],
+        config.scoring.model_dump(mode="json"),
+    ]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def begin(out: Path, manifest: dict[str, Any]) -> list[Rating]:
+    """Return the ratings of a file that goes on; begin one that there is not.
+
+    Raises:
+        UserError: it was made in another way.
+    """
+    if not out.exists() or not out.stat().st_size:
+        atomic_files.write_lines(out, [{MANIFEST: manifest}])
+        return []
+    before, ratings = read_ratings(out)
+    for key, now in json.loads(json.dumps(manifest)).items():
+        if key not in MAY_CHANGE and before.get(key) != now:
+            raise UserError(
+                f"{out}: was made with another {key}: expected {now!r}, got {before.get(key)!r}; choose "
+                "another --out"
+            )
+    return [rating for _, rating in ratings]
