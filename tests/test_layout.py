@@ -144,6 +144,7 @@ SHARED = {
     "sampler": {"base", "candidates"},
     "strategy": {"base"},
     "tool": {"base", "arguments", "views"},
+    "environment": {"base", "board"},
 }
 """Files of plugin rooms that are no plugin; any other file whose class is misnamed would be lost."""
 

@@ -44,6 +44,7 @@ KINDS = {
     "sampler": "vlmrl.samplers",
     "strategy": "vlmrl.strategies",
     "tool": "vlmrl.tools",
+    "environment": "vlmrl.environments",
 }
 
 

@@ -41,6 +41,7 @@ INTRODUCTIONS = {
     "sampler": "A sampler decides which rows are drawn, and in what order.",
     "strategy": "A strategy adds completions, or changes rewards, around the scoring of a batch.",
     "tool": "A tool is what the policy may call between its turns, as a function in OpenAI's form.",
+    "environment": "An environment is a world in which the policy acts turn by turn.",
 }
 
 TRIED = (
@@ -197,6 +198,8 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
     elif kind == "tool":
         yield "Same call, same result", "yes" if plugin.pure else "no"
         yield "Out of time", "told to the policy" if plugin.owns_time else "a fault"
+    elif kind == "environment":
+        yield "Actions", ", ".join(f"`{name}`" for name in plugin.actions)
     elif kind == "sampler":
         yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
@@ -247,6 +250,7 @@ def _use(kind: str, name: str) -> list[str]:
         "sampler": f"data:\n  sampler: {name}",
         "strategy": f"strategies: [{name}]",
         "tool": f"data:\n  train:\n    - {{card: CARD, tools: [{name}]}}",
+        "environment": f"data:\n  train:\n    - {{card: CARD, environment: {name}}}",
     }
     lines = ["## Use", ""]
     if kind == "family":

@@ -140,7 +140,12 @@ def test_the_file_tree_of_the_readme_names_every_room_and_nothing_else() -> None
 
 KIND_OF = {"": "verifier", "rewards": "verifier", "datasets": "card", "algorithms": "algorithm"}
 KIND_OF |= {"layouts": "layout", "trackers": "tracker", "truths": "truth", "engines": "engine"}
-KIND_OF |= {"samplers": "sampler", "strategies": "strategy", "tools": "tool"}
+KIND_OF |= {
+    "samplers": "sampler",
+    "strategies": "strategy",
+    "tools": "tool",
+    "environments": "environment",
+}
 
 
 def example(page: str, folder: Path) -> tuple[str, Any]:
@@ -166,6 +171,7 @@ def run_examples(part: Any) -> int:
 @pytest.mark.slow
 def test_the_parts_of_the_guides_pass_their_contract_tests(tmp_path: Path) -> None:
     guides = ("verifier", "layout", "engine", "algorithm", "tracker", "sampler", "strategy", "tool")
+    guides = (*guides, "environment")
     names = [example(f"extend/{guide}.md", tmp_path)[0] for guide in guides]
     parts = [argument for name in names for argument in ("--part", name)]
     only = " or ".join(Path(name.partition(":")[0]).stem for name in names)

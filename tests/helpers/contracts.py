@@ -11,6 +11,7 @@ from vlmrl.algorithms.recipes import Recipe
 from vlmrl.data.cards.card import Card
 from vlmrl.data.layouts.base import Layout
 from vlmrl.engines.base import Engine
+from vlmrl.environments.base import Environment
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.samplers.base import Sampler
@@ -30,6 +31,7 @@ BASES = {
     "sampler": Sampler,
     "strategy": Strategy,
     "tool": Tool,
+    "environment": Environment,
 }
 
 

@@ -7,7 +7,16 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLUGIN_ROOMS = ("algorithms", "engines", "models", "samplers", "strategies", "tools", "trackers")
+PLUGIN_ROOMS = (
+    "algorithms",
+    "engines",
+    "environments",
+    "models",
+    "samplers",
+    "strategies",
+    "tools",
+    "trackers",
+)
 
 
 def module_of(path: Path) -> str:

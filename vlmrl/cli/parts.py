@@ -19,6 +19,7 @@ KINDS = {
     "samplers": "sampler",
     "strategies": "strategy",
     "tools": "tool",
+    "environments": "environment",
 }
 """What one writes after `vlmrl list` -> the kind of part."""
 
@@ -35,6 +36,7 @@ Listed = Literal[
     "samplers",
     "strategies",
     "tools",
+    "environments",
     "configs",
 ]
 
