@@ -49,6 +49,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 config_app = typer.Typer(no_args_is_help=True, help="Show, check and describe configs.")
+mixture_app = typer.Typer(no_args_is_help=True, help="Choose the weights of sources.")
 data_app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
 
 
@@ -90,6 +91,8 @@ app.add_typer(config_app, name="config")
 config_app.command()(config.show)
 config_app.command()(config.validate)
 config_app.command()(config.schema)
+app.add_typer(mixture_app, name="mixture")
+mixture_app.command()(compare.fit)
 app.add_typer(data_app, name="data")
 data_app.command()(data.check)
 data_app.command()(data.explain)
