@@ -189,8 +189,8 @@ def run_on(monkeypatch):
     """Positions of a completion go on where the one before it ended."""
     right = shared_forward.pack_row
 
-    def wrong(encoded, micro, device):
-        layout, ids, positions, scored = right(encoded, micro, device)
+    def wrong(micro, device):
+        layout, ids, positions, scored = right(micro, device)
         for group, start in zip(micro.group, layout.row_start, strict=True):
             positions[:, 0, start:] += start - layout.prompt_end[group]
         return layout, ids, positions, scored

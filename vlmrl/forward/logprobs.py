@@ -148,10 +148,14 @@ def _few_rows(micro: MicroBatch) -> MicroBatch:
     groups = torch.bincount(micro.group).argsort(descending=True, stable=True)[:2]
     step = torch.arange(micro.token_ids.shape[1])
     ids = torch.where(step < micro.lengths[:, None], micro.token_ids, -1)
+    # What was observed differs from anything that was written, so rows that show media elsewhere differ.
+    ids = torch.where(micro.mask, ids, -2 - ids)
+    media = torch.tensor([len(shown) for shown in micro.shown])
     rows = []
     for group in groups:
         own = (micro.group == group).nonzero()[:, 0]
         own = own[micro.lengths[own].argsort(descending=True, stable=True)]
+        own = own[media[own].argsort(descending=True, stable=True)]
         differing = (ids[own[1:]] != ids[own[:1]]).sum(1)
         rows += [own[:1], own[1:][differing.argsort(descending=True, stable=True)[:1]]]
     return rows_of(micro, torch.cat(rows))
@@ -241,9 +245,10 @@ class _HeadLogProbs(torch.autograd.Function):
 def _plain_hidden(model: Any, family: Family, micro: MicroBatch, pad_id: int) -> torch.Tensor:
     """Return the hidden states [N, H] that predict the scored tokens, in `mask.nonzero()` order."""
     device = next(model.parameters()).device
-    encoded = [prompt.encoded for prompt in micro.prompts]
+    encoded = micro.encoded
+    rows = zip(micro.group.tolist(), micro.shown, strict=True)
     features = family.tower_features(model, encoded)
-    features = family.spread(features, encoded, micro.group.tolist())
+    features = family.spread(features, encoded, [i for own, more in rows for i in (own, *more)])
     ids, attention, positions, first = _pad_rows(encoded, micro, pad_id)
     hidden = family.decode(
         model, ids.to(device), attention.to(device), positions.to(device), features
@@ -270,6 +275,6 @@ def _pad_rows(
         ids[row, :start] = torch.tensor(prompt.ids)
         ids[row, start:end] = micro.token_ids[row, : end - start]
         positions[:, row, :start] = prompt.position_ids
-        positions[:, row, start:end] = prompt.next_position + torch.arange(end - start)
+        positions[:, row, start:end] = micro.follow(row, end - start)
     attention = (torch.arange(longest) < lengths[:, None]).long()
     return ids, attention, positions, prompt_lengths - 1

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from vlmrl.forward.logprobs import scored_logprobs
+from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.shared_attention import sharing
 from vlmrl.forward.shared_layout import Layout
@@ -42,9 +42,15 @@ def one_by_one(
             prefix = _compute_prefix(model, family, prompt.encoded)
         for row in (micro.group == which).nonzero():
             part = rows_of(micro, row)
+            if family.two_way_media and part.encoded[1:]:
+                # Its mask looks up tokens of the prompt, which a row behind a prefix leaves out.
+                with autocast():
+                    alone = completion_logprobs(model, family, part, temperature, 0, shared=True)
+                yield int(row), part, *alone
+                continue
             tokens = part.token_ids[0, : int(part.lengths)]
             with autocast():
-                hidden = _continue_prefix(prefix, model, family, prompt.encoded, tokens)
+                hidden = _continue_prefix(prefix, model, family, part, tokens)
                 scored = hidden[part.mask[0, : len(tokens)].to(hidden.device)]
                 logprobs = scored_logprobs(scored, family.head(model), part, temperature)
             yield int(row), part, *logprobs
@@ -75,19 +81,21 @@ def _compute_prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
 
 
 def _continue_prefix(
-    prefix: _Prefix, model: Any, family: Family, prompt: Encoded, tokens: torch.Tensor
+    prefix: _Prefix, model: Any, family: Family, part: MicroBatch, tokens: torch.Tensor
 ) -> torch.Tensor:
-    """Return the hidden states [C, H] that predict the `tokens` [C] of one completion."""
+    """Return the hidden states [C, H] that predict the `tokens` [C] of the only completion of `part`."""
+    prompt, shown = part.prompts[0].encoded, list(part.encoded[1:])
     first, *layers = prefix.leaves
     ids = tokens[None, :-1].to(first.device)
     if not ids.numel():
         return first
     sizes = torch.tensor([len(prompt.ids)]), torch.tensor([0]), torch.tensor([ids.shape[1]])
-    steps = prompt.next_position + torch.arange(ids.shape[1], device=ids.device)
-    positions = steps.expand(len(prompt.position_ids), 1, -1)
+    positions = part.follow(0, ids.shape[1])[:, None].to(first.device)
+    features = family.tower_features(model, shown) if shown else None
+    features = family.spread(features, shown, range(len(shown)))
     keys_values = tuple(zip(layers[::2], layers[1::2], strict=True))
     with sharing(Layout.of(*sizes).to(first.device), keys_values):
-        hidden = family.decode(model, ids, torch.ones_like(ids), positions, None)
+        hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
     return torch.cat([first, hidden[0]])
 
 

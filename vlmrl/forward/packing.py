@@ -38,8 +38,21 @@ class _Row:
     extra: Mapping[str, torch.Tensor]
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        """All ids that follow the prompt."""
+        suffix = self.completion.suffix
+        return self.completion.token_ids if suffix is None else suffix.encoded.ids
+
+    @property
     def lengths(self) -> tuple[int, int]:
-        return len(self.prompt.encoded.ids), len(self.completion.token_ids)
+        return len(self.prompt.encoded.ids), len(self.ids)
+
+    def place(self, values: torch.Tensor) -> torch.Tensor:
+        """Put numbers of the policy's tokens at their places behind the prompt, 0 between them."""
+        if self.completion.suffix is None or len(values) == 1:
+            return values
+        places = torch.tensor(self.completion.suffix.turns) >= 0
+        return values.new_zeros(len(places)).masked_scatter(places, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,9 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
     }
     prompts = tuple(micro.prompts[i] for i in used.tolist())
     extra = {name: value[rows] for name, value in micro.extra.items()}
-    return replace(micro, **{**tensors, "prompts": prompts, "group": group, "extra": extra})
+    suffixes = tuple(micro.suffixes[row] for row in rows) if micro.suffixes else ()
+    changed = {"prompts": prompts, "group": group, "extra": extra, "suffixes": suffixes}
+    return replace(micro, **{**tensors, **changed})
 
 
 def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
@@ -150,6 +165,7 @@ def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
                 f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
                 f"but {len(completion.logprobs)} sampling log-probs"
             )
+        _require_written(completion, p, g)
         length = len(completion.token_ids)
         value = _of_tokens("values", advantages.values[p, g], length)
         extra = {
@@ -158,6 +174,14 @@ def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
         weight = advantages.weights[p, g].item()
         rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight, extra))
     return rows
+
+
+def _require_written(completion: Completion, p: int, g: int) -> None:
+    """Require that what the policy wrote is what its suffix says that it wrote."""
+    if (suffix := completion.suffix) is not None:
+        pairs = zip(suffix.encoded.ids, suffix.turns, strict=True)
+        if tuple(i for i, turn in pairs if turn >= 0) != completion.token_ids:
+            raise ValueError(f"prompt {p}, completion {g}: its turns are not its tokens")
 
 
 def _of_tokens(name: str, values: torch.Tensor, length: int) -> torch.Tensor:
@@ -221,21 +245,32 @@ def _fill(pieces: Sequence[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]
 def _micro(rows: list[_Row]) -> MicroBatch:
     prompts = {row.position: row.prompt for row in rows}
     index = {position: i for i, position in enumerate(prompts)}
-    ids = [torch.tensor(row.completion.token_ids, dtype=torch.long) for row in rows]
+    ids = [torch.tensor(row.ids, dtype=torch.long) for row in rows]
     logprobs = [torch.tensor(row.completion.logprobs, dtype=torch.float32) for row in rows]
     lengths = torch.tensor([len(i) for i in ids])
     pad = torch.nn.utils.rnn.pad_sequence
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    suffixes = tuple(row.completion.suffix for row in rows)
+    if any(suffixes):
+        turns = [
+            torch.tensor(s.turns if s else [0] * len(i)) for s, i in zip(suffixes, ids, strict=True)
+        ]
+        mask = pad(turns, batch_first=True, padding_value=-1) >= 0
     return MicroBatch(
         prompts=tuple(prompts.values()),
         group=torch.tensor([index[row.position] for row in rows]),
         token_ids=pad(ids, batch_first=True),
-        mask=torch.arange(int(lengths.max())) < lengths[:, None],
-        sampling_logprobs=pad(logprobs, batch_first=True),
-        advantages=pad([row.advantage for row in rows], batch_first=True),
+        mask=mask,
+        sampling_logprobs=pad(
+            [row.place(own) for row, own in zip(rows, logprobs, strict=True)], batch_first=True
+        ),
+        advantages=pad([row.place(row.advantage) for row in rows], batch_first=True),
         weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),
         extra={
-            name: pad([row.extra[name] for row in rows], batch_first=True) for name in rows[0].extra
+            name: pad([row.place(row.extra[name]) for row in rows], batch_first=True)
+            for name in rows[0].extra
         },
+        suffixes=suffixes if any(suffixes) else (),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from vlmrl.forward.shared_attention import sharing
 from vlmrl.forward.shared_layout import Layout
 from vlmrl.models.base import Family
-from vlmrl.schema import Encoded, MicroBatch
+from vlmrl.schema import MicroBatch
 
 
 def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor:
@@ -22,23 +22,33 @@ def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor
     `shared_attention.install` must have been called on the model.
     """
     device = next(model.parameters()).device
-    encoded = [prompt.encoded for prompt in micro.prompts]
-    layout, ids, positions, scored = pack_row(encoded, micro, device)
-    features = family.spread(family.tower_features(model, encoded), encoded, range(len(encoded)))
+    encoded = micro.encoded
+    layout, ids, positions, scored = pack_row(micro, device)
+    features = family.spread(family.tower_features(model, encoded), encoded, _in_order(micro))
     with sharing(layout):
         # Without a mask of ones some models read restarting positions as new sequences.
         hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
     return hidden[0].index_select(0, scored)
 
 
+def _in_order(micro: MicroBatch) -> list[int]:
+    """List which of `micro.encoded` the packed row shows, from its first place to its last."""
+    order = []
+    for which in range(len(micro.prompts)):
+        order.append(which)
+        order += [i for row in (micro.group == which).nonzero()[:, 0] for i in micro.shown[row]]
+    return order
+
+
 def pack_row(
-    encoded: list[Encoded], micro: MicroBatch, device: torch.device
+    micro: MicroBatch, device: torch.device
 ) -> tuple[Layout, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the layout, ids [1, L], positions [A, 1, L], and places [N] that predict the scored tokens.
 
     The last token of a completion predicts nothing and is left out. A completion's positions
     continue those of its prompt.
     """
+    encoded = [prompt.encoded for prompt in micro.prompts]
     group, lengths = micro.group, (micro.lengths - 1).clamp(min=0)
     layout = Layout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
     row, step = (torch.arange(int(lengths.max())) < lengths[:, None]).nonzero(as_tuple=True)
@@ -49,8 +59,8 @@ def pack_row(
     ids[place] = micro.token_ids[row, step]
     positions = torch.empty((encoded[0].position_ids.shape[0], layout.length), dtype=torch.long)
     positions[:, prompts] = torch.cat([e.position_ids for e in encoded], 1)
-    follow = torch.tensor([e.next_position for e in encoded])
-    positions[:, place] = follow[group[row]] + step
+    follow = [micro.follow(i, n) for i, n in enumerate(lengths.tolist())]
+    positions[:, place] = torch.cat(follow, 1)
     row, step = micro.mask.nonzero(as_tuple=True)
     last = layout.prompt_end[group[row]] - 1
     scored = torch.where(step > 0, layout.row_start[row] + step - 1, last)

@@ -7,7 +7,7 @@ Each file under `models/` is one family and holds a class named after the file (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -57,6 +57,8 @@ class Family:
     """Paths of the lists of layers that FSDP and gradient checkpointing wrap."""
     shared: ClassVar[bool] = False
     """Whether all layers attend through transformers' registries, as `shared_forward` requires."""
+    two_way_media: ClassVar[bool] = False
+    """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}
     """Related model types that cannot be trained -> why."""
     hears_videos: ClassVar[bool] = False
@@ -90,6 +92,38 @@ class Family:
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a rendered prompt and its decoded media, in prompt order: ids, tensors, positions."""
         raise TypeError(f"{type(self).__name__} must define encode")
+
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation as it follows the policy's end of turn, up to the policy's next turn.
+
+        One placeholder per medium; special tokens that a text spells out are broken up.
+
+        Raises:
+            UserError: The chat template or the family cannot show it.
+        """
+        raise TypeError(f"{type(self).__name__} must define reply")
+
+    def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+        """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
+        return shift(self.encode(processor, text, media), start)
+
+    def join(self, before: Encoded, after: Encoded) -> Encoded:
+        """Join two stretches; `after` begins at `before.next_position`."""
+        tensors = dict(before.tensors)
+        for name, more in after.tensors.items():
+            tensors[name] = (
+                self._join_tensors(name, tensors[name], more) if name in tensors else more
+            )
+        return Encoded(
+            before.ids + after.ids,
+            before.compact_ids + after.compact_ids,
+            tensors,
+            torch.cat([before.position_ids, after.position_ids], 1),
+            after.next_position,
+        )
+
+    def _join_tensors(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return torch.cat([before, after])
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
         """Return the frame of a prompt from its first medium (None: the prompt has no media)."""
@@ -184,6 +218,12 @@ def family_of(model_type: str) -> Family:
     raise UserError(
         f"no family serves model type {model_type!r}{plugins.nearest(model_type, sorted(served))}"
     )
+
+
+def shift(encoded: Encoded, start: int) -> Encoded:
+    """Return the stretch with its positions from `start` on, which began at 0."""
+    positions = encoded.position_ids + start
+    return replace(encoded, position_ids=positions, next_position=encoded.next_position + start)
 
 
 def _ids_of(processor: Any, tokens: Sequence[str]) -> tuple[int, ...]:

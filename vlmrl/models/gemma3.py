@@ -42,6 +42,7 @@ class Gemma3(SiglipFamily):
 
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
     space: ClassVar[Space] = "norm1000"
+    two_way_media: ClassVar[bool] = True
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = ("<end_of_turn>", "<eos>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, SOFT, END)

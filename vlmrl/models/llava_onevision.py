@@ -86,6 +86,12 @@ class LlavaOnevision(SiglipFamily):
             chat_template=CHAT_TEMPLATE,
         )
 
+    def _join_tensors(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        if name == "pixel_values":
+            tiles = max(before.shape[1], after.shape[1])
+            before, after = _pad_tiles(before, tiles), _pad_tiles(after, tiles)
+        return torch.cat([before, after])
+
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         """Count the tokens of one tile, of the grid without padding, and of a line break per row."""
         sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])

@@ -21,6 +21,7 @@ from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml, render_chat
 from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
+from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import builder
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
@@ -99,6 +100,10 @@ class Qwen2Audio(Family):
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
         """Render the chat prompt, see `render_chat`."""
         return render_chat(self, processor, sample, instruction)
+
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation, see `render_reply`."""
+        return render_reply(self, processor, parts)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as ids and mel features, equal to those of the HF processor; positions [1, T].

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
-from vlmrl.schema.samples import Prompt
+from vlmrl.schema.samples import Encoded, Prompt
+from vlmrl.schema.turns import Suffix
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,8 @@ class MicroBatch:
     """Some groups of one batch, kept together; B completions, longest has T tokens.
 
     All tensors are right-padded [B, T] unless said otherwise; `prompts` [N], `group` [B] names each
-    row's prompt by its index in `prompts`.
+    row's prompt by its index in `prompts`. Of a completion of several turns, T counts all that follows
+    the prompt: observations are places outside of `mask`, with zeros in the other tensors.
     """
 
     prompts: tuple[Prompt, ...]
@@ -40,6 +42,36 @@ class MicroBatch:
     """What the loss is to know of a row, [B, 1] or [B, T] by name: `Advantages.extra`; the passes'
     `entropy` and `masked_media`; and where the policy did not sample all rows, `origin` [B, 1] and the
     sampling log-probs of those rows, `stored_logprobs` [B, T]."""
+    suffixes: tuple[Suffix | None, ...] = ()
+    """For each row what follows its prompt, None where that is text of the policy alone; empty where
+    it is so in all rows."""
+
+    @property
+    def encoded(self) -> tuple[Encoded, ...]:
+        """Return all that has media or could have: the prompts, then the suffixes with media."""
+        prompts = tuple(prompt.encoded for prompt in self.prompts)
+        return prompts + tuple(s.encoded for s in self.suffixes if s and s.encoded.tensors)
+
+    @property
+    def shown(self) -> list[list[int]]:
+        """Return for each row which of `encoded` follow its prompt, at most one."""
+        if not self.suffixes:
+            return [[] for _ in self.group]
+        count, shown = len(self.prompts), []
+        for suffix in self.suffixes:
+            has_media = bool(suffix and suffix.encoded.tensors)
+            shown.append([count] if has_media else [])
+            count += has_media
+        return shown
+
+    def follow(self, row: int, length: int) -> torch.Tensor:
+        """Return the positions [A, length] of the first tokens that follow a row's prompt."""
+        suffix = self.suffixes[row] if self.suffixes else None
+        if suffix is not None:
+            return suffix.encoded.position_ids[:, :length]
+        prompt = self.prompts[int(self.group[row])].encoded
+        steps = self.group.new_ones(length).cumsum(0) - 1
+        return (prompt.next_position + steps).expand(len(prompt.position_ids), -1)
 
     @property
     def lengths(self) -> torch.Tensor:

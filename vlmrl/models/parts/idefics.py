@@ -65,6 +65,9 @@ class IdeficsFamily(ImageFamily):
     shared: ClassVar[bool] = True
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
 
+    def _join_tensors(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return torch.cat([before, after], 1)
+
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         """Count the tokens of all tiles."""
         images = processor.image_processor

@@ -20,6 +20,7 @@ from vlmrl.models.base import Family
 from vlmrl.models.parts.chat import CHATML_ENDS, render_chat
 from vlmrl.models.parts.media_features import media_of_rows, place_features
 from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, process_videos, split_runs
+from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 
@@ -92,6 +93,10 @@ class MropeFamily(Family):
         processor.tokens_per_second = getattr(config.vision_config, "tokens_per_second", 1)
         if hasattr(processor.video_processor, "cap_pixels_per_frame"):
             processor.video_processor.cap_pixels_per_frame = False
+
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation, see `render_reply`."""
+        return render_reply(self, processor, parts)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as ids, pixels and M-RoPE positions, equal to those of the HF processor.

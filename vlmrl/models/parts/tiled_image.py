@@ -15,9 +15,10 @@ import torch
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage
-from vlmrl.models.base import Family
+from vlmrl.models.base import Family, shift
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import render_chat
+from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import image_models
 from vlmrl.schema import Encoded, Frame, Sample
 
@@ -54,13 +55,25 @@ class ImageFamily(Family):
         """Render the chat prompt, see `render_chat`."""
         return render_chat(self, processor, sample, instruction)
 
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation, see `render_reply`."""
+        return render_reply(self, processor, parts)
+
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as the HF processor does: ids, `tensor_names`, and positions [1, T] from 0.
 
         Raises:
             UserError: The numbers of placeholders and images differ, or an image is refused.
         """
-        special = adds_special_tokens(processor, text)
+        return self._process(processor, text, media, adds_special_tokens(processor, text))
+
+    def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+        """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
+        return shift(self._process(processor, text, media, False), start)
+
+    def _process(
+        self, processor: Any, text: str, media: Sequence[Decoded], special: bool
+    ) -> Encoded:
         compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
         places = text.count(self.placeholder)  # which is not one token in every tokenizer
         if places != len(media):
