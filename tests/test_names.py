@@ -191,7 +191,7 @@ def vocabulary() -> set[str]:
                 found.update(part for name in names for part in name.split("."))
             elif isinstance(node, ast.Constant) and id(node) not in documentation:
                 found.update(re.findall(r"\w+", str(node.value)))
-    for file in [*ROOT.glob("configs/*.yaml"), *ROOT.glob("vlmrl/report/*.*")]:
+    for file in [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("vlmrl/report/*.*")]:
         found.update(re.findall(r"\w+", file.read_text(encoding="utf-8")))
     return found
 

@@ -42,11 +42,12 @@ def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def shipped() -> dict[str, Path]:
-    """List the shipped configs by name."""
+    """List the shipped configs by name; one in a folder is `folder/name`."""
     import vlmrl.configs  # has no __init__.py, so it may be spread over several folders
 
     folders = [Path(p) for p in vlmrl.configs.__path__]
-    return {f.stem: f for folder in folders for f in sorted(folder.glob("*.yaml"))}
+    found = [(f.relative_to(folder), f) for folder in folders for f in folder.rglob("*.yaml")]
+    return {name.with_suffix("").as_posix(): file for name, file in sorted(found)}
 
 
 def find(name: str, base: Path | None = None) -> Path:

@@ -1,0 +1,110 @@
+"""Rows for the recipes: data in the layout that a recipe's source names, written where it looks for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from helpers import task_data
+from helpers.videos import write_video
+from vlmrl.config import Config, SourceConfig
+
+ROWS = 6
+PUBLISHED = {
+    "charades_sta": task_data.charades,
+    "got10k": task_data.got10k,
+    "next_gqa": task_data.next_gqa,
+    "avqa": task_data.audio_qa,
+    "mmau": task_data.audio_qa,
+}
+"""Card -> what writes its data as published."""
+VALUES: dict[str, Any] = {
+    "image": "image.png",
+    "video": "video.mkv",
+    "audio": "sound.wav",
+    "question": "Which one is it?",
+    "answer": "7",
+    "boxes": [[100, 100, 400, 400]],
+    "box_labels": ["dog"],
+    "points": [[200, 200]],
+    "number": 7,
+    "choice": "B",
+    "options": ["cat", "dog"],
+    "labels": ["dog", "cat"],
+    "spans": [[0.5, 1.5]],
+    "fields": {"action": "CLICK", "value": None, "position": [0.5, 0.5], "kind": "noise"},
+    "thought": "It is plain.",
+    "weight": 0.5,
+    "none": False,
+}
+"""Our key of a table -> what stands in its column."""
+SOLUTIONS = {
+    "box_iou": "[10, 10, 40, 40]",
+    "detection": '[{"bbox_2d": [10, 10, 40, 40], "label": "dog"}]',
+    "class_name": "dog",
+    "text": "a dog",
+}
+"""First verifier -> what a published layout states as the solution; else a number."""
+
+
+def write_rows(config: Config, home: Path) -> None:
+    """Write the training data of a config below `home`, from which its paths are read."""
+    extra = dict.fromkeys(_columns(config), 1)
+    for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
+        if source.card in PUBLISHED:
+            (home / "data").mkdir(exist_ok=True)
+            if not (home / source.options["path"]).exists():
+                PUBLISHED[source.card](home / "data")
+        else:
+            folder = home / source.options["path"]
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_media(folder)
+            rows = [{**_row(source, config, n), **extra} for n in range(ROWS)]
+            text = "".join(f"{json.dumps(row)}\n" for row in rows)
+            for split in ("train", "test"):
+                (folder / f"{split}.jsonl").write_text(text)
+
+
+def _columns(config: Config) -> Iterator[str]:
+    """Name the columns that samplers and strategies read."""
+    for part in (config.data.sampler, *config.strategies):
+        for key in ("difficulty", "column"):
+            if key in part.options:
+                yield part.options[key]
+        if part.name == "hints" and "column" not in part.options:
+            yield "hint"
+
+
+def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
+    if source.card == "table":
+        values = {**VALUES, "id": str(number), "image": f"{number}.png"}
+        row: dict[str, Any] = {}
+        for key, column in source.options["columns"].items():
+            if column in row and key == "none":
+                continue
+            row[column] = values[key]
+        return row
+    reply = SOLUTIONS.get(config.rewards_of(source)[0].verifier, "7")
+    asked, image = "<image>Which one is it?", f"{number}.png"
+    match source.options["layout"]:
+        case "trl":
+            reply = f"<think>so</think><answer> {reply} </answer>"
+            return {"image": image, "problem": asked, "solution": reply}
+        case "easyr1":
+            return {"images": [image], "problem": asked, "answer": reply}
+        case "vlm_r1":
+            turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": reply}]
+            return {"id": number, "image": image, "conversations": turns}
+        case other:
+            raise ValueError(f"no rows are known of the layout {other!r}")
+
+
+def _write_media(folder: Path) -> None:
+    for number in range(ROWS):
+        Image.new("RGB", (56, 56), (40 * number, 90, 20)).save(folder / f"{number}.png")
+    write_video(folder / "video.mkv", [0, 500, 1000, 1500])
+    task_data.sound(folder / "sound.wav")

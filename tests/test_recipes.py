@@ -1,0 +1,90 @@
+"""Recipes of published systems: each says whose it is, is sound, and trains on rows of its layout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.recipe_rows import write_rows
+from vlmrl import plugins
+from vlmrl.assemble import lifecycle
+from vlmrl.commands.validate import validate
+from vlmrl.config import Config, load
+from vlmrl.config.tree import shipped
+
+RECIPES = [name for name in shipped() if name.startswith("recipes/")]
+BASES = {"recipes/r1v", "recipes/geometry3k"}
+"""What other recipes extend; they have no paper of their own."""
+SMALL = [
+    "model.path=",
+    "model.dtype=float32",
+    "model.gradient_checkpointing=false",
+    "model.min_pixels=",
+    "model.max_pixels=3136",
+    "run.threads=1",
+    "run.steps=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "evaluation=",
+    "engine=hf",
+    "rollout.max_staleness=0",
+    "rollout.prompts=4",
+    "rollout.group_size=4",
+    "rollout.max_tokens=8",
+    "optimizer.minibatches=1",
+]
+FAMILIES = {"Qwen2-Audio": "qwen2_audio", "Qwen2.5-Omni": "qwen2_5_omni", "Qwen2-VL": "qwen2_vl"}
+"""Start of a published model's name -> its family; else Qwen2.5-VL's."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_sound_in_every_part_and_stage(name: str) -> None:
+    config = load(name)
+    validate(config)
+    for stage in config.by_stage:
+        plugins.build("algorithm", stage.algorithm.name, stage.algorithm.options)
+    assert config.model.path and config.run.name == name.removeprefix("recipes/")
+    for source in config.named_sources:
+        assert str(source.options["path"]).startswith("data/")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_whose_it_is_and_how_it_differs(name: str) -> None:
+    lines = shipped()[name].read_text(encoding="utf-8").splitlines()
+    comment = " ".join(lines[: next(n for n, line in enumerate(lines) if line[:1] != "#")])
+    assert re.match(r"# [^:]+: ", comment)
+    assert "Data" in comment
+    if name not in BASES:
+        assert re.search(r"arXiv \d{4}\.\d{5}", lines[0] + lines[1])
+        assert re.search(r"[Dd]iffer", comment)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_takes_two_steps_with_a_small_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(load(name), tmp_path)
+    config = load(name, [*small(load(name)), f"run.dir={tmp_path / 'run'}"])
+    summary = lifecycle.train(config)
+    assert summary["finished"] and summary["steps"] == 2
+    assert summary["dropped"] == {} and summary["faulted"] == {}
+
+
+def small(config: Config) -> list[str]:
+    """Return the overrides that make a recipe a run of seconds, its parts and stages as they are."""
+    name = str(config.model.path).rpartition("/")[2]
+    family = next((f for start, f in FAMILIES.items() if name.startswith(start)), "qwen2_5_vl")
+    overrides = [*SMALL, f"model.build.family={family}"]
+    if config.sft:
+        overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
+        overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]
+    for index, stage in enumerate(config.stages):
+        sizes = {"max_tokens": 8, "group_size": 4, "prompts": 4}
+        overrides += [
+            f"stages.{index}.rollout.{k}={v}" for k, v in sizes.items() if k in stage.rollout
+        ]
+    return overrides
