@@ -22,7 +22,6 @@ SMALL = [
     "model.dtype=float32",
     "model.gradient_checkpointing=false",
     "model.min_pixels=",
-    "model.max_pixels=3136",
     "run.threads=1",
     "run.steps=2",
     "run.report=false",
@@ -78,7 +77,8 @@ def small(config: Config) -> list[str]:
     """Return the overrides that make a recipe a run of seconds, its parts and stages as they are."""
     name = str(config.model.path).rpartition("/")[2]
     family = next((f for start, f in FAMILIES.items() if name.startswith(start)), "qwen2_5_vl")
-    overrides = [*SMALL, f"model.build.family={family}"]
+    pixels = "" if config.model.max_pixels is None else 3136
+    overrides = [*SMALL, f"model.build.family={family}", f"model.max_pixels={pixels}"]
     if config.sft:
         overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
         overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]

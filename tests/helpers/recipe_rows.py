@@ -14,6 +14,9 @@ from helpers.videos import write_video
 from vlmrl.config import Config, SourceConfig
 
 ROWS = 6
+SIDE = 56
+"""Pixels of an image's sides."""
+BOX = [10, 10, 40, 40]
 PUBLISHED = {
     "charades_sta": task_data.charades,
     "got10k": task_data.got10k,
@@ -28,7 +31,7 @@ VALUES: dict[str, Any] = {
     "audio": "sound.wav",
     "question": "Which one is it?",
     "answer": "7",
-    "boxes": [[100, 100, 400, 400]],
+    "boxes": [BOX],
     "box_labels": ["dog"],
     "points": [[200, 200]],
     "number": 7,
@@ -39,7 +42,7 @@ VALUES: dict[str, Any] = {
     "fields": {"action": "CLICK", "value": None, "position": [0.5, 0.5], "kind": "noise"},
     "thought": "It is plain.",
     "weight": 0.5,
-    "none": False,
+    "none": True,
 }
 """Our key of a table -> what stands in its column."""
 SOLUTIONS = {
@@ -82,11 +85,10 @@ def _columns(config: Config) -> Iterator[str]:
 def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
     if source.card == "table":
         values = {**VALUES, "id": str(number), "image": f"{number}.png"}
-        row: dict[str, Any] = {}
-        for key, column in source.options["columns"].items():
-            if column in row and key == "none":
-                continue
-            row[column] = values[key]
+        columns = source.options["columns"]
+        row = {column: values[key] for key, column in columns.items()}
+        if columns.get("boxes") in ("box", "solution"):
+            row[columns["boxes"]] = BOX
         return row
     reply = SOLUTIONS.get(config.rewards_of(source)[0].verifier, "7")
     asked, image = "<image>Which one is it?", f"{number}.png"
@@ -97,7 +99,7 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         case "easyr1":
             return {"images": [image], "problem": asked, "answer": reply}
         case "vlm_r1":
-            turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": reply}]
+            turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": BOX}]
             return {"id": number, "image": image, "conversations": turns}
         case other:
             raise ValueError(f"no rows are known of the layout {other!r}")
@@ -105,6 +107,6 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
 
 def _write_media(folder: Path) -> None:
     for number in range(ROWS):
-        Image.new("RGB", (56, 56), (40 * number, 90, 20)).save(folder / f"{number}.png")
+        Image.new("RGB", (SIDE, SIDE), (40 * number, 90, 20)).save(folder / f"{number}.png")
     write_video(folder / "video.mkv", [0, 500, 1000, 1500])
     task_data.sound(folder / "sound.wav")

@@ -209,6 +209,15 @@ def test_a_closed_pool_leaves_no_process_and_starts_again_when_needed() -> None:
     pool.close()
 
 
+def test_a_worker_is_where_its_caller_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DeadlinePool(1) as pool:
+        assert result(pool.submit(os.getcwd, deadline=20.0)) == str(Path.cwd())
+        monkeypatch.chdir(tmp_path)
+        assert result(pool.submit(os.getcwd, deadline=20.0)) == str(Path.cwd())
+
+
 def test_a_dead_idle_worker_does_not_break_the_scorer() -> None:
     with DeadlinePool(1) as pool:
         os.kill(result(pool.submit(os.getpid, deadline=10.0)), signal.SIGKILL)

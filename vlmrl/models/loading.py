@@ -127,7 +127,9 @@ def _as_user_error(where: str) -> Iterator[None]:
 def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
     if config.min_pixels is None and config.max_pixels is None:
         return
-    image_processor = processor.image_processor
+    image_processor = getattr(processor, "image_processor", None)
+    if image_processor is None:
+        raise UserError("model.min_pixels, model.max_pixels: this family sees no images")
     if not (image_processor.size.get("shortest_edge") and image_processor.size.get("longest_edge")):
         raise UserError(
             "model.min_pixels, model.max_pixels: this family has no pixel budget; its processor "

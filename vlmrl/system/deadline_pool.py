@@ -73,6 +73,8 @@ class _Call:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     deadline: float
+    folder: str | None
+    """Where the caller is: a relative path means the same to the worker."""
     future: Future[Any] = field(default_factory=Future)
     begun: int = 0
 
@@ -111,7 +113,7 @@ class DeadlinePool:
         Raises:
             UserError: the workers end again and again before they have done anything.
         """
-        call = _Call(function, arguments, deadline)
+        call = _Call(function, arguments, deadline, _here())
         with self._lock:
             if self._fruitless > MAX_REBUILT:
                 raise UserError(HOPELESS)
@@ -154,7 +156,7 @@ class DeadlinePool:
     def _begin(self, call: _Call) -> None:
         assert self._pool is not None
         call.begun += 1
-        arguments = (call.function, call.deadline, *call.arguments)
+        arguments = (call.function, call.deadline, call.folder, *call.arguments)
         try:
             inner = self._pool.schedule(_bounded, args=arguments, timeout=call.deadline)
         except (BrokenProcessPool, RuntimeError):  # no worker could be started
@@ -262,6 +264,13 @@ def _is_whole(pool: ProcessPool) -> bool:
         return False
 
 
+def _here() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
 def _start(workers: int, prepare: Callable[[], None]) -> ProcessPool:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         spawn = multiprocessing.get_context("spawn")
@@ -281,12 +290,16 @@ def _prepare(prepare: Callable[[], None] | None, max_memory: int | None) -> None
         limit_memory(max_memory)
 
 
-def _bounded(function: Callable[..., Any], deadline: float, *arguments: Any) -> Any:
+def _bounded(
+    function: Callable[..., Any], deadline: float, folder: str | None, *arguments: Any
+) -> Any:
     # The owner kills a late worker. Should the owner be gone (kill -9), the worker ends itself:
     # this timer is a C thread that needs no GIL, so it fires inside a C loop too. An idle worker
     # sees EOF.
     faulthandler.dump_traceback_later(deadline + ORPHAN_GRACE, exit=True, file=_nowhere())
     try:
+        if folder is not None:
+            os.chdir(folder)
         return function(*arguments)
     except MemoryError:
         os._exit(TOO_MUCH_MEMORY)  # what leaked goes with this process
