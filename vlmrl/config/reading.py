@@ -91,7 +91,8 @@ def schema() -> str:
     """JSON schema of a config file, for editors; no key is required: `extends` may supply it."""
     tree = Config.model_json_schema()
     for section in (tree, *tree["$defs"].values()):
-        section.pop("required", None)
+        for form in (section, *section.get("anyOf", ())):  # a part is a name, or a mapping
+            form.pop("required", None)
     tree["properties"]["extends"] = {
         "type": "string",
         "description": "Path (relative to this file) or shipped name of the config to start from.",
