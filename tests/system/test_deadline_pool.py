@@ -209,9 +209,7 @@ def test_a_closed_pool_leaves_no_process_and_starts_again_when_needed() -> None:
     pool.close()
 
 
-def test_a_worker_is_where_its_caller_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_is_where_its_caller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with DeadlinePool(1) as pool:
         assert result(pool.submit(os.getcwd, deadline=20.0)) == str(Path.cwd())
         monkeypatch.chdir(tmp_path)
