@@ -1,6 +1,6 @@
 """Observe-R1: prompts that are neither easy nor hard weigh most, the shortest right answer gets a bonus.
 
-Source: Guo et al. 2025, "Observe-R1", arXiv 2506.15551, and its code (experience_maker): advantages
+Source: Guo et al. 2025, "Observe-R1", arXiv 2505.12432, and its code (experience_maker): advantages
 times 4 sigma d (1 - d) for a pass rate d; +0.2 for the shortest right completion if it has more than
 100 tokens; the divergence is k1 in the reward (0.01 there), a mean over tokens. Differs: right is a
 reward above `correct_above`; 1e-4 is added to the deviation.
