@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ SOLUTIONS = {
 
 def write_rows(config: Config, home: Path) -> None:
     """Write the training data of a config below `home`, from which its paths are read."""
-    extra = dict.fromkeys(_columns(config), 1)
+    extra = dict.fromkeys(_columns(config), 0.25)
     for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
         if source.card in PUBLISHED:
             (home / "data").mkdir(exist_ok=True)
@@ -73,7 +74,9 @@ def write_rows(config: Config, home: Path) -> None:
 
 
 def _columns(config: Config) -> Iterator[str]:
-    """Name the columns that samplers and strategies read."""
+    """Name the columns that conditions, samplers and strategies read."""
+    for source in config.named_sources:
+        yield from re.findall(r"[a-z]\w+", source.where or "")
     for part in (config.data.sampler, *config.strategies):
         for key in ("difficulty", "column"):
             if key in part.options:
@@ -101,6 +104,15 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         case "vlm_r1":
             turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": BOX}]
             return {"id": number, "image": image, "conversations": turns}
+        case "v_triune":
+            truth = f"<answer> {[{'bbox_2d': BOX, 'label': 'dog'}]} </answer>"
+            ratios = {"iou_max_label_first": 1.0, "iou_completeness": 0.3}
+            model = {"ground_truth": truth, "accuracy_ratio": 1.0, "format_ratio": 0.1}
+            model |= {"verifier": "detection", "verifier_parm": {"det_reward_ratio": ratios}}
+            if number % 2:
+                model |= {"ground_truth": "<answer> 7 </answer>", "verifier": "mathverify"}
+            prompt = [{"role": "user", "content": asked}]
+            return {"images": [image], "prompt": prompt, "reward_model": model}
         case other:
             raise ValueError(f"no rows are known of the layout {other!r}")
 
