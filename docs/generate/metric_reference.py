@@ -15,6 +15,7 @@ apply to a step is absent from its line.
 TABLES = {
     "One line a step: `metrics.jsonl`": glossary.STEP,
     "Metrics of single algorithms, in the same lines": glossary.of_algorithms(),
+    "Curves of single samplers and strategies, in the same lines": glossary.of_samplers_and_strategies(),
     "The cold start: `sft.jsonl`": glossary.SFT,
     "Evaluations: `evals/step-N.json`": glossary.EVALUATION,
 }

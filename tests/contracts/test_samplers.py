@@ -13,6 +13,7 @@ import pytest
 from helpers.contracts import require
 from vlmrl import plugins
 from vlmrl.data.draw_plan import DrawPlan
+from vlmrl.runs import metric_glossary
 from vlmrl.samplers.base import AdaptiveSampler, Sampler, SourceRows
 
 KIND = "sampler"
@@ -58,6 +59,7 @@ def run(plan: DrawPlan, begin: int, end: int) -> list[int]:
         rewards = [None if row % 7 == 3 else row % 5 / 4 for row in rows]
         for name, value in plan.learn(draws, rewards).items():
             assert name.startswith("sampler/") and isinstance(value, float)
+            assert metric_glossary.describe(name), f"say in `curves` what {name!r} is"
     return found
 
 

@@ -1,8 +1,8 @@
 """The meaning of every number in metrics.jsonl, sft.jsonl and an evaluation: one line for each name.
 
-A recipe describes the metrics that only it has in its own file (`Recipe.metrics`). `<...>` in a
-name stands for a part without a slash: a source, a verifier, a phase. The page "Metrics" of the
-documentation is this table, and a test holds it against the names in the code.
+A part describes the numbers that only it writes in its own file (`Recipe.metrics`, `Sampler.curves`,
+`Strategy.curves`). `<...>` in a name stands for a part without a slash: a source, a verifier, a phase.
+The page "Metrics" of the documentation is this table, and a test holds it against the names in the code.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ STEP = {
     "rollout/trainer_waiting": "Share of the step in which the trainer waited for completions.",
     "rollout/generation_idle": "Share of the step in which nothing was being generated.",
     "sampler/difficulty": "Mean difficulty of the rows drawn: their column, or with `cdas` as learned.",
-    "sampler/target": "Difficulty that the sampler `adarft` drew rows nearest to.",
-    "sampler/competence": "Competence of the policy, on the scale of difficulties of the sampler `cdas`.",
-    "sampler/success": "Mean success rate of the rows drawn, as the sampler `prioritised` knew them.",
     "sampler/visited": "Share of the rows that were drawn so far, of a sampler that learns.",
     "mode/<mode>/share": "Share of completions that think, answer directly, or do neither (none).",
     "mode/<mode>/length": "Mean number of tokens of the completions in one mode.",
@@ -122,9 +119,16 @@ def of_algorithms() -> dict[str, str]:
     return {name: line for recipe in recipes for name, line in recipe.metrics.items()}
 
 
+def of_samplers_and_strategies() -> dict[str, str]:
+    """Return the lines on the curves that only single samplers and strategies have."""
+    kinds = ("sampler", "strategy")
+    parts = [plugins.load(kind, name) for kind in kinds for name in plugins.names(kind)]
+    return {name: line for part in parts for name, line in part.curves.items()}
+
+
 def describe(name: str) -> str | None:
     """Return the line on a name of metrics.jsonl or sft.jsonl; None if there is none."""
-    lines = SFT | STEP | of_algorithms()
+    lines = SFT | STEP | of_algorithms() | of_samplers_and_strategies()
     found = (lines[pattern] for pattern in lines if _matches(pattern, name))
     return lines.get(name) or next(found, None)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,10 @@ class Adarft(AdaptiveSampler):
     Differs: rows in flight are not drawn again while there are others; the reward comes
     `data.sampler.lag` batches late, so that a smaller step_size keeps the target from swinging.
     """
+
+    curves: ClassVar[Mapping[str, str]] = {
+        "sampler/target": "Difficulty that the sampler `adarft` drew rows nearest to.",
+    }
 
     difficulty: str
     """Column with the difficulty of each row, a number; `a.b` is one nested in another."""

@@ -84,10 +84,12 @@ class Seen:
 class Sampler:
     """Base of samplers that do not look at rewards.
 
-    Class variable: `follows_weights`, whether it draws by `State.weights`.
+    Class variables: `follows_weights`, whether it draws by `State.weights`; `curves`, a line on each
+    curve that only this sampler has, by its name.
     """
 
     follows_weights: ClassVar[bool] = False
+    curves: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def write_example(cls, folder: Path) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,10 @@ class Cdas(AdaptiveSampler):
 
     Differs: ties are broken at random; rows in flight are not drawn again while there are others.
     """
+
+    curves: ClassVar[Mapping[str, str]] = {
+        "sampler/competence": "Competence of the policy, on the scale of difficulties of the sampler `cdas`.",
+    }
 
     def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
         """Begin with all difficulties and the competence at 0."""

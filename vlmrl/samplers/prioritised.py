@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,10 @@ class Prioritised(AdaptiveSampler):
     Differs: a least weight, so that a solved row is seen again; no row comes twice in a batch, and
     rows in flight are not drawn again while there are others.
     """
+
+    curves: ClassVar[Mapping[str, str]] = {
+        "sampler/success": "Mean success rate of the rows drawn, as the sampler `prioritised` knew them.",
+    }
 
     least_weight: float = 0.05
     """Weight of a row that always succeeds, in (0, 1]."""

@@ -6,9 +6,9 @@ changes rewards is a `Strategy`; the config names those of a run in the order in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.runs import rank_shards
@@ -85,8 +85,12 @@ class Means:
 class Strategy:
     """A part of the step beside GRPO itself; a subclass overrides what it needs.
 
+    Class variable: `curves`, a line on each curve that only this strategy has, by its name.
+
     Both hooks are called for every batch that a step draws, with the same `draw`, on every rank.
     """
+
+    curves: ClassVar[Mapping[str, str]] = {}
 
     def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
         """Return the rollouts to score: with more completions, or with more in a sample's `meta`."""
