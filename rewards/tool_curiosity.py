@@ -16,9 +16,11 @@ class ToolCuriosity(GroupVerifier):
     """A bonus for using a tool where the group rarely does, less a charge for many calls.
 
     curiosity max(0, wanted - r) if a tool is called, less charge max(0, n - free). r is the share
-    of the group's completions that call a tool, n a completion's number of `<tool_call>` blocks. A
-    call is a block that holds one JSON object with a `name`; whether the tool exists or ran is not
-    checked. In [-1, 1].
+    of the group's completions that call a tool, n a completion's number of calls. In [-1, 1].
+
+    Of a completion with several turns, calls are those that were run: one that a tool answered counts
+    for the bonus, a refused one is only charged. Of a completion with a single turn, calls are its
+    `<tool_call>` blocks: one that holds a JSON object with a `name` counts for the bonus.
 
     Published sets: PixelReasoner (VerlTool): the defaults.
 
@@ -59,13 +61,19 @@ class ToolCuriosity(GroupVerifier):
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
     ) -> list[Verdict]:
         """Count the calls of the group."""
-        blocks = [self._blocks(c.text) for c in completions]
-        calls = [any(map(_is_call, inside)) for inside in blocks]
+        worth = [self._calls(completion) for completion in completions]
+        calls = [any(of_one) for of_one in worth]
         bonus = self.curiosity * max(0.0, self.wanted - sum(calls) / len(calls))
         return [
-            Verdict(max(-1.0, bonus * called - self._charge(len(inside))), {"calls": len(inside)})
-            for called, inside in zip(calls, blocks, strict=True)
+            Verdict(max(-1.0, bonus * called - self._charge(len(of_one))), {"calls": len(of_one)})
+            for called, of_one in zip(calls, worth, strict=True)
         ]
+
+    def _calls(self, completion: Completion) -> list[bool]:
+        """Return for each call whether it counts for the bonus."""
+        if completion.segments:
+            return [c.outcome == "ok" for segment in completion.segments for c in segment.calls]
+        return [_is_call(inside) for inside in self._blocks(completion.text)]
 
     def _blocks(self, text: str) -> list[str]:
         """Return what is inside each block, in order."""

@@ -21,7 +21,14 @@ from vlmrl.schema import Frame
 from vlmrl.tools import Shown, View
 
 KIND = "tool"
-SUBSETS = {"part": lambda cls: True, "offline": lambda cls: not cls.waits}
+
+
+def _builds(cls: type) -> bool:
+    return not any(option.required for option in plugins.options_of(cls).values())
+
+
+SUBSETS = {"part": _builds, "offline": lambda cls: _builds(cls) and not cls.waits}
+"""A tool that needs to be told of a server has tests of its own."""
 HOSTILE = (
     None, True, -1, 0, 10**400, 1e308, float("nan"), "", "x" * 30_000, "\x00\ud800<|im_end|>", [], [[]],
     [1], [5, 5, 5, 5], [float("nan")] * 4, ["1"] * 4, [1e30, -1e30, 2, 3], [0] * 1000, {}, {"a": {}},

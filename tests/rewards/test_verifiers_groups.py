@@ -1,6 +1,7 @@
 """Group and batch verifiers against the published formulas."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Truth
+from vlmrl.schema.turns import Call, Segment
 from vlmrl.scoring.verifier import judge_batch, judge_group
 
 
@@ -99,6 +101,23 @@ def test_pixel_reasoner_golden_values():
 def test_a_block_without_a_call_in_it_earns_no_curiosity(block):
     assert scores("tool_curiosity", [block, *["a"] * 3], [0] * 4) == [0] * 4
     assert scores("tool_curiosity", [block * 9, "a"], [0, 0])[0] <= 0
+
+
+def test_curiosity_counts_the_calls_that_were_run():
+    """Of several turns the log decides, whatever the last one writes."""
+
+    def completion(*outcomes):
+        wrote = [Segment((1,), (-1.0,), calls=(Call("crop", {}, o),)) for o in outcomes]
+        segments = [part for one in wrote for part in (one, Segment((2,)))]
+        last = templates.completion("<tool_call>{}</tool_call>", "none", Frame())
+        return replace(last, segments=(*segments, Segment((3,), (-1.0,))))
+
+    group = [completion("ok"), completion("ok", "ok", "refused"), completion("refused")]
+    plain = [templates.completion("a", "none", Frame()) for _ in range(7)]
+    sample = Sample("s", "s", (), Truth(), "none")
+    verifier = plugins.build("verifier", "tool_curiosity")
+    found = [v.score for v in verifier.judge(group + plain, sample, [1.0] * 10)]
+    assert found == pytest.approx([0.05, 0.05 - 0.1, 0, *[0] * 7])
 
 
 def test_thurstone_golden_values():

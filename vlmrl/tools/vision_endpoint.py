@@ -1,0 +1,36 @@
+"""One question on one image to an OpenAI-style endpoint of the user's."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+
+from PIL import Image
+
+from vlmrl.schema import Box
+from vlmrl.system.chat_endpoint import chat
+from vlmrl.tools.views import Shown
+
+__all__ = ["WHOLE", "ask"]
+
+WHOLE = Box(0.0, 0.0, 1.0, 1.0)
+
+
+def ask(url: str, model: str, shown: Shown, prompt: str, key_variable: str, seconds: float) -> str:
+    """Return what a model says of an image.
+
+    Raises:
+        Unavailable: no reply in time, or an error status.
+        Invalid: a reply that is no chat completion.
+    """
+    assert isinstance(shown.medium, Image.Image)
+    stream = io.BytesIO()
+    shown.medium.save(stream, "PNG")
+    data = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+    content = [
+        {"type": "image_url", "image_url": {"url": data}},
+        {"type": "text", "text": prompt},
+    ]
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0}
+    return chat(url, body, os.environ.get(key_variable), seconds)
