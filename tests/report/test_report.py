@@ -160,7 +160,7 @@ def test_what_is_no_run_or_is_damaged_is_one_clear_line(run: Path, tmp_path: Pat
 def test_every_section_with_curves_is_a_png(run: Path) -> None:
     build_report(run)
     plots = {p.name: Image.open(p).size for p in (run / "plots").iterdir()}
-    assert set(plots) == {"reward.png", "evaluation.png", "time.png"}
+    assert set(plots) == {"reward.png", "evaluation.png", "time.png", "rows_and_groups.png"}
     assert all(width > 300 and height > 200 for width, height in plots.values())
 
 

@@ -89,7 +89,7 @@ def draw(panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = ()) ->
         stages=tuple(
             Tick(round(x(stage.first), 1), f"{stage.label}: from step {stage.first}")
             for stage in stages[1:]
-            if steps[0] <= stage.first <= steps[-1]
+            if panel.across == "step" and steps[0] <= stage.first <= steps[-1]
         ),
     )
 
@@ -198,7 +198,8 @@ def _hover(panel: Panel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
         own = dict(zip(series.steps, series.values, strict=True))
         bars = dict(zip(series.steps, zip(series.low, series.high, strict=True), strict=False))
         rows.append([_with_bar(own.get(s), bars.get(s), panel.unit) for s in steps])
-    return {"steps": steps, "x": [round(x(s), 1) for s in steps], "rows": rows}
+    places = [round(x(s), 1) for s in steps]
+    return {"across": panel.across, "steps": steps, "x": places, "rows": rows}
 
 
 def _with_bar(value: float | None, bar: tuple[float, float] | None, unit: Unit) -> str:

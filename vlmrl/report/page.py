@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from markupsafe import Markup
 
 from vlmrl.errors import UserError
 from vlmrl.report import drawing
+from vlmrl.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
+from vlmrl.report.groups import group_section, solved_rows
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
-from vlmrl.report.series import COLD_START, MAIN_COLOUR, Section, sections
+from vlmrl.report.series import COLD_START, MAIN_COLOUR, Panel, Section, sections
 from vlmrl.report.stages import Stretch, stretches
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain_of_last
-from vlmrl.system.atomic_files import read_json, read_lines, write_bytes
+from vlmrl.system.atomic_files import read_json, read_lines, write_bytes, write_lines
 
 __all__ = ["build_report", "render"]
 
@@ -69,12 +71,20 @@ def build_report(run_dir: Path | str) -> Path:
     config = read_json(folder / "config.json")
     evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
     steps = _lines(run_folder.metrics_path(folder))
+    rollouts = run_folder.steps_in(folder / "rollouts", ".jsonl")
+    rows = {step: read_lines(path) for step, path in rollouts.items()}
     found = sections(steps, _lines(run_folder.sft_path(folder)), evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
-    galleries = _galleries(folder, album)
+    galleries = _galleries(folder, album, rows)
+    if groups := group_section(config, rows):
+        found.append(groups)
+        write_lines(folder / "solved.jsonl", map(asdict, solved_rows(config, rows)))
+    computed = fit_panel((config.get("evaluation") or {}).get("metric", ""), steps, evaluations)
+    found = _with_compute(found, computed)
     save_plots(folder, found)
     stages = stretches(config, steps)
     tiles = _tiles(folder, evaluations) + _stage_tiles(stages)
+    tiles += _compute_tiles(computed)
     if album.left_out:
         note = "their files are gone, or the page would be too large"
         tiles.append(Tile("images left out", str(album.left_out), note))
@@ -87,11 +97,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return read_lines(path) if path.exists() else []
 
 
-def _galleries(folder: Path, album: Album) -> list[Gallery]:
+def _galleries(
+    folder: Path, album: Album, rows: Mapping[int, Sequence[dict[str, Any]]]
+) -> list[Gallery]:
     samples = run_folder.steps_in(folder / "evals", ".jsonl")
     ends = {step: read_lines(samples[step]) for step in {*list(samples)[:1], *list(samples)[-1:]}}
-    rollouts = run_folder.steps_in(folder / "rollouts", ".jsonl")
-    rows = {step: read_lines(path) for step, path in rollouts.items()}
     held_out = _gallery(
         "pairs",
         "Held out",
@@ -143,6 +153,30 @@ def _stage_tiles(stages: Sequence[Stretch]) -> list[Tile]:
         )
         for stage in stages
     ]
+
+
+def _with_compute(
+    found: Sequence[Section], computed: tuple[Panel, ComputeFit] | None
+) -> list[Section]:
+    """Return the sections with the panel of the fit beside the other evaluations."""
+    more = (computed[0],) if computed else ()
+    return [
+        replace(section, panels=(*section.panels, *more))
+        if section.title == "Evaluation"
+        else section
+        for section in found
+    ]
+
+
+def _compute_tiles(computed: tuple[Panel, ComputeFit] | None) -> list[Tile]:
+    if computed is None:
+        return []
+    fit = computed[1]
+    low, high, middle = drawing.said(fit.low), drawing.said(fit.high), drawing.said(fit.middle, "s")
+    note = (
+        f"95 %: {low} to {high}; half of the way after {middle}, exponent {drawing.said(fit.power)}"
+    )
+    return [Tile("limit of more compute", drawing.said(fit.top), note)]
 
 
 def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:

@@ -2,7 +2,7 @@
 
 // Curves: the nearest step's values in a box that follows the pointer.
 for (const chart of document.querySelectorAll(".chart")) {
-  const { steps, x, rows } = JSON.parse(chart.dataset.hover);
+  const { across, steps, x, rows } = JSON.parse(chart.dataset.hover);
   const svg = chart.querySelector("svg");
   const cursor = chart.querySelector(".cursor");
   const tip = chart.querySelector(".tip");
@@ -21,7 +21,7 @@ for (const chart of document.querySelectorAll(".chart")) {
     const at = (event.clientX - box.left) * scale;
     const nearest = x.reduce((best, value, i) => (Math.abs(value - at) < Math.abs(x[best] - at) ? i : best), 0);
     const head = document.createElement("b");
-    head.textContent = `step ${steps[nearest]}`;
+    head.textContent = `${across} ${steps[nearest]}`;
     const lines = rows
       .map((row, i) => [row[nearest], names[i]])
       .filter(([value]) => value)

@@ -37,12 +37,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves on one pair of axes; `stacked` ones are parts of a whole."""
+    """Curves on one pair of axes; `stacked` ones are parts of a whole, `across` says what `steps` are."""
 
     title: str
     series: tuple[Series, ...]
     unit: Unit = ""
     stacked: bool = False
+    across: Literal["step", "tokens", "seconds"] = "step"
 
 
 @dataclass(frozen=True, slots=True)
