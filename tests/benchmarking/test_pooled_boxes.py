@@ -14,7 +14,8 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import iou_matrix
-from vlmrl.benchmarking.statistics.aggregates import Rows, estimate
+from vlmrl.benchmarking.comparison import estimate_difference
+from vlmrl.benchmarking.statistics.aggregates import Rows, estimate, is_pooled, statistic_of
 from vlmrl.benchmarking.statistics.pooled_boxes import Detections, pool
 
 CLASSES = ("cat", "dog", "fox")
@@ -201,6 +202,50 @@ def coverage(aggregate: str, one_image: Callable, images: int, sets: int) -> flo
         _, low, high = estimate(aggregate, rows, clusters, seed=seed)
         inside += low <= true <= high
     return inside / sets
+
+
+def two(draw: np.random.Generator) -> tuple[Detections, Detections]:
+    """One cat and what two models say of it: the second finds it in eight of ten images, not in six."""
+    right, hard = np.array([[0, 0, 10, 10.0]]), draw.random()
+    arms = []
+    for share in (0.55, 0.75):
+        boxes_said = ((50, 50, 60, 60), (0, 0, 10, 10))
+        said = [
+            box for box, at in zip(boxes_said, (draw.random(), hard), strict=True) if at < share
+        ]
+        found, scores = np.array(said, float).reshape(-1, 4), tuple(draw.random(len(said)).tolist())
+        arms.append(Detections(found, ("cat",) * len(said), scores, right, ("cat",), (False,)))
+    return arms[0], arms[1]
+
+
+def paired_coverage(aggregate: str, images: int, sets: int) -> float:
+    """Share of pairs of results whose interval holds the difference that 20,000 images give."""
+    draw = np.random.default_rng(2)
+    many = list(zip(*(two(draw) for _ in range(20000)), strict=True))
+    first, second = (value(aggregate, rows_of(arm)) for arm in many)
+    clusters = [str(n) for n in range(images)]
+    inside = 0
+    for seed in range(sets):
+        arms = zip(*(two(draw) for _ in range(images)), strict=True)
+        pair = [[statistic_of(aggregate, rows_of(arm), clusters)[0]] for arm in arms]
+        found = estimate_difference(*pair, images, seed=seed, pooled=is_pooled(aggregate))
+        inside += found[3] <= second - first <= found[4]
+    return inside / sets
+
+
+@pytest.mark.slow
+def test_an_interval_of_a_difference_of_pooled_precision_covers_the_truth() -> None:
+    assert 0.88 <= paired_coverage("ap50", 60, 100) <= 1.0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("images", (100, 400))
+@pytest.mark.parametrize("aggregate", ("ap", "ap50", "ap_by_confidence", "box_f1"))
+def test_intervals_of_differences_of_detection_cover_93_to_97_per_cent(
+    aggregate: str, images: int
+) -> None:
+    found = paired_coverage(aggregate, images, 600)
+    assert 0.93 - 0.018 <= found <= 0.97 + 0.018, found
 
 
 @pytest.mark.slow

@@ -12,13 +12,14 @@ import pytest
 from helpers.published import ROWS, write_published
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers.templates import completion
-from vlmrl.assemble.sources import open_benchmarks
+from vlmrl.assemble.sources import open_benchmarks, rewards_by_source
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, score_answers
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
-from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.schema import Frame, PromptBatch, Rollouts
+from vlmrl.scoring.scorer import Scorer
 from vlmrl.system.interrupt import Interrupt
 
 
@@ -66,6 +67,20 @@ def test_the_strict_scorer_is_the_reward(tmp_path: Path, data: Path) -> None:
     assert metrics["chartqa/official"] == result.figures["official"].value == 0.75
     low, high = kept[0].result["intervals"]["chartqa/strict"]
     assert (low, high) == (result.figures["strict"].low, result.figures["strict"].high)
+
+
+@pytest.mark.parametrize("combine", ["sum", "mean", "product", "gate"])
+def test_the_reward_of_a_benchmark_is_its_strict_score_however_rewards_combine(
+    tmp_path: Path, data: Path, combine: str
+) -> None:
+    gate = json.dumps([{"verifier": "exact", "gate": combine == "gate"}])
+    more = (f"scoring.combine={combine}", f"rewards={gate}")
+    settings = ahead_config(tmp_path / "run", evaluated(data, "chartqa/strict"), *more)
+    sources = {source.name: source for source in open_benchmarks(settings)}
+    sample = sources["chartqa"].sample(0)
+    said = [completion(text, "none", Frame(96, 64)) for text in ("104", "160", "100")]
+    with Scorer(rewards_by_source(settings), settings.scoring) as scorer:
+        assert [one.reward for one in scorer.judge([said], [sample], whole=False)[0]] == [1, 0, 1]
 
 
 @pytest.mark.slow

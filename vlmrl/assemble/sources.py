@@ -79,10 +79,11 @@ def _benchmarks(config: Config) -> Sequence[BenchmarkConfig]:
     return config.evaluation.benchmarks if config.evaluation else ()
 
 
-def _strict_reward(chosen: BenchmarkConfig) -> RewardConfig:
+def _strict_reward(config: Config, chosen: BenchmarkConfig) -> RewardConfig:
+    """Return the strict verifier as a reward; by `combine: gate` it is its own gate, at the same score."""
     strict = plugins.load("benchmark", chosen.name.partition(":")[0]).strict
     reward: RewardConfig = strict.reward()
-    return reward
+    return reward.model_copy(update={"gate": config.scoring.combine == "gate"})
 
 
 def open_training(config: Config) -> list[Source]:
@@ -134,7 +135,7 @@ def rewards_by_source(config: Config) -> dict[str, list[RewardConfig]]:
     own = {s.label: config.rewards_of(s) for s in reversed(sources)}
     for stage in config.by_stage:
         own = {**{s.label: stage.rewards_of(s) for s in stage.data.train}, **own}
-    return own | {one.name: [_strict_reward(one)] for one in _benchmarks(config)}
+    return own | {one.name: [_strict_reward(config, one)] for one in _benchmarks(config)}
 
 
 def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]]]:
@@ -155,7 +156,7 @@ def instruct_by_source(config: Config) -> dict[str, bool]:
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:
     """Return by source name how its verifiers read an answer; in all stages it is asked for alike."""
     found = {s.label: form_of(own.rewards_of(s)) for own, s in reversed(_named(config))}
-    return found | {one.name: form_of([_strict_reward(one)]) for one in _benchmarks(config)}
+    return found | {one.name: form_of([_strict_reward(config, one)]) for one in _benchmarks(config)}
 
 
 def _named(config: Config) -> list[tuple[Config, SourceConfig]]:

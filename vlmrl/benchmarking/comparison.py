@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vlmrl.benchmarking.scoring import Result, RowScore, rows_of
-from vlmrl.benchmarking.statistics.aggregates import RESAMPLES, Statistic, draws, statistic_of
+from vlmrl.benchmarking.statistics.aggregates import is_pooled, statistic_of
+from vlmrl.benchmarking.statistics.intervals import RESAMPLES, Statistic, bounds, drawn, draws
 from vlmrl.errors import UserError
 
 __all__ = ["Contrast", "Difference", "by_benchmark", "compare", "estimate_difference"]
@@ -146,6 +147,7 @@ def estimate_difference(
     count: int,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    pooled: bool = False,
 ) -> tuple[float, float, float, float, float]:
     """Return the arms' values, the difference second - first and its 95 % bootstrap interval.
 
@@ -155,16 +157,20 @@ def estimate_difference(
         count: number of clusters that the statistics are given.
         resamples: number of bootstrap draws.
         seed: of the draws.
+        pooled: whether the statistic is of a pooled aggregate; see `intervals.bounds`.
     """
     whole = np.ones((1, count))
     a, b = (float(np.mean([each(whole)[0] for each in arm])) for arm in (first, second))
     pick = np.random.default_rng([seed, 1])
-    found = [
+    drawn_again = [
         _draw_seeds(second, times, pick) - _draw_seeds(first, times, pick)
-        for times in draws(count, resamples, seed)
+        for times in draws(count, drawn(resamples, pooled), seed)
     ]
-    low, high = np.nanquantile(np.concatenate(found), [0.025, 0.975])
-    return a, b, b - a, float(low), float(high)
+    found = np.concatenate(drawn_again)
+    found = found[np.isfinite(found)]
+    if len(found) < 2 or count < 2:
+        return a, b, b - a, b - a, b - a
+    return a, b, b - a, *bounds(b - a, found, count, pooled)
 
 
 def _draw_seeds(
@@ -214,9 +220,8 @@ def _difference(
         )
     one, other = statistics(first), statistics(second)
     pair = ([each for each, _ in one], [each for each, _ in other])
-    return Difference(
-        name, column, group, *estimate_difference(*pair, one[0][1], resamples), len(chosen)
-    )
+    estimated = estimate_difference(*pair, one[0][1], resamples, pooled=is_pooled(how[0]))
+    return Difference(name, column, group, *estimated, len(chosen))
 
 
 def _moves(number: str, first: Arm, second: Arm) -> list[Move]:

@@ -81,6 +81,11 @@ class RowScore:
     details: Mapping[str, Any] = field(default_factory=dict)
     """What some aggregates need besides: `official` and `strict` -> the boxes, or the verdict's parts."""
 
+    @property
+    def name(self) -> str:
+        """Return what to call the row: its id, or its number where the data state none but a file."""
+        return f"row {self.index}" if "/" in self.id else self.id
+
     def score(self, number: str) -> float | None:
         """Return what counts for a number: `official`, `strict`, or one that is named after them."""
         return self.strict if number.startswith("strict") else self.official

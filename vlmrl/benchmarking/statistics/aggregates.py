@@ -8,13 +8,20 @@ and not a mean of per-row numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from vlmrl.benchmarking.statistics.intervals import (
+    RESAMPLES,
+    Array,
+    Statistic,
+    bounds,
+    drawn,
+    draws,
+)
 from vlmrl.benchmarking.statistics.pooled_boxes import known_mean, pool
 
 __all__ = [
@@ -22,20 +29,10 @@ __all__ = [
     "PARTS",
     "WITHIN_A_GROUP",
     "Rows",
-    "Statistic",
-    "draws",
     "estimate",
+    "is_pooled",
     "statistic_of",
 ]
-
-Array = npt.NDArray[np.float64]
-Statistic = Callable[[Array], Array]
-"""From how often each cluster counts, [B, clusters], to the aggregate of each, [B]."""
-RESAMPLES = 1000
-CHUNK = 50
-"""Resamples at a time: what they need is held in memory together."""
-POOLED_RESAMPLES = 200
-"""Resamples of a pooled aggregate, each of which ranks all detections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +86,27 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
     return lambda times: value(times @ sums), count
 
 
-def draws(count: int, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Array]:
-    """Yield how often each of `count` clusters is drawn, [some, count], `resamples` rows in all."""
-    draw = np.random.default_rng(seed)
-    for start in range(0, resamples, CHUNK):
-        size = min(CHUNK, resamples - start)
-        picks = draw.integers(0, count, (size, count))
-        offsets = count * np.arange(size)[:, None]
-        times = np.bincount((picks + offsets).ravel(), minlength=size * count)
-        yield times.reshape(size, count).astype(float)
-
-
 def estimate(
     aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Return an aggregate and its 95 % percentile bootstrap interval; clusters are drawn whole.
+    """Return an aggregate and its 95 % bootstrap interval; clusters are drawn whole.
 
-    The arguments are those of `statistic_of` and of `draws`. A pooled aggregate of few rows is too
-    high, and so are its resamples, of which there are few: its interval is that of a normal
-    distribution with the resamples' standard deviation, moved by their bias, with Student's quantile
-    (Davison and Hinkley 1997, Bootstrap Methods, eq. 5.5).
+    The arguments are those of `statistic_of` and of `draws`; `bounds` says which interval it is.
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
-    pooled = isinstance(AGGREGATES[aggregate], Pooled)
-    resamples = min(resamples, POOLED_RESAMPLES) if pooled else resamples
-    found = np.concatenate([statistic(times) for times in draws(count, resamples, seed)])
+    pooled = is_pooled(aggregate)
+    found = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
     value = float(statistic(np.ones((1, count)))[0])
     found = found[np.isfinite(found)]
     if len(found) < 2 or count < 2:
         return value, value, value
-    low, high = np.quantile(found, [0.025, 0.975])
-    if pooled:
-        from scipy.special import stdtrit  # takes longer to import than all else here
+    low, high = bounds(value, found, count, pooled)
+    return value, (max(0.0, low) if pooled else low), (min(1.0, high) if pooled else high)
 
-        centre = 2 * value - found.mean()
-        reach = stdtrit(count - 1, 0.975) * found.std(ddof=1)
-        low, high = max(0.0, centre - reach), min(1.0, centre + reach)
-    return value, float(low), float(high)
+
+def is_pooled(aggregate: str) -> bool:
+    """Return whether an aggregate ranks all detections of the rows together."""
+    return isinstance(AGGREGATES[aggregate], Pooled)
 
 
 def _mean_columns(rows: Rows) -> Array:

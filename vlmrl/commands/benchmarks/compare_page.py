@@ -108,7 +108,7 @@ def _moves(contrast: Contrast, names: tuple[str, str]) -> Iterator[dict[str, Any
             yield {
                 "kind": kind,
                 "benchmark": contrast.benchmark,
-                "id": move.first.id,
+                "id": move.first.name,
                 "change": f"{move.change:+.2f}",
                 "question": move.first.question[:MAX_TEXT],
                 "truth": move.first.truth,

@@ -14,7 +14,7 @@ from vlmrl.answers import templates
 from vlmrl.benchmarking.base import BenchmarkCard
 from vlmrl.benchmarking.scoring import RowScore
 from vlmrl.commands.benchmarks.session import Evaluated
-from vlmrl.commands.benchmarks.tables import extra_lines, known_lines, show
+from vlmrl.commands.benchmarks.tables import extra_lines, known_lines, other_numbers, show
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.media.decode import decode
@@ -91,12 +91,14 @@ def _table(one: Evaluated) -> Mapping[str, Any]:
     """Lay out a benchmark's numbers: over all rows, of its controls, by group."""
     result = one.result
     lines = [("all rows", str(len(result.rows)), *show(result, result.figures), False)]
+    for more, numbers in other_numbers(result):
+        lines.append((more, str(len(result.rows)), *show(result, numbers), False))
     for name, found in one.controls.items():
         lines.append((name, str(len(found.rows)), *show(found, found.figures), True))
     for column, groups in result.groups.items():
         for value, figures in groups.items():
             count = str(max(figure.count for figure in figures.values()))
-            lines.append((f"{column} {value}", count, *show(result, figures), True))
+            lines.append((f"{column} {value}", count, *show(result, figures, within=True), True))
     about = (
         f"Asked and scored as {result.protocol}. {result.disagreeing} rows on which the numbers "
         f"disagree, {result.unread:.0%} unread, {result.truncated:.0%} cut at the limit of tokens."

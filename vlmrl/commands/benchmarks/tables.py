@@ -13,7 +13,7 @@ from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
 from vlmrl.commands.benchmarks.session import Evaluated
 
-__all__ = ["extra_lines", "known_lines", "make_table", "print_results", "show"]
+__all__ = ["extra_lines", "known_lines", "make_table", "other_numbers", "print_results", "show"]
 
 SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
@@ -28,6 +28,8 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
             shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
             called = f"  {name}" if name else one.benchmark
             table.add_row(called, str(len(one.rows)), *show(one, one.figures), *shares)
+            for more, figures in other_numbers(one):
+                table.add_row(f"  {more}", str(len(one.rows)), *show(one, figures))
     console = Console()
     console.print(table)
     for each in evaluated:
@@ -38,7 +40,7 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
             groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
             for value, figures in values.items():
                 count = str(max(figure.count for figure in figures.values()))
-                groups.add_row(value, count, *show(one, figures))
+                groups.add_row(value, count, *show(one, figures, within=True))
             console.print(groups)
     asked = ", ".join(sorted({one.protocol for one in results}))
     console.print(
@@ -79,27 +81,40 @@ def known_lines(benchmark: str) -> Iterator[str]:
 
 
 def make_table(*columns: str) -> Table:
-    """Return an empty table with these columns."""
+    """Return an empty table with these columns; where there is little room the first one is broken."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=bool(table.columns), overflow="fold")
     return table
 
 
-def _scaled(result: Result, value: float) -> str:
-    scale, digits = SCALES[result.unit]
+def other_numbers(result: Result) -> Iterator[tuple[str, Mapping[str, Figure]]]:
+    """Yield the further numbers of a benchmark, each with the official and the strict figure."""
+    found: dict[str, dict[str, Figure]] = {}
+    for number, figure in result.figures.items():
+        kind, _, name = number.partition(" ")
+        if name:
+            found.setdefault(name, {})[kind] = figure
+    yield from found.items()
+
+
+def _scaled(result: Result, value: float, within: bool = False) -> str:
+    # Of a benchmark whose number is a sum, a group's is a mean.
+    scale, digits = SCALES["fraction" if within and result.unit == "sum" else result.unit]
     return f"{scale * value:.{digits}f}"
 
 
-def show(result: Result, figures: Mapping[str, Figure]) -> Iterator[str]:
+def show(result: Result, figures: Mapping[str, Figure], within: bool = False) -> Iterator[str]:
     """Yield the official and the strict number with their intervals, as the harness prints them.
+
+    `within` says that the figures are those of a group of rows.
 
     An official number that is a lower bound begins with `≥`.
     """
     for name in ("official", "strict"):
         if found := figures.get(name):
             numbers = (found.value, found.low, found.high)
-            value, low, high = (_scaled(result, number) for number in numbers)
+            value, low, high = (_scaled(result, number, within) for number in numbers)
             bound = "≥ " if result.lower_bound and name == "official" else ""
             yield f"{bound}{value} [{low}, {high}]"
         else:
