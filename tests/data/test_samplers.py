@@ -91,6 +91,13 @@ def test_prioritised_draws_by_one_minus_the_success_rate() -> None:
 # ----------------------------------------------------------------------------------------- many rows
 
 
+def test_adarft_takes_a_pass_rate_for_ease() -> None:
+    options = {"difficulty": "level", "descending": True, "highest": 1.0}
+    sampler = plugins.build("sampler", "adarft", options)
+    state = begin(sampler, np.array([0.0, 0.25, 1.0, 0.5]))
+    assert sampler.choose(state, 0, 4, NONE).tolist() == [2, 3, 1, 0]
+
+
 def test_among_many_rows_adarft_takes_the_nearest() -> None:
     sampler = plugins.build("sampler", "adarft", {"difficulty": "level"})
     values = np.random.RandomState(0).uniform(0, 100, 50_000)

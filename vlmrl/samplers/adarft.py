@@ -34,6 +34,9 @@ class Adarft(AdaptiveSampler):
 
     difficulty: str
     """Column with the difficulty of each row, a number; `a.b` is one nested in another."""
+    descending: bool = False
+    """The column is high where rows are easy, as a pass rate is: a row's difficulty is then what it
+    lacks of `highest`, counted from `lowest`."""
     target: float = 0.0
     """Target of the first batches."""
     step_size: float = 50.0
@@ -63,6 +66,8 @@ class Adarft(AdaptiveSampler):
         """Read the difficulties and sort them."""
         state = State(tuple(sources), seed)
         values = state.column(self.difficulty)
+        if self.descending:
+            values = np.float32(self.lowest + self.highest) - values
         order = np.argsort(values, kind="stable").astype(np.int32)
         state.fixed = {"difficulty": values, "order": order, "ranked": values[order]}
         state.arrays = {"visits": np.zeros(len(values), np.int32)}
