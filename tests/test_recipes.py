@@ -48,6 +48,7 @@ FAMILIES = {"Qwen2-Audio": "qwen2_audio", "Qwen2.5-Omni": "qwen2_5_omni", "Qwen2
 def test_a_recipe_is_sound_in_every_part_and_stage(name: str) -> None:
     config = load(name)
     validate(config)
+    plugins.build("engine", config.engine.name, config.engine.options)
     for progress in (0.0, 0.5, 0.999):
         chosen = config.at(progress).algorithm
         plugins.build("algorithm", chosen.name, chosen.options)
