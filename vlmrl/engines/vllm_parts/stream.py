@@ -130,7 +130,7 @@ def _proof(meeting: Meeting, challenge: bytes | bytearray | memoryview) -> bytes
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the tensor's own memory, as bytes that can be read and filled."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read(
