@@ -84,10 +84,19 @@ def to_values(
     plain = {key: hint for key, (hint, _) in known.items()}
 
     def frame(kind: MediaKind) -> Frame:
-        number = arguments.get(kind, 1)
-        return frame_of(kind, _convert(kind, int, number, frame))
+        number = _convert(kind, int, arguments.get(kind, 1), frame)
+        return frame_of(kind, number)
 
-    return {key: _convert(key, plain[key], value, frame) for key, value in arguments.items()}
+    def timed(kind: MediaKind) -> Frame:
+        if kind != "video" or "audio" not in known:
+            return frame(kind)
+        number = _convert("audio", int, arguments.get("audio", 1), frame)
+        try:
+            return frame_of("audio", number)
+        except Refused:  # the sound of a video
+            return frame_of("video", number)
+
+    return {key: _convert(key, plain[key], value, timed) for key, value in arguments.items()}
 
 
 def _type_schema(hint: Any, space: Space) -> dict[str, Any]:
@@ -151,19 +160,11 @@ def _place(key: str, hint: Any, value: Any, frame: Callable[[MediaKind], Frame])
     elif hint is Point:
         found = geometry.point(numbers[0], numbers[1], frame("image"))
     else:
-        found = geometry.span(numbers[0], numbers[1], _timed(frame))
+        found = geometry.span(numbers[0], numbers[1], frame("video"))
     if found is None:
         what = "time" if hint is Span else "image"
         raise Refused(f"{key}: expected {PLACED[hint]} inside the {what}, got {value!r:.60}")
     return found
-
-
-def _timed(frame: Callable[[MediaKind], Frame]) -> Frame:
-    """Return the frame of the video that is asked for; of the audio where there is no video."""
-    try:
-        return frame("video")
-    except Refused:
-        return frame("audio")
 
 
 def _is_number(value: Any) -> bool:
