@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--image", type=Path)
     options = parser.parse_args()
     curves = {
         seed: curve(options.runs / f"quickstart-{seed}", f"run.seed={seed}")

@@ -23,6 +23,10 @@ ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",
     "rollout_async": "test_rollout_vllm.py",
     "step_ways": "a part of step.py",
+    "learning": "a part of curricula.py, pass_at_k.py and staged_lengths.py",
+    "curricula": "trains for minutes on each seed",
+    "pass_at_k": "trains for minutes on each seed",
+    "staged_lengths": "trains for minutes on each seed",
     "quickstart": "trains the quickstart four times",
     "think_or_not": "trains for minutes on each seed",
 }

@@ -52,7 +52,7 @@ def accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, Mee
 def send(
     listener: socket.socket, meeting: Meeting, workers: int, tensors: Iterable[torch.Tensor]
 ) -> None:
-    """Send contiguous CPU tensors to so many workers; others who connect are logged and sent nothing.
+    """Send contiguous CPU tensors to `workers` workers; others who connect are logged and sent nothing.
 
     Raises:
         OSError: a worker did not come, or went.

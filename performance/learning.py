@@ -1,0 +1,42 @@
+"""What the learning experiments share: runs that begin at one cold start for each seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vlmrl import config
+from vlmrl.assemble import lifecycle
+from vlmrl.runs import run_folder
+from vlmrl.system.atomic_files import read_json
+
+CONFIGS = Path(__file__).parent / "configs"
+Curve = dict[int, dict[str, Any]]
+"""Evaluations by step: `metrics`, and `intervals` of 95 %."""
+
+
+def start(settings: str, folder: Path, seed: int) -> Path:
+    """Return the checkpoint of a cold start alone; makes it if it is not there."""
+    return _train(
+        settings,
+        folder,
+        [f"run.seed={seed}", "run.threads=1", "run.steps=0", "evaluation=null", "run.report=false"],
+    )
+
+
+def curve(settings: str, folder: Path, seed: int, begin: Path, *overrides: str) -> Curve:
+    """Return the evaluations of a run that begins at a checkpoint; trains it if it is not there."""
+    begun = [f"model.path={begin}", "model.build=null", "sft=null", f"run.seed={seed}"]
+    _train(settings, folder, [*begun, "run.report=false", *overrides])
+    files = run_folder.steps_in(folder / "evals", ".json")
+    return {step: read_json(path) for step, path in sorted(files.items())}
+
+
+def _train(settings: str, folder: Path, overrides: list[str]) -> Path:
+    """Run a config of `configs/` beside this file or a shipped one; return its newest checkpoint."""
+    own = CONFIGS / f"{settings}.yaml"
+    name = str(own) if own.exists() else settings
+    summary = lifecycle.train(config.load(name, [f"run.dir={folder}", "resume=auto", *overrides]))
+    if not summary["finished"]:
+        raise SystemExit(f"{folder}: interrupted; the same command goes on with it")
+    return max((folder / "checkpoints").iterdir(), key=lambda found: found.stat().st_mtime)
