@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from helpers.contracts import require
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl import plugins
+from vlmrl.errors import UserError
 from vlmrl.schema import ORIGINS, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import Draw, collect_state, restore_state
 from vlmrl.training.trainer import Trainer
 
 KIND = "strategy"
@@ -24,7 +25,8 @@ SUBSETS = {"part": lambda cls: True}
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     folder = tmp_path_factory.mktemp("strategies") / "run"
-    with begin_training(ahead_config(folder, "engine=hf")) as built:
+    few = "data.train=[{card: shapes, limit: 6}]"
+    with begin_training(ahead_config(folder, "engine=hf", few)) as built:
         yield built
 
 
@@ -44,6 +46,7 @@ def scored(trainer: Trainer) -> tuple[Rollouts, Rewards]:
 
 def run(part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards], seed: int = 0) -> Any:
     strategy, draw = plugins.build("strategy", part), Draw(seed, 0, 0, 0.0)
+    strategy.begin(trainer.means)
     rollouts = strategy.prepare(scored[0], draw, trainer.means)
     return strategy, strategy.expand(rollouts, scored[1], draw, trainer.means)
 
@@ -65,11 +68,11 @@ def test_what_the_policy_did_not_sample_says_so(
     part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     _, (rollouts, _) = run(part, trainer, scored)
-    known = {id(c) for group in scored[0].completions for c in group}
+    known = {id(c.token_ids) for group in scored[0].completions for c in group}
     for group in rollouts.completions:
         for completion in group:
             assert completion.origin in ORIGINS
-            new = id(completion) not in known
+            new = id(completion.token_ids) not in known
             require(new == (completion.origin != "policy"), part, "must state origins")
 
 
@@ -87,4 +90,18 @@ def test_its_curves_are_named_after_it(
     strategy, (rollouts, rewards) = run(part, trainer, scored)
     for name, value in strategy.metrics(rollouts, rewards).items():
         require(isinstance(value, float), part, f"{name} must be a float")
-        assert name.partition("/")[0] == Path(type(strategy).__module__.replace(".", "/")).name
+        assert name.partition("/")[0] == type(strategy).__module__.rpartition(".")[2]
+
+
+def test_its_state_is_all_that_it_keeps(
+    part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
+) -> None:
+    strategy, _ = run(part, trainer, scored)
+    kept = collect_state([strategy])
+    require(all(isinstance(a, np.ndarray) for a in kept.values()), part, "must keep arrays")
+    fresh = plugins.build("strategy", part)
+    restore_state([fresh], kept)
+    again = collect_state([fresh])
+    require(all((again[k] == kept[k]).all() for k in kept), part, "must take its state back")
+    with pytest.raises(UserError, match="expected the state of strategies"):
+        restore_state([fresh], {**kept, "other": np.zeros(1)})

@@ -135,6 +135,54 @@ def test_ranks_share_the_rows_of_one_rank(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+def test_weights_that_change_give_ranks_the_rows_of_one_rank(folder: Path, workers: int) -> None:
+    sources = [pictures(folder, GOOD, "a"), pictures(folder, ["", *GOOD], "b")]
+    limit: dict[str, Any] = {"quarantine_limit": 0.5, "weights": lambda share: [1 - share, share]}
+
+    def batches(loader: Loader) -> list[Prompt]:
+        return [p for step in range(10) for p in loader.next(progress=step / 9).prompts]
+
+    alone = batches(Loader(sources, prompt, 4, **limit))
+    drawn = [p.sample.source for p in alone]
+    assert set(drawn[:4]) == {"a"} and set(drawn[-4:]) == {"b"}
+    assert len(set(drawn[8:-8])) == 2
+    meeting = Meeting(2)
+
+    def shard(rank: int) -> list[Prompt]:
+        gather = functools.partial(meeting.gather, rank)
+        ranks = {"rank": rank, "world": 2, "gather": gather}
+        with Loader(sources, prompt, 4, workers=workers, **ranks, **limit) as loader:
+            return batches(loader)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(shard, range(2)))
+    assert [[p.place for p in each] for each in found] == [[p.place for p in alone]] * 2
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_rows_are_recalled_by_their_places_and_the_draws_stay(folder: Path, world: int) -> None:
+    sources = [pictures(folder, ["", *GOOD], "a"), pictures(folder, GOOD, "b")]
+    places, meeting = [(1, 3), (0, 0), (0, 2)], Meeting(world)
+
+    def shard(rank: int) -> tuple[Any, ...]:
+        gather = functools.partial(meeting.gather, rank)
+        kind: dict[str, Any] = {"rank": rank, "world": world, "gather": gather}
+        before = [
+            p.place for p in Loader(sources, prompt, 4, quarantine_limit=1, **kind).next().prompts
+        ]
+        loader = Loader(sources, prompt, 4, quarantine_limit=1, **kind)
+        found = loader.recall(places)
+        again = loader.recall(places[2:], homes=[world - 1])
+        assert [p.place for p in loader.next().prompts] == before
+        return [p and p.place for p in found], [p and p.home for p in found], again[0].home
+
+    with ThreadPoolExecutor(world) as pool:
+        for rows, homes, home in pool.map(shard, range(world)):
+            assert rows == [(1, 3), None, (0, 2)]
+            assert homes == [0, None, 0] and home == world - 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_bad_row_leaves_ranks_the_batches_of_one_rank(folder: Path, workers: int) -> None:
     paths = [*GOOD[:5], "", "broken.png", *GOOD[5:]]
     alone = Loader([pictures(folder, paths)], prompt, 4, quarantine_limit=0.5)

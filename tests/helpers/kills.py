@@ -26,6 +26,15 @@ from vlmrl.config import load
 
 ENGINE = f"{Path(__file__).parent}/copy_engine.py:DrainedEngine"
 LARGE = ("bomb_30000.png", "large_10000_1bit.png", "animated.gif")
+CURRICULUM = [
+    "data.train=[{name: easy, card: shapes, limit: 24}, "
+    "{name: hard, card: shapes, split: 'train[50%:]', limit: 24}]",
+    "data.sampler={name: adarft, lag: 1, options: {difficulty: index, target: 20, highest: 2000}}",
+    "algorithm={name: dph, options: {dynamic_sampling_batches: 1}}",
+    "strategies=[{name: rehearsal, options: {samples: 2, near_perfect: 0.5, correct_above: 0.4}}]",
+    "stages=[{until: 0.5, rollout: {max_tokens: 3}}, {rollout: {max_tokens: 5}, optimizer: {lr: 1.0e-3}}]",
+]
+"""What a curriculum adds to a tiny run: a sampler that learns, stages, and rehearsed answers."""
 BEGIN_S = 180.0
 """Seconds in which a run must begin to write."""
 WORK_S = 2.0
@@ -69,12 +78,34 @@ def full_config(folder: Path) -> Any:
     )
 
 
-def train_fully(folder: Path) -> None:
+def curriculum_config(folder: Path) -> Any:
+    """A run with a sampler that learns, stages, and rehearsed answers."""
+    return load(
+        "quickstart",
+        [
+            *TINY,
+            f"run.dir={folder}",
+            "run.steps=10",
+            "run.save_every=1",
+            "resume=auto",
+            "sft=null",
+            "evaluation=null",
+            "checks={media_ablation_every: 0, parity_every: 0}",
+            "rollout.max_tokens=4",
+            *CURRICULUM,
+        ],
+    )
+
+
+CONFIGS = {"full": full_config, "curriculum": curriculum_config}
+
+
+def train_fully(folder: Path, kind: str = "full") -> None:
     """Begin such a run, or go on with it, as a process does that has just begun."""
-    lifecycle.train(full_config(folder))
+    lifecycle.train(CONFIGS[kind](folder))
 
 
-def kill_repeatedly(folder: Path, kills: int, seed: int) -> int:
+def kill_repeatedly(folder: Path, kills: int, seed: int, kind: str = "full") -> int:
     """Begin or go on with a run `kills` times and kill it each time; return how many were hit.
 
     A run that comes to its end before it is killed begins anew, its folder kept as `folder.done`. Runs
@@ -82,7 +113,7 @@ def kill_repeatedly(folder: Path, kills: int, seed: int) -> int:
     with importing them again.
     """
     modules = [name for name in sys.modules if not _is_of_tests(name)]
-    order = json.dumps([str(folder), kills, seed, modules])
+    order = json.dumps([str(folder), kills, seed, kind, modules])
     done = subprocess.run(
         # Not `-m`: workers of the runs import what `__main__` is.
         [sys.executable, "-c", "from helpers import kills; kills.answer_order()"],
@@ -102,19 +133,19 @@ def _is_of_tests(module: str) -> bool:
 
 def answer_order() -> None:
     """Do what the order on standard input says, and print how many runs were hit."""
-    folder, kills, seed, modules = json.loads(sys.stdin.read())
+    folder, kills, seed, kind, modules = json.loads(sys.stdin.read())
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     assert multiprocessing.active_children() == [] and threading.active_count() == 1
-    print(_kill_forks(Path(folder), kills, seed))
+    print(_kill_forks(Path(folder), kills, seed, kind))
 
 
-def _kill_forks(folder: Path, kills: int, seed: int) -> int:
+def _kill_forks(folder: Path, kills: int, seed: int, kind: str) -> int:
     chance, hits = random.Random(seed), 0
     context = multiprocessing.get_context("fork")
     while hits < kills:
-        process = context.Process(target=_train_and_end, args=(folder,))
+        process = context.Process(target=_train_and_end, args=(folder, kind))
         process.start()
         _wait_for_life(folder, process)
         _wait_for_work(process, chance.uniform(0.0, WORK_S))
@@ -129,8 +160,8 @@ def _kill_forks(folder: Path, kills: int, seed: int) -> int:
     return hits
 
 
-def _train_and_end(folder: Path) -> None:
-    train_fully(folder)
+def _train_and_end(folder: Path, kind: str) -> None:
+    train_fully(folder, kind)
     os._exit(0)  # a fork skips what is registered `atexit`, and would wait for workers
 
 

@@ -200,7 +200,7 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
     config = load("quickstart", ["rollout.max_tokens=3"])
     scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
-    means = Means(trained, engine, scorer, config, timers, lambda sample, media: prompt)
+    means = Means(trained, engine, scorer, config, timers, lambda sample, media: prompt, None)
     batch, draw = PromptBatch((prompt,)), Draw(1, 0, 0, 0.0)
     control = ShuffledFrames(2).ask_control_group(batch, draw, means)
     assert control is not None and control.shape == (1, 2)

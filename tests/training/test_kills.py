@@ -1,4 +1,7 @@
-"""A run with an adapter, workers, rollouts ahead and bad rows that is killed ends as one that is not."""
+"""A run with all that has state, killed at random moments, ends as one that is not.
+
+That is an adapter, workers, rollouts ahead and bad rows; and a sampler that learns, stages and rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,20 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path)
             assert curves(found) == curves(whole)
             assert final_state(found) == final_state(whole)
             assert left_out(found) == left_out(whole)
+
+
+@pytest.mark.nightly
+def test_a_curriculum_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    train_fully(whole, "curriculum")
+    lines = metric_lines(whole)
+    assert len({line["sampler/target"] for line in lines}) > 1
+    assert {line["schedule/stage"] for line in lines} == {1, 2}
+    assert any(line["rehearsal/share"] for line in lines)
+    kills = int(os.environ.get("VLMRL_KILLS", "20"))
+    assert kill_repeatedly(folder, kills, seed=1, kind="curriculum") == kills
+    train_fully(folder, "curriculum")
+    for found in (folder, folder.with_name("run.done")):
+        if found.exists():
+            assert curves(found) == curves(whole)
+            assert final_state(found) == final_state(whole)

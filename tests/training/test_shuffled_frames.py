@@ -91,7 +91,9 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
         config = load("quickstart", ["rollout.max_tokens=4"])
         scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
-        means = Means(policy, engine, scorer, config, timers, lambda sample, media: prompts[0])
+        means = Means(
+            policy, engine, scorer, config, timers, lambda sample, media: prompts[0], None
+        )
         asked = PromptBatch(prompts)
         return ShuffledFrames(wanted).ask_control_group(asked, Draw(seed, 0, 0, 0.0), means)
 

@@ -15,7 +15,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
-from vlmrl.data.quarantine import Quarantine, Tally, TooLong, row_id
+from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler_rows import known_rows, mean_rewards
 from vlmrl.data.source import Source
 from vlmrl.errors import MissingExtra, UserError
@@ -27,9 +27,6 @@ from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
 __all__ = ["Loader", "eval_batches"]
-
-Found = Prompt | UserError | None
-"""A row's prompt, why it has none, or None if it was known to be bad."""
 
 Made = tuple[int, Prompt | str]
 """The number of a draw, and its prompt or why there is none."""
@@ -147,6 +144,22 @@ class Loader:
         means = mean_rewards(rollouts, rewards)
         return dict(self.plan.learn(places(rollouts.batch.prompts), means))
 
+    def recall(
+        self, places: Sequence[tuple[int, int]], homes: Sequence[int] | None = None
+    ) -> list[Prompt | None]:
+        """Return the prompts of these rows, each (source, row), made in line; None for a bad row.
+
+        What is drawn next stays as it is. `homes` are the prompts' ranks; None: dealt in turn.
+        """
+        homes = [n % self._world for n in range(len(places))] if homes is None else homes
+        own = [n for n, home in enumerate(homes) if home == self._rank]
+        rows = (self._job(Draw(*places[n])) for n in own)
+        decoded = decode_in_order(rows, None, 1, 0)
+        stream = ((job.key, _tried(job, m, self._make, self._max_tokens)) for job, m in decoded)
+        made: Iterable[Made] = self._made(stream, own)
+        found = dict(self._exchanged(made) if self._world > 1 else made)
+        return [p if isinstance(p := found[n], Prompt) else None for n in range(len(places))]
+
     def _restart(self) -> None:
         """Draw anew from here on; what was made ahead is lost."""
         self.close()
@@ -203,7 +216,9 @@ class Loader:
 
     def _job(self, draw: Draw) -> Job[Draw]:
         source = self.sources[draw.source]
-        return Job(draw, _sample(source, draw.row, self.quarantine), source.access, source.reading)
+        return Job(
+            draw, read_sample(source, draw.row, self.quarantine), source.access, source.reading
+        )
 
     def _round(self, stream: Iterator[tuple[Draw, Found]], count: int) -> Iterator[Prompt]:
         """Yield the prompts of the next `count` draws, without the bad rows."""
@@ -225,7 +240,7 @@ class Loader:
         """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
             draw, found = next(stream)
-            made = _noted(self.sources[draw.source], draw.row, found, self.quarantine)
+            made = note_bad(self.sources[draw.source], draw.row, found, self.quarantine)
             place = (draw.source, draw.row)
             yield number, replace(made, place=place) if isinstance(made, Prompt) else made
 
@@ -264,10 +279,12 @@ def eval_batches(
     tally = Tally(quarantine_limit, len(places))
     prompts: list[Prompt] = []
     for source, row in places:
-        job = Job((source, row), _sample(source, row, quarantine), source.access, source.reading)
+        job = Job(
+            (source, row), read_sample(source, row, quarantine), source.access, source.reading
+        )
         ((_, decoded),) = decode_in_order([job], None, 1, 0)
         found = _tried(job, decoded, make, max_prompt_tokens)
-        made = _noted(source, row, found, quarantine)
+        made = note_bad(source, row, found, quarantine)
         if isinstance(made, str):
             tally.wrong(made)
             continue
@@ -291,16 +308,6 @@ def _one_at_a_time(make: Make) -> Make:
     return locked
 
 
-def _sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
-    """Return the sample of a row, why it has none, or None if that is known already."""
-    if row in quarantine.rows(source):
-        return None
-    try:
-        return source.sample(row)
-    except UserError as error:
-        return error
-
-
 def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int | None) -> Found:
     """Return what becomes of a decoded row."""
     if not isinstance(decoded, list):
@@ -318,17 +325,6 @@ def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int |
     if max_tokens is not None and length > max_tokens:
         return TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")
     return prompt
-
-
-def _noted(source: Source, row: int, found: Found, quarantine: Quarantine) -> Prompt | str:
-    """Return the prompt of a row, or why there is none; note a new bad row."""
-    # A bad row may have been met again before it was noted.
-    if found is None or row in quarantine.rows(source):
-        return f"{source.name} {source.split} row {row} (known)"
-    if isinstance(found, UserError):
-        quarantine.add(source, row, row_id(source, row), found)
-        return str(found)
-    return found
 
 
 def _bytes(made: tuple[Draw, Found]) -> int:

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
 from vlmrl.schema import Prompt, Sample, Turn
 from vlmrl.truths import prompting
 
-__all__ = ["make_prompt", "with_media"]
+__all__ = ["continue_prompt", "make_prompt", "with_media"]
 
 
 def make_prompt(
@@ -67,3 +69,18 @@ def with_media(prompt: Prompt, media: Sequence[Decoded], family: Family, process
     """Return the prompt with other media of the same kinds and sizes as its own."""
     encoded = family.encode(processor, prompt.text, media)
     return replace(prompt, encoded=encoded, media=tuple(media))
+
+
+def continue_prompt(prompt: Prompt, ids: Sequence[int]) -> Prompt:
+    """Return the prompt continued by these text tokens."""
+    encoded = prompt.encoded
+    end = encoded.next_position + len(ids)
+    places = torch.arange(encoded.next_position, end).expand(len(encoded.position_ids), -1)
+    longer = replace(
+        encoded,
+        ids=(*encoded.ids, *ids),
+        compact_ids=(*encoded.compact_ids, *ids),
+        position_ids=torch.cat([encoded.position_ids, places], dim=1),
+        next_position=end,
+    )
+    return replace(prompt, encoded=longer)

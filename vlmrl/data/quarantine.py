@@ -13,10 +13,14 @@ from typing import Any
 
 from vlmrl.data.source import Source
 from vlmrl.errors import MediaError, UserError
+from vlmrl.schema import Prompt, Sample
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import append_line, read_lines, write_lines
 
-__all__ = ["Quarantine", "row_id"]
+__all__ = ["Found", "Quarantine", "note_bad", "read_sample", "row_id"]
+
+Found = Prompt | UserError | None
+"""A row's prompt, why it has none, or None if it was known to be bad."""
 
 GRACE = 20
 """Rows that are seen before the limit can stop a run."""
@@ -173,3 +177,24 @@ def row_id(source: Source, row: int) -> str | None:
     except UserError:
         return None
     return None if found is None else str(found)
+
+
+def read_sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
+    """Return the sample of a row, why it has none, or None if that is known already."""
+    if row in quarantine.rows(source):
+        return None
+    try:
+        return source.sample(row)
+    except UserError as error:
+        return error
+
+
+def note_bad(source: Source, row: int, found: Found, quarantine: Quarantine) -> Prompt | str:
+    """Return the prompt of a row, or why there is none; note a new bad row."""
+    # A bad row may have been met again before it was noted.
+    if found is None or row in quarantine.rows(source):
+        return f"{source.name} {source.split} row {row} (known)"
+    if isinstance(found, UserError):
+        quarantine.add(source, row, row_id(source, row), found)
+        return str(found)
+    return found

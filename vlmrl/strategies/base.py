@@ -2,15 +2,19 @@
 
 `Trainer.step` is plain GRPO. Whatever asks for further completions, changes what verifiers see, or
 changes rewards is a `Strategy`; the config names those of a run in the order in which they act.
+What a strategy learns is arrays by name, its `state`, which every checkpoint holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, Origin, Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged, Scorer
@@ -19,9 +23,10 @@ from vlmrl.system.timers import PhaseTimers
 
 if TYPE_CHECKING:
     from vlmrl.config import Config
+    from vlmrl.data.loader import Loader
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Draw", "Means", "Strategy"]
+__all__ = ["Draw", "Means", "Strategy", "collect_state", "restore_state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ class Draw:
         """Return the seed of this draw for a purpose; each purpose has a number of its own.
 
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
-        14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques.
+        14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques,
+        19 rehearsal, 20 partial rollouts, 21 self-play.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 
@@ -56,6 +62,8 @@ class Means:
     timers: PhaseTimers
     make_prompt: Callable[[Sample, list[Any]], Prompt]
     """What makes the prompt of a sample and its decoded media, as in training."""
+    loader: Loader
+    """The training rows; `Loader.recall` makes the prompts of any of them."""
 
     def ask(self, prompts: Sequence[Prompt], count: int, draw: Draw, purpose: int) -> Rollouts:
         """Generate `count` completions for each prompt, sampled as the config says; see `Draw.seed`."""
@@ -85,12 +93,22 @@ class Means:
 class Strategy:
     """A part of the step beside GRPO itself; a subclass overrides what it needs.
 
-    Class variable: `curves`, a line on each curve that only this strategy has, by its name.
+    `prepare` and `expand` are called for every batch that a step draws, with the same `draw`, on
+    every rank.
 
-    Both hooks are called for every batch that a step draws, with the same `draw`, on every rank.
+    Class variables: `curves`, a line on each curve that only this strategy has, by its name;
+    `state_names`, the names of the arrays in `state`.
     """
 
     curves: ClassVar[Mapping[str, str]] = {}
+    state_names: ClassVar[tuple[str, ...]] = ()
+    state: dict[str, np.ndarray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What it has learned, alike on every rank: all that the next step may depend on."""
+
+    def begin(self, means: Means) -> None:
+        """Fill `state` as RL begins, with the policy's first weights; a resumed run has it already."""
 
     def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
         """Return the rollouts to score: with more completions, or with more in a sample's `meta`."""
@@ -144,3 +162,34 @@ def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tupl
         for g, completion in enumerate(group)
         if completion.origin == origin and rewards.valid[p, g]
     ]
+
+
+def collect_state(strategies: Sequence[Strategy]) -> dict[str, np.ndarray]:
+    """Return the arrays of all strategies under names that tell them apart, for a checkpoint."""
+    return {
+        f"{prefix}.{name}": strategy.state[name]
+        for prefix, strategy in _named(strategies).items()
+        for name in strategy.state_names
+    }
+
+
+def restore_state(strategies: Sequence[Strategy], arrays: Mapping[str, np.ndarray]) -> None:
+    """Give each strategy the arrays that `collect_state` took of it.
+
+    Raises:
+        UserError: they are those of other strategies.
+    """
+    named = _named(strategies)
+    wanted = {f"{prefix}.{name}" for prefix, of in named.items() for name in of.state_names}
+    if wanted != arrays.keys():
+        raise UserError(
+            f"resume: expected the state of strategies {sorted(wanted)}, got {sorted(arrays)}: set "
+            "`strategies` as it was, or start anew"
+        )
+    for prefix, strategy in named.items():
+        own = {name: arrays[f"{prefix}.{name}"] for name in strategy.state_names}
+        strategy.state.update(own)
+
+
+def _named(strategies: Sequence[Strategy]) -> dict[str, Strategy]:
+    return {f"{number}.{type(s).__name__}": s for number, s in enumerate(strategies)}

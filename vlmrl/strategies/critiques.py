@@ -7,6 +7,7 @@ completions. Its shaped weight p / (p + 0.1) is the algorithm's (`critique_grpo`
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, replace
 
@@ -84,4 +85,4 @@ class Critiques(Strategy):
 
 
 def _reward(pair: tuple[Completion, Judged]) -> float:
-    return -1e9 if pair[1].reward is None else pair[1].reward
+    return -math.inf if pair[1].reward is None else pair[1].reward

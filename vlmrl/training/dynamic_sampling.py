@@ -51,7 +51,8 @@ class GroupSelection:
         if not self._algorithm.dynamic_sampling_batches:
             self._selected.append((rollouts, rewards))
             return
-        informative = self._algorithm.keep(rewards, self._progress).nonzero()[:, 0].tolist()
+        kept = self._algorithm.keep(rewards, self._progress) | _rehearsed(rollouts)
+        informative = kept.nonzero()[:, 0].tolist()
         self._num_informative += len(informative)
         chosen = informative[: self._wanted - self._num_selected]
         self._num_selected += len(chosen)
@@ -73,6 +74,12 @@ class GroupSelection:
             "rollout/refused_share": 1 - self._num_informative / (self.num_batches * self._wanted),
         }
         return *_join(self._selected), curves | metrics
+
+
+def _rehearsed(rollouts: Rollouts) -> torch.Tensor:
+    """Return which groups have rehearsed completions, bool [P]: these teach whatever their rewards are."""
+    groups = rollouts.completions
+    return torch.tensor([any(c.origin == "rehearsal" for c in group) for group in groups])
 
 
 def _select(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from vlmrl.answers import templates
+from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
@@ -45,7 +46,7 @@ def generate(
     """
     begun = [_encode_beginning(policy, prompt, mode) for prompt in batch.prompts]
     left = max(1, max_tokens - max(map(len, begun)))
-    prompts = (_continue_prompt(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
+    prompts = (continue_prompt(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
     rollouts = engine.generate(
         PromptBatch(tuple(prompts)), Sampling(n=1, max_tokens=left, greedy=True)
     )
@@ -64,23 +65,8 @@ def _encode_beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, 
     return (
         ids
         if mode == "direct"
-        else (*ids, _choose_first_word(policy, _continue_prompt(prompt, ids)))
+        else (*ids, _choose_first_word(policy, continue_prompt(prompt, ids)))
     )
-
-
-def _continue_prompt(prompt: Prompt, ids: Sequence[int]) -> Prompt:
-    """Return the prompt continued by these text tokens."""
-    encoded = prompt.encoded
-    end = encoded.next_position + len(ids)
-    places = torch.arange(encoded.next_position, end).expand(len(encoded.position_ids), -1)
-    longer = replace(
-        encoded,
-        ids=(*encoded.ids, *ids),
-        compact_ids=(*encoded.compact_ids, *ids),
-        position_ids=torch.cat([encoded.position_ids, places], dim=1),
-        next_position=end,
-    )
-    return replace(prompt, encoded=longer)
 
 
 @torch.no_grad()
