@@ -48,6 +48,12 @@ def test_advantages_are_those_of_the_paper(name, rewards, expected):
     torch.testing.assert_close(values, torch.tensor([expected]).float(), atol=1e-3, rtol=0)
 
 
+def test_best_of_n_imitates_the_first_best_completion_of_each_group():
+    rewards = rewards_of([[0.5, 1, 1, 0], [-1, 0, -2, 0]])
+    values = advantages_of(recipe_of("raft", only_best=True), rewards)
+    assert values.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
+
+
 def test_the_batchs_deviation_is_that_of_all_valid_rewards():
     rewards = rewards_of([[1, 0, 0, 0], [1, 1, 1, 0]])
     expected = 0.75 / (torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0]).std() + 1e-4)

@@ -9,8 +9,11 @@ import torch
 from helpers.losses import inputs_of, random_inputs, recipe_of, rewards_of, rollouts_of
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
 from vlmrl.algorithms.apo import divergence_weight, long_wrong_factor
+from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.dph import f_divergence
+from vlmrl.algorithms.parts.adaptive_kl import next_weight
 from vlmrl.algorithms.t_spmo import branch_values
+from vlmrl.assemble.build import build_algorithms
 from vlmrl.commands.validate import validate
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
@@ -164,6 +167,57 @@ def test_reinforce_pp_whitens_returns_with_the_divergence_over_the_batch(name, k
     expected = torch.tensor(slow, dtype=torch.float64)
     expected = (expected - expected.mean()) / (expected.var() + 1e-8).sqrt()
     assert fast == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "raft", "high_entropy", "dph"])
+def test_every_recipe_may_take_the_divergence_from_the_reward(name):
+    recipe = recipe_of(name, kl=0.2, kl_in_reward=True)
+    plain = recipe_of(name)
+    assert set(recipe.passes) == {*plain.passes, "old", "reference"}
+    rewards = rewards_of([[1, 0, 0.5], [0, 0, 1]])
+    (batch,) = packed(recipe, rewards, written(rewards, [2, 5, 3]), micro_tokens=1000)
+    noise = torch.Generator().manual_seed(0)
+    (micro,) = batch.micro
+    old, ref = (-torch.rand(micro.mask.shape, generator=noise) for _ in range(2))
+    extra = {**micro.extra, "entropy": torch.rand(micro.mask.shape, generator=noise)}
+    micro = replace(micro, old_logprobs=old, ref_logprobs=ref, extra=extra)
+    (made,) = recipe.prepare([replace(batch, micro=(micro,))])
+    before = micro.advantages.expand(micro.mask.shape)
+    for row in range(len(micro.group)):
+        for t in range(int(micro.mask[row].sum())):
+            cost = sum((old - ref)[row, s].item() for s in range(t, int(micro.mask[row].sum())))
+            found = made.micro[0].advantages[row, t].item()
+            assert found == pytest.approx(before[row, t].item() - 0.2 * cost, abs=1e-5)
+    given = LossInputs(
+        new=old + 0.1,
+        old=old,
+        sampling=old,
+        ref=ref,
+        advantages=made.micro[0].advantages,
+        mask=micro.mask,
+        weights=micro.weights,
+        num_tokens=batch.num_tokens,
+        num_rollouts=batch.num_rollouts,
+        max_tokens=batch.max_tokens,
+    )
+    found = recipe.loss(given)
+    torch.testing.assert_close(found.loss, plain.loss(replace(given, ref=None)).loss)
+    torch.testing.assert_close(found.metrics["loss/kl"], (old + 0.1 - ref)[micro.mask].sum())
+
+
+def test_a_weight_of_the_divergence_is_led_to_its_target():
+    assert next_weight(0.1, 0.02, 0.01, 1000, 50) == pytest.approx(0.1 * 1.01)  # cut at 0.2
+    assert next_weight(0.1, 0.009, 0.01, 1000, 50) == pytest.approx(0.1 * 0.995)
+    assert next_weight(0.1, float("nan"), 0.01, 1000, 50) == 0.1
+    for options in ({"kl_target": 0.1}, {"kl": 0.1, "kl_target": 0}, {"kl_horizon": 0}):
+        with pytest.raises(UserError, match=r"kl_target|kl_horizon"):
+            recipe_of("grpo", **options)
+
+
+def test_a_weight_that_adapts_has_no_schedule(tmp_path):
+    both = "algorithm.options={kl: {schedule: {linear: [0.1, 0.05]}}, kl_target: 0.1}"
+    with pytest.raises(UserError, match="with kl_target"):
+        build_algorithms(ahead_config(tmp_path, both))
 
 
 def test_a_group_of_one_is_for_recipes_that_compare_no_group(tmp_path):

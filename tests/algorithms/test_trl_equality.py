@@ -8,7 +8,18 @@ import torch
 import vlmrl.system.torchvision_shim  # noqa: F401  (before trl, which imports torchvision)
 from vlmrl import plugins
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.schema import Frame, Prompt, PromptBatch, Rewards, Rollouts, Sample, Truth, Verdict
+from vlmrl.schema import (
+    Frame,
+    MicroBatch,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    TrainBatch,
+    Truth,
+    Verdict,
+)
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 trl = pytest.importorskip("trl")
@@ -205,3 +216,55 @@ def test_rewards_normalised_one_by_one_equal_trl(tmp_path):
     grouped = tuple(tuple(verdicts[p : p + 4]) for p in range(0, 12, 4))
     found = recipe.estimate(Rewards(total, torch.ones_like(total).bool(), grouped))
     torch.testing.assert_close(found.flatten(), batch["advantages"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_training_on_uncertain_tokens_equals_trl(share, tmp_path):
+    theirs = {"loss_type": "dapo", "epsilon_high": 0.28, "top_entropy_quantile": share}
+    trainer, batch = trainer_of("high_entropy", theirs, SCORES, tmp_path)
+    options = {"share": share, "dynamic_sampling_batches": 0}
+    recipe = plugins.build("algorithm", "high_entropy", options)
+    mask = batch["completion_mask"].bool()
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    whole = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    new, entropies, *_ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, whole, mask.shape[1], compute_entropy=True
+    )
+    old = new.detach() + 0.4 * torch.randn(new.shape, generator=torch.Generator().manual_seed(1))
+    advantages = our_advantages(recipe, SCORES).view(-1, 1)
+    rows = len(SCORES)
+    micro = MicroBatch(
+        prompts=(),
+        group=torch.zeros(rows, dtype=torch.long),
+        token_ids=batch["completion_ids"],
+        mask=mask,
+        sampling_logprobs=old,
+        advantages=advantages,
+        weights=torch.ones(rows),
+        extra={"entropy": entropies.detach()},
+    )
+    (made,) = recipe.prepare([TrainBatch((micro,), int(mask.sum()), rows, MAX_TOKENS)])
+    kept = made.micro[0].extra["token_weight"][mask].mean().item()
+    assert abs(kept - share) < 0.1
+    output = recipe.loss(
+        LossInputs(
+            new=new,
+            old=old,
+            sampling=old,
+            ref=None,
+            advantages=advantages,
+            mask=mask,
+            weights=torch.ones(rows),
+            num_tokens=int(mask.sum()),
+            num_rollouts=rows,
+            max_tokens=MAX_TOKENS,
+            extra=made.micro[0].extra,
+        )
+    )
+    ours = gradients_of(trainer, output.loss)
+    expected = trainer.compute_loss(trainer.model, {**batch, "old_per_token_logps": old})
+    gradients = gradients_of(trainer, expected)
+    torch.testing.assert_close(output.loss, expected, atol=1e-5, rtol=0)
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(ours[key], gradient, atol=1e-5, rtol=0)
+    assert max(g.abs().max() for g in gradients.values()) > 1e-2

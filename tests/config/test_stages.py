@@ -71,6 +71,10 @@ def test_an_algorithm_of_another_name_does_not_inherit_options() -> None:
         ("[{}, {until: 1}]", r"stages\.0\.until: expected a share of training above 0 .* got None"),
         ("[{until: 0.5}]", r"stages\.0\.until: expected 1 or nothing, got 0\.5"),
         ("[{untill: 1}]", r"stages\.0\.untill: unknown key; did you mean 'until'"),
+        (
+            "[{optimizer: {lr_factors: {vision: 2}}}]",
+            r"stages\.0\.optimizer: .*lr_factors is the same during a whole run: no stage may set it",
+        ),
         ("[{rollout: {max_token: 1}}]", r"stages\.0\.rollout: .* did you mean 'max_tokens'"),
         ("[{rollout: {max_staleness: 1}}]", r"stages\.0\.rollout: max_staleness is the same during"),
         ("[{data: {workers: 1}}]", r"stages\.0\.data: .*found 'workers'"),

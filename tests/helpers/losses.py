@@ -33,6 +33,7 @@ def facts_of(new, advantages):
         "pass_rate": torch.full((len(new), 1), 0.5),
         "kl_weight": torch.ones(len(new), 1),
         "masked_media": new.detach().clone(),
+        "teacher": new.detach().clone(),
     }
 
 

@@ -1,4 +1,4 @@
-"""The reference of a whole run is the policy as RL began: after a cold start, and after a resume."""
+"""The reference of a whole run is the policy as RL began, or of its last refresh, after a resume too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.interrupts import stop_after
 from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
@@ -100,3 +101,35 @@ def test_rl_goes_on_from_the_adapter_of_a_cold_start_in_another_run(
     lifecycle.train(config(folder, *LORA, *other))
     written = (run / "reference/reference.safetensors" for run in (folder, whole))
     assert next(written).read_bytes() == next(written).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "weights", [[LORA[0]], pytest.param([], marks=pytest.mark.nightly)], ids=["lora", "full"]
+)
+def test_a_reference_that_is_refreshed_and_a_weight_that_adapts_resume_bit_for_bit(
+    weights: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adaptive = "algorithm.options={kl: 0.1, kl_target: 1.0e-4, kl_horizon: 60}"
+    more = [
+        *weights,
+        adaptive,
+        "reference.refresh_every=2",
+        "run.steps=5",
+        "run.keep_checkpoints=2",
+    ]
+    one, two = tmp_path / "one", tmp_path / "two"
+    lifecycle.train(config(one, *more))
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "Interrupt", stop_after(4 + 3))  # four of the cold start
+        assert not lifecycle.train(config(two, *more))["finished"]
+    assert (two / "reference-2").is_dir()
+    lifecycle.train(config(two, *more, "resume=auto"))
+    assert final_state(one) == final_state(two)
+    lines = metric_lines(one)
+    assert lines == metric_lines(two)
+    divergences = [abs(line["loss/kl"]) for line in lines]
+    assert max(divergences[::2]) < 1e-7 < 1e-6 < min(divergences[1::2])
+    found = [line["update/kl_weight"] for line in lines]
+    assert found[0] == 0.1 and found[1] == pytest.approx(0.1 * (1 - 0.2 * 12 / 60))
+    assert {p.name for p in one.glob("reference*")} == {"reference-2", "reference-4"}

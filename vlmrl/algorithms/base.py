@@ -25,7 +25,7 @@ __all__ = [
     "passes_of",
 ]
 
-Pass = Literal["old", "reference", "entropy", "masked_media"]
+Pass = Literal["old", "reference", "entropy", "masked_media", "teacher"]
 """A forward over the step's batches before its update."""
 
 
@@ -82,6 +82,10 @@ class Algorithm(Objective, Protocol):
 
     kl: float
     """Weight of the divergence from the reference; 0 means no reference is made or asked."""
+    kl_target: float | None
+    """Divergence per token to which `kl` adapts; None: it does not."""
+    kl_horizon: int
+    """Completions in which it changes by at most about a fifth."""
     dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
@@ -94,7 +98,8 @@ class Algorithm(Objective, Protocol):
         """Which forwards run before the update, beside those that `kl` and several updates ask for.
 
         old: `MicroBatch.old_logprobs`; reference: `ref_logprobs`; entropy: `extra["entropy"]` of the
-        policy; masked_media: `extra["masked_media"]`, its log-probs where most of the media is hidden.
+        policy; masked_media: `extra["masked_media"]`, its log-probs where most of the media is hidden;
+        teacher: `extra["teacher"]`, the log-probs of the config's `teacher`.
         """
 
     def shape(

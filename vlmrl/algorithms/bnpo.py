@@ -16,6 +16,7 @@ import torch
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.algorithms.parts import advantages
 from vlmrl.algorithms.parts.filters import SPREAD
+from vlmrl.algorithms.recipes import check_positive
 from vlmrl.schema import Rewards
 
 
@@ -36,8 +37,7 @@ class Bnpo(Grpo):
         Grpo.__post_init__(self)
         if not self.lowest < self.highest:
             raise ValueError(f"expected lowest below highest, got {self.lowest}, {self.highest}")
-        if self.max_factor <= 0:
-            raise ValueError(f"expected a positive max_factor, got {self.max_factor}")
+        check_positive(self, "max_factor")
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return (r - p) over the density at p, [P, G]; 0 where not valid."""

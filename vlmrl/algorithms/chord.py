@@ -44,7 +44,7 @@ class Chord(Grpo):
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with means over the demonstrations and over the other rows."""
-        return origins.own_means(batches, self.aggregation)
+        return origins.own_means(Grpo.prepare(self, batches, progress), self.aggregation)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return mu times the weighted -log-prob, or 1 - mu times GRPO's loss, [B, T]."""

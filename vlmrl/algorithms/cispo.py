@@ -15,7 +15,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss, weight_metrics
+from vlmrl.algorithms.recipes import Recipe, check_positive, one_sided_loss, weight_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,7 @@ class Cispo(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        if self.ratio_cap <= 0:
-            raise ValueError(f"expected a positive ratio_cap, got {self.ratio_cap}")
+        check_positive(self, "ratio_cap")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -min(ratio, ratio_cap) A log-prob per token, [B, T], the weight without gradient."""

@@ -50,7 +50,7 @@ class Dph(Dapo):
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with means over the rehearsed and over the other rows, each their own."""
-        return origins.own_means(batches, self.aggregation)
+        return origins.own_means(Dapo.prepare(self, batches, progress), self.aggregation)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the divergence on rehearsed rows, DAPO's loss on the others, [B, T]."""

@@ -15,6 +15,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.dapo import Dapo
 from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.recipes import check_positive
 
 LEAST_OF_UNSAFE = 0.8
 """The smallest weight of a bad token whose ratio is unsafe."""
@@ -33,8 +34,7 @@ class Fipo(Dapo):
 
     def __post_init__(self) -> None:
         Dapo.__post_init__(self)
-        if self.half_life <= 0:
-            raise ValueError(f"expected a positive half_life, got {self.half_life}")
+        check_positive(self, "half_life")
         if self.most_influence < 1:
             raise ValueError(f"expected most_influence of at least 1, got {self.most_influence}")
 

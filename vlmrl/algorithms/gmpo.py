@@ -13,7 +13,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, check_positive, one_sided_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,7 @@ class Gmpo(Recipe):
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
-        for name in ("clip_low", "clip_high"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"expected a positive {name}, got {getattr(self, name)}")
+        check_positive(self, "clip_low", "clip_high")
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the completion's ratio times its advantage, on each token, [B, T]."""

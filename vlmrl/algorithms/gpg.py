@@ -16,9 +16,8 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, reinforce_loss
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 
@@ -44,7 +43,4 @@ class Gpg(Recipe):
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -A * log-prob per token, [B, T], weighted as `correction` says."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        return surrogates.reinforce(inputs.new, inputs.advantages) * self.importance(mismatch), {}
+        return reinforce_loss(self, inputs)

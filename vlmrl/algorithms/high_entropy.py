@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from vlmrl.schema import MicroBatch, TrainBatch
 class HighEntropy(Dapo):
     """DAPO on the tokens of highest entropy. Example: HighEntropy(share=0.2)."""
 
+    own_passes: ClassVar[tuple[Pass, ...]] = ("entropy",)
+
     share: float = 0.2
     """Share of the tokens that are trained on."""
 
@@ -30,13 +33,9 @@ class HighEntropy(Dapo):
         if not 0 < self.share <= 1:
             raise ValueError(f"expected share in (0, 1], got {self.share}")
 
-    @property
-    def passes(self) -> tuple[Pass, ...]:
-        """Return the entropies of the policy."""
-        return ("entropy",)
-
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with the weight 1 for the tokens of highest entropy, else 0."""
+        batches = Dapo.prepare(self, batches, progress)
         found = whole_batch.gather(batches, lambda micro: micro.extra["entropy"])
         if not len(found):
             return batches

@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vlmrl.algorithms.grpo import Grpo
 from vlmrl.algorithms.parts import filters
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.parts.kl_in_reward import KlInReward
 from vlmrl.algorithms.recipes import Recipe
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 
 @dataclass(frozen=True, slots=True)
-class ObserveR1(KlInReward):
+class ObserveR1(Grpo):
     """GRPO with dynamic weights by pass rate. Example: ObserveR1(kl=0.01)."""
 
     aggregation: Aggregation = "token"
+    kl_in_reward: bool = True
     correct_above: float = 0.5
     """A completion is right if its reward is larger."""
     sigma: float = 1.8

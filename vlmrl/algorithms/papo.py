@@ -32,14 +32,11 @@ class Papo(Grpo):
         "loss/perception": "Mean divergence from itself without most of the media, per loss token.",
     }
 
+    own_passes: ClassVar[tuple[Pass, ...]] = ("masked_media",)
+
     aggregation: Aggregation = "token"
     perception: float = 0.01
     """Weight of the divergence from the policy that sees 40 % of its media."""
-
-    @property
-    def passes(self) -> tuple[Pass, ...]:
-        """Return the log-probs where most of the media is hidden."""
-        return ("masked_media",)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return GRPO's loss less what the media tells, [B, T]."""

@@ -14,9 +14,8 @@ from typing import Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, reinforce_loss
 from vlmrl.schema import Rewards
 
 
@@ -27,14 +26,22 @@ class Raft(Recipe):
     baseline: Literal["none"] = "none"
     scale: Literal["none"] = "none"
     aggregation: Aggregation = "token"
+    only_best: bool = False
+    """Imitate the best completion of a group alone, the first of equal ones: best of N."""
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
-        """Return the rewards, negative ones as 0, [P, G]."""
-        return Recipe.estimate(self, rewards).clamp(min=0)
+        """Return the rewards, negative ones as 0, and with `only_best` all but one of a group, [P, G]."""
+        values = rewarded(self, rewards)
+        if not self.only_best:
+            return values
+        best = values.argmax(-1, keepdim=True)
+        return torch.zeros_like(values).scatter(-1, best, values.gather(-1, best))
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -A log-prob per token, [B, T], weighted as `correction` says."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        return surrogates.reinforce(inputs.new, inputs.advantages) * self.importance(mismatch), {}
+        return reinforce_loss(self, inputs)
+
+
+def rewarded(recipe: Recipe, rewards: Rewards) -> torch.Tensor:
+    """Return the rewards against a recipe's baseline, negative ones as 0, [P, G]."""
+    return Recipe.estimate(recipe, rewards).clamp(min=0)

@@ -12,6 +12,7 @@ import torch
 
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.algorithms.parts.aggregations import Aggregation
+from vlmrl.algorithms.raft import rewarded
 from vlmrl.schema import Rewards
 
 
@@ -25,4 +26,4 @@ class RaftPp(Grpo):
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return the rewards, negative ones as 0, [P, G]."""
-        return Grpo.estimate(self, rewards).clamp(min=0)
+        return rewarded(self, rewards)

@@ -15,10 +15,12 @@ import torch
 from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
 from vlmrl.algorithms.parts import advantages, divergences, filters
 from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
+from vlmrl.algorithms.parts.kl_in_reward import charge
 from vlmrl.algorithms.parts.surrogates import (
     filtered_importance,
     log_ratio,
     one_sided,
+    reinforce,
     truncated_importance,
 )
 from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
@@ -37,10 +39,12 @@ OF_GROUPS = ("mean", "leave_one_out")
 class Recipe:
     """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`.
 
-    Class variable: `metrics`, a line on each metric that only this recipe has, by its name.
+    Class variables: `metrics`, a line on each metric that only this recipe has, by its name;
+    `own_passes`, the forwards before the update that it needs whatever its options are.
     """
 
     metrics: ClassVar[Mapping[str, str]] = {}
+    own_passes: ClassVar[tuple[Pass, ...]] = ()
 
     baseline: Literal["mean", "leave_one_out", "batch", "none"] = "mean"
     """Subtract from a reward the mean of its whole group, of the other completions of the group, of
@@ -57,6 +61,13 @@ class Recipe:
     """Estimator of the divergence per token, as Schulman's note names them (k1, k2, k3)."""
     kl_unbiased: bool = False
     """Multiply the divergence by the ratio (DeepSeek-V3.2, arXiv 2512.02556), as TRL does."""
+    kl_in_reward: bool = False
+    """Take the divergence, estimated by k1, from the reward of each token and not from the loss."""
+    kl_target: float | None = None
+    """Divergence per token (`loss/kl`) at which an adaptive `kl` is to settle. None: `kl` is as it is
+    written."""
+    kl_horizon: int = 10000
+    """Completions in which an adaptive `kl` grows or shrinks by at most about a fifth."""
     correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"
     """For tokens that other weights, or another engine, sampled. Old is the trainer's policy at the
     start of the step. truncated: the loss times min(old / sampling probability, importance_cap).
@@ -75,8 +86,12 @@ class Recipe:
             raise ValueError(
                 f"expected dynamic_sampling_batches of at least 0, got {self.dynamic_sampling_batches}"
             )
-        if self.importance_cap <= 0:
-            raise ValueError(f"expected a positive importance_cap, got {self.importance_cap}")
+        check_positive(self, "importance_cap", "kl_horizon")
+        if self.kl_target is not None and (self.kl_target <= 0 or self.kl == 0):
+            raise ValueError(
+                f"expected a positive kl_target and a positive kl to begin with, got {self.kl_target} "
+                f"and {self.kl}"
+            )
         if self.baseline not in OF_GROUPS and self.scale == "std":
             raise ValueError(
                 f"expected scale batch or none with baseline {self.baseline}, got std: a uniform "
@@ -95,8 +110,8 @@ class Recipe:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return none: `kl` and several updates ask for their own."""
-        return ()
+        """Return `own_passes`, and what a divergence in the reward is made of."""
+        return (*self.own_passes, *(("old", "reference") if self.kl and self.kl_in_reward else ()))
 
     def shape(
         self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0
@@ -145,8 +160,8 @@ class Recipe:
         )
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
-        """Return the batches unchanged."""
-        return batches
+        """Return the batches, with `kl_in_reward` its costs taken from the advantages, [B, T]."""
+        return charge(batches, self.kl) if self.kl and self.kl_in_reward else batches
 
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
@@ -176,7 +191,10 @@ class Recipe:
         losses, metrics = self.policy_loss(inputs)
         if "token_weight" in inputs.extra:
             losses = losses * inputs.extra["token_weight"]
-        if self.kl > 0:
+        if self.kl_in_reward:
+            if inputs.ref is not None:
+                metrics = {**metrics, "loss/kl": inputs.new.detach() - inputs.ref}
+        elif self.kl > 0:
             penalty = self.divergence(inputs)
             metrics = {**metrics, "loss/kl": penalty}
             if self.kl_unbiased:
@@ -193,6 +211,17 @@ class Recipe:
         )
         sums = {k: torch.where(inputs.mask, v.detach(), 0.0).sum() for k, v in metrics.items()}
         return LossOutput(loss, sums)
+
+
+def check_positive(recipe: Recipe, *names: str) -> None:
+    """Refuse fields that are not positive.
+
+    Raises:
+        ValueError: names the field and what was found.
+    """
+    for name in names:
+        if getattr(recipe, name) <= 0:
+            raise ValueError(f"expected a positive {name}, got {getattr(recipe, name)}")
 
 
 def check_clip_range(clip_low: float, clip_high: float) -> None:
@@ -218,6 +247,16 @@ def clip_metrics(
         "loss/clip_low": below.float().expand_as(inputs.new),
         "loss/clip_high": above.float().expand_as(inputs.new),
     }
+
+
+def reinforce_loss(
+    recipe: Recipe, inputs: LossInputs
+) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Return -A log-prob per token [B, T], weighted as `correction` says, and its metrics per token."""
+    if recipe.correction == "one_sided":
+        return one_sided_loss(inputs, recipe.importance_cap)
+    mismatch = log_ratio(inputs.old, inputs.sampling, inputs.mask)
+    return reinforce(inputs.new, inputs.advantages) * recipe.importance(mismatch), {}
 
 
 def one_sided_loss(

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vlmrl.algorithms.grpo import Grpo
 from vlmrl.algorithms.parts import whole_batch
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.parts.kl_in_reward import KlInReward
 from vlmrl.schema import TrainBatch
 
 
 @dataclass(frozen=True, slots=True)
-class ReinforcePp(KlInReward):
+class ReinforcePp(Grpo):
     """PPO without a critic; `rollout.group_size` may be 1. Example: ReinforcePp(kl=0.01)."""
 
     baseline: Literal["mean", "leave_one_out", "batch", "none"] = "batch"
     scale: Literal["std", "batch", "none"] = "none"
     aggregation: Aggregation = "token"
+    kl_in_reward: bool = True
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with whitened advantages of tokens, [B, T]."""
-        return whole_batch.whiten(KlInReward.prepare(self, batches, progress))
+        return whole_batch.whiten(Grpo.prepare(self, batches, progress))

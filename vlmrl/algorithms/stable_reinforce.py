@@ -18,6 +18,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.recipes import check_positive
 from vlmrl.schema import Rewards
 
 
@@ -36,8 +37,7 @@ class StableReinforce(Grpo):
         Grpo.__post_init__(self)
         if self.max_ratio <= 1:
             raise ValueError(f"expected max_ratio above 1, got {self.max_ratio}")
-        if self.max_deviations <= 0:
-            raise ValueError(f"expected a positive max_deviations, got {self.max_deviations}")
+        check_positive(self, "max_deviations")
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return whitened rewards, outliers as 0, [P, G]."""

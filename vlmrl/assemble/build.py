@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vlmrl import plugins
-from vlmrl.algorithms.base import Algorithm
+from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.assemble.prompts import (
     build_eval_batches,
     build_loader,
@@ -45,6 +45,7 @@ from vlmrl.system import distributed
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.shuffled_rewards import ShuffledRewards
+from vlmrl.training.teacher import build_teacher
 from vlmrl.training.trainer import Trainer
 
 __all__ = ["build_algorithms", "build_sampler", "load_policy_model"]
@@ -97,11 +98,12 @@ def build_trainer(
         engine=engine,
         scorer=scorer,
         algorithm=algorithms[0],
-        means=Means(policy, engine, scorer, config, timers, make_prompt),
+        means=Means(policy, engine, scorer, config, timers, make_prompt, loader),
         tracker=tracker,
         held_out=batches if held_out else None,
         benchmarks=benchmarks,
         strategies=build_strategies(config),
+        teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
         checks=checks,
         timers=timers,
     )
@@ -142,8 +144,8 @@ def build_algorithms(config: Config) -> list[Algorithm]:
     """Build the algorithm as it is at each moment of the config's schedules; the first is that of the start.
 
     Raises:
-        UserError: an option is refused at one of them, or groups of different sizes would meet in
-            one step.
+        UserError: an option is refused at one of them, `kl` has a schedule and a target, or groups
+            of different sizes would meet in one step.
     """
     built = []
     for moment in config.moments:
@@ -153,6 +155,10 @@ def build_algorithms(config: Config) -> list[Algorithm]:
         except UserError as error:
             where = f"{100 * moment:g} % into training: " if moment else ""
             raise UserError(f"{where}{error}") from error
+    if "algorithm.options.kl" in config.changing and any(a.kl_target is not None for a in built):
+        raise UserError(
+            "algorithm.options.kl: with kl_target it adapts: expected a number that does not change"
+        )
     ahead = config.rollout.max_staleness and "rollout.group_size" in config.changing
     if ahead and any(algorithm.dynamic_sampling_batches for algorithm in built):
         raise UserError(

@@ -16,18 +16,18 @@ from vlmrl.assemble.build import build_algorithms, build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
-from vlmrl.errors import UserError
 from vlmrl.forward import finite
 from vlmrl.monitoring.disk_forecast import require_room_for_run
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
-from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
+from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import sft
+from vlmrl.training.divergence import set_reference
 from vlmrl.training.evaluation import evaluate
 from vlmrl.training.summary import summarise
 from vlmrl.training.trainer import Trainer
@@ -141,7 +141,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     """Set up optimizer and reference: fresh ones, or those of the checkpoint to resume from."""
     config, policy = trainer.config, trainer.policy
     if any(map(needs_reference, build_algorithms(config))):
-        set_reference(policy, config.folder, start, progress)
+        resumed = start if progress.phase == "rl" else None
+        set_reference(policy, config, resumed, progress.step)
     o = config.optimizer
     towers = towers_with_lr(policy.named, policy.family, o.lr_factors)
     optimizer = adamw(policy.trainable, o.lr, o.betas, o.eps, o.weight_decay, o.name, towers)
@@ -149,33 +150,18 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     if start and progress.phase == "rl":
         checkpoint.restore(start, policy, progress)
         sampler = progress.extra.get("sampler", {})
-        trainer.loader.plan.restore(sampler, checkpoint.read_sampler(start))
+        trainer.loader.plan.restore(sampler, checkpoint.read_arrays(start, "sampler"))
+        restore_state(trainer.strategies, checkpoint.read_arrays(start, "strategies"))
         trainer.queue.restore(progress.loader, checkpoint.read_queue(start))
-        trainer.done = progress.step
+        trainer.done, trainer.kl = progress.step, progress.extra.get("kl")
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
     with finite.naming("before the first step"):
         policy.require_finite()
     trainer.engine.sync(policy)
-
-
-def set_reference(policy: Policy, run: Path, start: Path | None, progress: Progress) -> None:
-    """Make the policy as RL began the reference; after a resume it is read from the checkpoint's run.
-
-    Raises:
-        UserError: that run kept no reference, or it is damaged.
-    """
-    folder = run.resolve() / "reference"
-    if start is None or progress.phase != "rl":
-        policy.keep_reference(folder)
-        return
-    source = start.resolve().parents[1] / folder.name
-    if distributed.from_main(not source.is_dir()):
-        raise UserError(
-            f"algorithm.options.kl: expected the policy as RL began in {source}, got nothing: the run "
-            f"of {start} kept no reference; use kl=0 or start anew"
-        )
-    policy.keep_reference(folder, source)
+    if trainer.done == 0:
+        for strategy in trainer.strategies:
+            strategy.begin(trainer.means)
 
 
 def _build_validator(trainer: Trainer) -> Callable[[], float]:

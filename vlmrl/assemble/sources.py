@@ -56,7 +56,7 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
     if rows.published != benchmark.count and chosen.limit is None:
         raise UserError(
             f"evaluation.benchmarks: {chosen.name}: expected {benchmark.count} rows in split "
-            f"{benchmark.split!r}, got {rows.published} in {benchmark.path}; `limit` takes at most so many"
+            f"{benchmark.split!r}, got {rows.published} in {benchmark.path}; set `limit` to evaluate on fewer"
         )
     kept = min(len(rows), chosen.limit or len(rows))
     spread = [number * len(rows) // kept for number in range(kept)]

@@ -12,7 +12,13 @@ from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
 from vlmrl.config.sections.distributed import DistributedConfig
 from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
-from vlmrl.config.sections.model import BuildConfig, LoraConfig, ModelConfig
+from vlmrl.config.sections.model import (
+    BuildConfig,
+    LoraConfig,
+    ModelConfig,
+    ReferenceConfig,
+    TeacherConfig,
+)
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
 from vlmrl.config.sections.rollout import RolloutConfig
@@ -35,6 +41,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "PluginRef",
+    "ReferenceConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
@@ -43,6 +50,7 @@ __all__ = [
     "SftConfig",
     "SourceConfig",
     "StageConfig",
+    "TeacherConfig",
     "VideoConfig",
     "load",
     "parse",

@@ -19,7 +19,7 @@ from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import DataConfig, SourceConfig
 from vlmrl.config.sections.distributed import DistributedConfig
 from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
-from vlmrl.config.sections.model import ModelConfig
+from vlmrl.config.sections.model import ModelConfig, ReferenceConfig, TeacherConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import (
     NO_REWARDS,
@@ -61,6 +61,10 @@ class Config(Section):
     """Advantages and loss: one of `vlmrl list algorithms`."""
     strategies: list[PluginRef] = []
     """What is added around the scoring of a batch, in this order: of `vlmrl list strategies`."""
+    reference: ReferenceConfig = ReferenceConfig()
+    """The frozen model from which the divergence is measured."""
+    teacher: TeacherConfig | None = None
+    """The model that `on_policy_distillation` learns from. Absent: none."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW, and how a batch of rollouts is divided into updates."""
     distributed: DistributedConfig = DistributedConfig()

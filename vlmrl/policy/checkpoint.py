@@ -34,13 +34,14 @@ __all__ = [
     "count",
     "damage_of",
     "latest",
+    "read_arrays",
     "read_progress",
     "read_queue",
-    "read_sampler",
     "require_whole",
     "resolve",
     "restore",
     "restore_adapter",
+    "rl_steps",
     "save",
     "size",
 ]
@@ -80,12 +81,12 @@ def save(
     keep: int,
     best: int | None,
     queue: Sequence[Mapping[str, Any]] = (),
-    sampler: Mapping[str, np.ndarray] | None = None,
+    learned: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Path:
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
 
     `queue` are JSON values of the batches that are issued and not yet trained on (`RolloutQueue.state`),
-    `sampler` what the sampler has learned of each row (`DrawPlan.arrays`).
+    `learned` the arrays of the sampler (`DrawPlan.arrays`) and of the strategies, by these names.
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
@@ -96,13 +97,13 @@ def save(
     working = final.with_name(f".{final.name}.part")
     if distributed.is_main():
         _clear(final.parent)
-    sampler = sampler or {}
-    learned = sum(array.nbytes for array in sampler.values())
-    require_room(final, size(policy, optimizer_state.size(policy.optimizer) + learned))
+    learned = learned or {}
+    more = sum(array.nbytes for arrays in learned.values() for array in arrays.values())
+    require_room(final, size(policy, optimizer_state.size(policy.optimizer) + more))
 
     def write() -> None:
         try:
-            _write(working, final, policy, progress, queue, sampler)
+            _write(working, final, policy, progress, queue, learned)
         except BaseException:  # a second Ctrl-C, too
             if distributed.is_main():
                 shutil.rmtree(working, ignore_errors=True)
@@ -123,7 +124,7 @@ def _write(
     policy: Policy,
     progress: Progress,
     queue: Sequence[Mapping[str, Any]],
-    sampler: Mapping[str, np.ndarray],
+    learned: Mapping[str, Mapping[str, np.ndarray]],
 ) -> None:
     main = distributed.is_main()
     if main:
@@ -141,8 +142,9 @@ def _write(
     (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
     if queue:
         (working / "trainer" / "queue.json").write_text(json.dumps(queue))
-    if sampler:
-        save_file(dict(sampler), working / "trainer" / "sampler.safetensors")
+    for name, arrays in learned.items():
+        if arrays:
+            save_file(dict(arrays), working / "trainer" / f"{name}.safetensors")
     write_checksums(working, working / "trainer")
     _to_disk(working)
     shutil.rmtree(final, ignore_errors=True)
@@ -251,9 +253,9 @@ def read_queue(checkpoint: Path) -> list[dict[str, Any]]:
     return queue
 
 
-def read_sampler(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Return the `sampler` that the checkpoint was saved with."""
-    path = checkpoint / "trainer/sampler.safetensors"
+def read_arrays(checkpoint: Path, name: str) -> dict[str, np.ndarray]:
+    """Return what was `learned` under this name when the checkpoint was saved; empty if that is nothing."""
+    path = checkpoint / f"trainer/{name}.safetensors"
     return load_file(path) if path.is_file() else {}
 
 
@@ -293,6 +295,11 @@ def size(policy: Policy, state_bytes: float) -> int:
 def count(folder: Path) -> int:
     """Return how many checkpoints a run folder has."""
     return len(_all(folder))
+
+
+def rl_steps(folder: Path) -> list[int]:
+    """Return the steps of RL of a run folder's checkpoints."""
+    return [step for is_rl, step in map(_order, _all(folder)) if is_rl]
 
 
 def _all(folder: Path) -> list[Path]:

@@ -43,7 +43,7 @@ class Policy(PolicyModel):
         shard: bool = False,
     ) -> None:
         super().__init__(model, processor, family, config, temperature, shard)
-        self._reference: Reference | None = None
+        self.reference: Reference | None = None
         self.refused = ""
         """What was not finite in the last update, so that it was not applied."""
         self._refused_in_a_row = 0
@@ -60,11 +60,11 @@ class Policy(PolicyModel):
         Raises:
             UserError: `source` is missing or damaged or of another model; the disk is full.
         """
-        self._reference = Reference(self)
+        self.reference = Reference(self)
         if source is not None:
-            self._reference.load(source)
+            self.reference.load(source)
         if source != folder:
-            self._reference.save(folder)
+            self.reference.save(folder)
 
     def run_passes(
         self, batches: Sequence[TrainBatch], passes: Collection[Pass], seed: int
@@ -84,8 +84,8 @@ class Policy(PolicyModel):
 
         def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
             shared = self.shares(micro)  # with the policy's own weights
-            assert self._reference is not None, "keep_reference was not called"
-            with self._evaluating(), self._reference.model() as model:
+            assert self.reference is not None, "keep_reference was not called"
+            with self._evaluating(), self.reference.model() as model:
                 return {"ref_logprobs": self._detached(model, micro, shared)[0]}
 
         return self._fill(batches, compute)

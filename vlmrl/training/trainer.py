@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 
@@ -27,15 +27,16 @@ from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import Draw, Means, Strategy, collect_state
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
-from vlmrl.training import metrics
+from vlmrl.training import divergence, metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
 from vlmrl.training.evaluation import Evaluation, NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
+from vlmrl.training.teacher import Teacher
 
 __all__ = ["Trainer"]
 
@@ -63,6 +64,8 @@ class Trainer:
     """Those of the evaluation sources that are benchmarks."""
     strategies: Sequence[Strategy] = ()
     """What is added to the plain step, in this order."""
+    teacher: Teacher | None = None
+    """What grades completions, where the algorithm asks for it."""
     checks: Checks | None = None
     """None: the run does not check itself."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
@@ -70,6 +73,8 @@ class Trainer:
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Step -> result of every evaluation so far; part of the checkpoint."""
+    kl: float | None = None
+    """The weight of the divergence, where it adapts to a target; part of the checkpoint."""
     _built: PluginRef | None = field(default=None, init=False, repr=False)
     """What `algorithm` was built from, where the config schedules anything."""
 
@@ -94,6 +99,7 @@ class Trainer:
             )
         with self.timers("sync"):
             self.engine.sync(self.policy)
+        self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
         self.done += 1
         return self._report({**checks, **sampling, **update}, rollouts, rewards, advantages)
 
@@ -111,6 +117,7 @@ class Trainer:
         while self.done < self.config.run.steps:
             with finite.naming(f"step {self.done + 1}"):
                 report = self.step()
+            divergence.refresh_reference(self.policy, self.config, self.done)
             self._write_report(report)
             last = self.done == self.config.run.steps
             try:
@@ -149,6 +156,7 @@ class Trainer:
                     "evaluations": self.evaluations,
                     "seconds": self.timers.state,
                     "sampler": self.loader.plan.scalars,
+                    **({} if self.kl is None else {"kl": self.kl}),
                 },
                 version=self.policy.version,
             )
@@ -159,7 +167,7 @@ class Trainer:
                 self.config.run.keep_checkpoints,
                 self.best,
                 self.queue.state,
-                self.loader.plan.arrays,
+                {"sampler": self.loader.plan.arrays, "strategies": collect_state(self.strategies)},
             )
 
     # --------------------------------------------------------------------------------- step parts
@@ -171,9 +179,12 @@ class Trainer:
 
     def _follow_schedules(self) -> None:
         """Give the step's values of all that the config schedules to those that hold them."""
-        if self.config.is_constant:
-            return
-        now = self._now
+        if not self.config.is_constant:
+            self._take_values(self._now)
+        if self.kl is not None and self.algorithm.kl_target is not None:
+            self.algorithm = replace(cast(Any, self.algorithm), kl=self.kl)
+
+    def _take_values(self, now: Config) -> None:
         if now.algorithm != self._built:
             self._built = now.algorithm
             self.algorithm = plugins.build("algorithm", now.algorithm.name, now.algorithm.options)
@@ -232,6 +243,8 @@ class Trainer:
         seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)
         with self.timers("logprob"):
             batches = self.policy.run_passes(batches, passes, seed)
+            if self.teacher is not None and "teacher" in passes:
+                batches = self.teacher.fill(batches)
         return list(self.algorithm.prepare(batches, self.progress)) * optimizer.epochs
 
     def _report(

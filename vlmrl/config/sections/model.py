@@ -40,6 +40,33 @@ class LoraConfig(Section):
     """Towers whose linear layers get an adapter."""
 
 
+class ReferenceConfig(Section):
+    """The frozen model from which the divergence is measured: the policy as RL began."""
+
+    refresh_every: int | None = Field(None, ge=1)
+    """Steps after which the policy becomes the reference, again and again. Absent: never."""
+
+
+class TeacherConfig(Section):
+    """A model with the policy's family and tokenizer, for algorithms that learn from its log-probs."""
+
+    path: str | None = None
+    """Checkpoint folder or hub name, loaded in every process. Give this or `url`."""
+    url: str | None = None
+    """vLLM server that has the model: `vllm serve --enable-scale-out`, or `python -m vlmrl.engines.serve`.
+    Its token is read from VLMRL_TEACHER_TOKEN."""
+    timeout_s: float = Field(300.0, gt=0)
+    """Seconds within which a server must grade a completion."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TeacherConfig:
+        if (self.path is None) == (self.url is None):
+            raise ValueError("set exactly one of teacher.path and teacher.url")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: expected http:// or https://, got {self.url!r}")
+        return self
+
+
 class ModelConfig(Section):
     """The policy: a checkpoint folder or hub name, or a small model that is built for the run."""
 

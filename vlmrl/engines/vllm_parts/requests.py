@@ -117,7 +117,7 @@ def check(
         UserError: the engine saw other prompt tokens than the trainer; asking again cannot help.
         EngineFault: anything else that is wrong.
     """
-    _same_prompt(prompt, answer.prompt_ids)
+    require_same_prompt(prompt, answer.prompt_ids)
     if len(answer.group) != sampling.n:
         raise EngineFault(f"{len(answer.group)} completions came back for n = {sampling.n}")
     vocabulary = policy.base.config.get_text_config().vocab_size
@@ -153,7 +153,12 @@ def _problem(
     return None
 
 
-def _same_prompt(prompt: Prompt, seen: Sequence[int]) -> None:
+def require_same_prompt(prompt: Prompt, seen: Sequence[int]) -> None:
+    """Refuse an answer to other prompt tokens than the trainer's.
+
+    Raises:
+        UserError: names the sample and where they differ.
+    """
     ours = prompt.encoded.ids
     if tuple(seen) == ours:
         return

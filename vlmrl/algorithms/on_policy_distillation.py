@@ -1,0 +1,68 @@
+"""On-policy distillation: a teacher grades every token of the policy's own completions.
+
+Source: Lu et al. 2025, "On-Policy Distillation" (thinkingmachines.ai/blog/on-policy-distillation), after
+Agarwal et al. 2024 (GKD), arXiv 2306.13649: the advantage of a token is log teacher - log policy, one
+sample of minus the reverse divergence KL(policy || teacher) there, without discount, and its loss is
+-ratio A. The verifiers' rewards are logged and have no part in it. The config names the `teacher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from vlmrl.algorithms.base import LossInputs, Pass
+from vlmrl.algorithms.parts import surrogates, whole_batch
+from vlmrl.algorithms.parts.aggregations import Aggregation
+from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.schema import Advantages, MicroBatch, Rewards, Rollouts, TrainBatch
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicyDistillation(Recipe):
+    """Learning from a teacher's log-probs of what the policy wrote. Example: OnPolicyDistillation()."""
+
+    metrics: ClassVar[Mapping[str, str]] = {
+        "loss/teacher_kl": "Estimated KL(policy || teacher) per loss token (k1), in nats.",
+    }
+    own_passes: ClassVar[tuple[Pass, ...]] = ("old", "teacher")
+
+    baseline: Literal["none"] = "none"
+    scale: Literal["none"] = "none"
+    aggregation: Aggregation = "token"
+
+    def keep(self, rewards: Rewards, progress: float = 0.0) -> torch.Tensor:
+        """Return that every group has a gradient, bool [P]."""
+        return torch.ones(len(rewards.total), dtype=torch.bool)
+
+    def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
+        """Return 0 for every completion, [P, G]; `prepare` makes those of the tokens."""
+        found = Recipe.advantages(self, rewards, rollouts, progress)
+        return replace(found, values=torch.zeros_like(found.values))
+
+    def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
+        """Return the batches with the advantage log teacher - log policy of each token, [B, T]."""
+
+        def make(micro: MicroBatch) -> MicroBatch:
+            assert micro.old_logprobs is not None
+            gain = torch.where(micro.mask, micro.extra["teacher"] - micro.old_logprobs, 0.0)
+            return replace(micro, advantages=gain)
+
+        return Recipe.prepare(self, whole_batch.change(batches, make), progress)
+
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -ratio A per token, [B, T], weighted as `correction` says."""
+        if self.correction == "one_sided":
+            losses, metrics = one_sided_loss(inputs, self.importance_cap)
+        else:
+            ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+            mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
+            losses = -ratio * inputs.advantages * self.importance(mismatch)
+            metrics = {"loss/ratio": ratio}
+        if "teacher" in inputs.extra:
+            gap = inputs.new.detach() - inputs.extra["teacher"]
+            metrics = {**metrics, "loss/teacher_kl": gap}
+        return losses, metrics
