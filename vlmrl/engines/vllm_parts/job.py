@@ -20,6 +20,8 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Decoded, Video, num_bytes
 from vlmrl.schema import Completion, Prompt
 
+__all__ = ["request"]
+
 IN_FLIGHT = 2**29
 """Largest number of bytes of decoded media in flight to one server, unless one prompt exceeds it."""
 

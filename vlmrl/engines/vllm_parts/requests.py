@@ -15,6 +15,8 @@ from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.system.seeds import seed_of
 
+__all__ = ["EngineFault", "require_same_prompt"]
+
 BAN = -100.0
 """Logit bias of a media token; vLLM takes no stronger one."""
 

@@ -23,6 +23,8 @@ from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
+__all__ = ["Server"]
+
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
 
