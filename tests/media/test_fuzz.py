@@ -74,11 +74,14 @@ CHECKED = {
     "jpeg": "jpeg_pipe",
     "progressive": "jpeg_pipe",
     "png": "png_pipe",
+    "gif": "gif_pipe",
+    "jp2": "j2k_pipe",
+    "bmp": "bmp_pipe",
     "flac": "flac",
     "ogg": "ogg",
     "mp3": "mp3",
 }
-"""Formats that show damage, by checksums, in their code or their frames, and FFmpeg's names."""
+"""Formats that show damage, by checksums, in their code, their frames or their headers, and FFmpeg's names."""
 
 
 def damage(data: bytes, random: np.random.Generator) -> bytes:

@@ -1,8 +1,9 @@
 """Damage and excess in an image file that Pillow overlooks, found before Pillow reads it.
 
 Pillow compares no checksum of a PNG's pixels, so that damage silently becomes wrong pixels. It reads
-text chunks and comments one at a time, however many there are: a million take it 18 s. libjpeg decodes
-noise without a warning where the tables are ones that no encoder can have written.
+text chunks and comments one at a time, however many there are: a million take it 18 s. It goes on
+where the blocks of a GIF or the headers of a bitmap contradict each other. libjpeg decodes noise without
+a warning where the tables are ones that no encoder can have written.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ MAX_CHUNKS = 1000
 MAX_COMMENTS = 65536
 """Bytes of the header of a netpbm image."""
 _PNG = b"\x89PNG\r\n\x1a\n"
+_BMP_HEAD, _OLD_BMP = 28, 12
+"""Bytes of a bitmap up to its number of planes; the length of the header of OS/2."""
+_CODESTREAM = b"\xff\x4f\xff\x51"
+"""What a JPEG 2000 codestream begins with, alone or in the boxes of a file."""
+_SIZES, _CODING, _STEPS, _TILE = 0xFF51, 0xFF52, 0xFF5C, 0xFF90
+_MAX_SEPARATION = 4
+"""Pixels from one sample of a JPEG 2000 component to the next; chroma has 2, rarely 4."""
 _SCALES, _CODES, _SCAN, _END = 0xDB, 0xC4, 0xDA, 0xD9
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {_CODES, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1)
@@ -47,6 +55,12 @@ def check_structure(stream: BinaryIO, name: str) -> None:
     start = stream.read(len(_PNG))
     if start == _PNG:
         _check_png(stream, name)
+    elif start[:6] in (b"GIF87a", b"GIF89a"):
+        _check_gif(stream, name)
+    elif start[:4] == _CODESTREAM or start[4:] == b"jP  ":
+        _check_jpeg2000(start + stream.read(), name)
+    elif start[:2] == b"BM":
+        _check_bmp(start + stream.read(_BMP_HEAD - len(start)), name)
     elif start[:1] == b"P":
         _check_netpbm(start + stream.read(MAX_COMMENTS - len(start)), name)
     stream.seek(begin)
@@ -141,6 +155,91 @@ def _check_png(stream: BinaryIO, name: str) -> None:
             raise MediaError(f"{name}: damaged: the checksum of its chunk {kind!r} does not fit")
         if kind == b"IEND":
             return
+
+
+def _check_gif(stream: BinaryIO, name: str) -> None:
+    """Check that one block follows the other; where the data of an image end, only they tell."""
+    stream.seek(2, 1)
+    _pass_colours(stream, flags_at=0, then=3)
+    while kind := stream.read(1):  # Pillow reports a file that is cut
+        if kind == b";":
+            return
+        if kind == b",":
+            _pass_colours(stream, flags_at=8, then=2)
+        elif kind == b"!":
+            stream.seek(1, 1)
+        else:
+            raise MediaError(f"{name}: damaged: the byte {kind[0]} where a block begins")
+        while (size := stream.read(1)) > b"\0":
+            stream.seek(size[0], 1)
+
+
+def _pass_colours(stream: BinaryIO, flags_at: int, then: int) -> None:
+    """Go on to behind a GIF's flags, `then` - 1 bytes more, and the table of colours that they announce."""
+    stream.seek(flags_at, 1)
+    flags = ord(stream.read(1) or b"\0")
+    stream.seek(then - 1 + (3 << (flags & 7) + 1 if flags & 0x80 else 0), 1)
+
+
+def _check_bmp(head: bytes, name: str) -> None:
+    if len(head) < _BMP_HEAD:  # Pillow reports a file that is cut
+        return
+    start, info = struct.unpack_from("<II", head, 10)
+    (planes,) = struct.unpack_from("<H", head, 22 if info == _OLD_BMP else 26)
+    if planes != 1:
+        raise MediaError(f"{name}: damaged: {planes} planes, where a bitmap has 1")
+    if start < 14 + info:
+        raise MediaError(f"{name}: damaged: its pixels begin at {start}, within its header")
+
+
+def _check_jpeg2000(data: bytes, name: str) -> None:
+    """Check the sizes of a codestream, its table of steps, and that each of its tiles is there."""
+    at = data.find(_CODESTREAM) + 2
+    segments: dict[int, bytes] = {}
+    found: set[int] = set()
+    try:
+        while at >= 2:
+            mark, length = struct.unpack_from(">HH", data, at)
+            segment = data[at + 4 : at + 2 + length]
+            if mark == _TILE:
+                tile, to_next = struct.unpack_from(">HI", segment)
+                found.add(tile)
+                if not to_next:  # to the end of the file
+                    break
+                at += to_next
+            elif found:  # the end, or what cuts the tiles short
+                break
+            else:
+                segments.setdefault(mark, segment)
+                at += 2 + length
+    except struct.error:  # the file ends here
+        pass
+    try:
+        damage = _damage_of_jpeg2000(segments, len(found))
+    except (struct.error, LookupError):  # a segment is missing or short; Pillow reports it
+        return
+    if damage is not None:
+        raise MediaError(f"{name}: damaged: {damage}")
+
+
+def _damage_of_jpeg2000(segments: dict[int, bytes], found: int) -> str | None:
+    """Return what is wrong with the main header's segments, or with the number of tiles `found`."""
+    sizes, coding, steps = segments[_SIZES], segments[_CODING], segments[_STEPS]
+    _, x, y, left, top, wide, high, from_x, from_y, count = struct.unpack_from(">H8IH", sizes)
+    separations = sizes[37 : 36 + 3 * count : 3] + sizes[38 : 36 + 3 * count : 3]
+    if not all(0 < n <= _MAX_SEPARATION for n in separations):
+        return "its components have samples too far from each other"
+    if not all(0 < n < 2**31 for n in (wide, high)):
+        return f"its tiles have {wide}x{high} pixels"
+    if not (from_x <= left < from_x + wide and from_y <= top < from_y + high):
+        return "its first tile lies outside of the image"
+    tiles = -((from_x - x) // wide) * -((from_y - y) // high)
+    if found != tiles:
+        return f"it has {found} of {tiles} tiles"
+    bands = 3 * coding[5] + 1
+    if len(steps) < 1 + {0: bands, 1: 2, 2: 2 * bands}.get(steps[0] & 31, 0):
+        return f"its table of steps is too short for {bands} bands"
+    return None
 
 
 def _check_netpbm(head: bytes, name: str) -> None:
