@@ -211,9 +211,15 @@ def test_the_audit_of_a_verifier_that_hangs_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text("import time\ndef hangs(answer):\n    time.sleep(60)\n")
+    hangs = RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3)
+    with pytest.raises(
+        UserError, match=r"hung on its first 3 answers.*no result within 0\.3 s each"
+    ):
+        verify(hangs)
+    monkeypatch.setattr(attack_bench, "MAX_HUNG", 1000)
     monkeypatch.setattr(attack_bench, "TOTAL_S", 1.0)
     with pytest.raises(UserError, match="does it hang"):
-        verify(RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3))
+        verify(hangs)
 
 
 def test_the_best_constant_answer_is_measured_on_drawn_data_and_on_own_rows(mine: str) -> None:

@@ -81,7 +81,7 @@ CHECKED = {
     "ogg": "ogg",
     "mp3": "mp3",
 }
-"""Formats that show damage, by checksums, in their code, their frames or their headers, and FFmpeg's names."""
+"""Formats that show damage, by checksums or in their code, frames or headers, and FFmpeg's names."""
 
 
 def damage(data: bytes, random: np.random.Generator) -> bytes:

@@ -229,6 +229,14 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         atomic_files.truncate_lines(path, 3)
 
 
+def test_a_line_of_a_step_out_of_order_is_named_not_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 5}\n{"step": 2}\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"line 2: expected a step above 5, got 2; mend or delete"):
+        atomic_files.truncate_lines(path, 3)
+    assert len(atomic_files.read_lines(path)) == 3
+
+
 def test_a_full_disk_is_one_clear_line_and_leaves_whole_files(tmp_path: Path) -> None:
     curve, summary = tmp_path / "metrics.jsonl", tmp_path / "summary.json"
     atomic_files.append_line(curve, {"step": 1, "text": "x" * 60})

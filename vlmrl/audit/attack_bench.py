@@ -43,6 +43,8 @@ WAIT_DEADLINE = 120.0
 """Seconds one call of a verifier that waits (on a network) may take."""
 TOTAL_S = 600.0
 """Seconds that the audit of one verifier may take, after which it reports what it has."""
+MAX_HUNG = 3
+"""Calls that hang, of a verifier that has answered none, after which it is not asked again."""
 MAX_CASES = 10
 SPEED_SECONDS = 0.2
 WORKERS = 2
@@ -160,6 +162,7 @@ class _Bench:
         self.pool = pool
         self.tried: Counter[str] = Counter()
         self.end = time.monotonic() + TOTAL_S
+        self.hung = 0.0
         self.tolerance = TOLERANCE * (self.verifier.high - self.verifier.low)
         self.variants = [
             list(state_honestly(replace(sample, form=self.verifier.answer_form()), frame))
@@ -203,7 +206,19 @@ class _Bench:
             )
             for text in texts
         ]
-        return [guard(self.verifier, result, future) for future in futures]
+        verdicts = [guard(self.verifier, result, future) for future in futures]
+        self._count_hung(verdicts, deadline)
+        return verdicts
+
+    def _count_hung(self, verdicts: Sequence[Verdict], deadline: float) -> None:
+        """Give up on a verifier that has answered nothing and hung on all of its first calls."""
+        late = sum((verdict.fault or "").startswith("killed") for verdict in verdicts)
+        self.hung = self.hung + late if late == len(verdicts) else -math.inf
+        if self.hung >= MAX_HUNG:
+            raise UserError(
+                f"the verifier hung on its first {self.hung:g} answers, all honest ones: no result "
+                f"within {deadline:g} s each"
+            )
 
     def choose_cases(self, own_rows: bool) -> list[_Case]:
         """Return, for every sample, the way of answering that the verifier pays best.

@@ -151,15 +151,18 @@ def truncate_lines(path: Path, step: int) -> None:
     """Keep the lines of a JSONL file whose `step` is at most this; a torn last line goes too.
 
     Raises:
-        UserError: a line is damaged; names it.
+        UserError: a line is damaged, or of no later step than the one before; names it.
     """
     if not path.exists():
         return
     try:
-        lines = read_lines(path)
+        lines, last = read_lines(path), -1
         for number, line in enumerate(lines, start=1):
-            if not isinstance(line.get("step"), int):
+            if not isinstance(found := line.get("step"), int):
                 raise UserError(f"{path}: line {number}: expected a step, got {str(line)[:40]!r}")
+            if found <= last:
+                raise UserError(f"{path}: line {number}: expected a step above {last}, got {found}")
+            last = found
     except UserError as error:
-        raise UserError(f"{error}; mend or delete that line") from error
+        raise UserError(f"{error}; mend or delete the damaged line") from error
     write_lines(path, [line for line in lines if line["step"] <= step])
