@@ -212,9 +212,7 @@ def test_the_audit_of_a_verifier_that_hangs_ends(
 ) -> None:
     (tmp_path / "mine.py").write_text("import time\ndef hangs(answer):\n    time.sleep(60)\n")
     hangs = RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3)
-    with pytest.raises(
-        UserError, match=r"hung on its first 3 answers.*no result within 0\.3 s each"
-    ):
+    with pytest.raises(UserError, match=r"hung on its first 3 honest answers: 0\.3 s each"):
         verify(hangs)
     monkeypatch.setattr(attack_bench, "MAX_HUNG", 1000)
     monkeypatch.setattr(attack_bench, "TOTAL_S", 1.0)
