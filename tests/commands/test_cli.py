@@ -59,7 +59,7 @@ def write_rows(*rows: object) -> Path:
 
 COMMANDS = (
     ",train,doctor,eval,score,verify,report,export,list,data,data check,data explain,data rate,data list,"
-    "mixture,mixture fit,config,config show,config validate,config schema"
+    "changed,mixture,mixture fit,config,config show,config validate,config schema"
 )
 
 

@@ -81,6 +81,7 @@ def root(
 app.command()(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command()(compare.compare)
+app.command()(compare.changed)
 app.command()(train.doctor)
 app.command()(train.report)
 app.command()(export.export)

@@ -1,4 +1,4 @@
-"""What finished results say: `vlmrl compare`, and `vlmrl mixture fit` for the weights of sources."""
+"""What finished runs and results say: `vlmrl compare`, `vlmrl changed`, `vlmrl mixture fit`."""
 
 from __future__ import annotations
 
@@ -52,3 +52,21 @@ def fit(
     from vlmrl.commands.curricula.mixture import fit_mixture, lines_of
 
     print("\n".join(lines_of(fit_mixture(runs, metric))))
+
+
+def changed(
+    before: Annotated[Path, typer.Argument(help="Checkpoint folder before training.")],
+    after: Annotated[Path, typer.Argument(help="Checkpoint folder of the same model after it.")],
+) -> None:
+    """Print which share of the weights differs between two checkpoints, by part of the model.
+
+    - `vlmrl changed runs/mine/checkpoints/step-10 runs/mine/checkpoints/step-150`
+
+    A weight has moved if it differs by more than 1e-5; beside it stands the share that differs in bfloat16.
+    """
+    from vlmrl.commands.weight_changes import count_changes
+
+    print(f"{'':32} {'weights':>14} {'moved':>8} {'bfloat16':>8}")
+    for name, one in count_changes(before, after).items():
+        shares = f"{one.moved / one.total:8.2%} {one.moved_bfloat16 / one.total:8.2%}"
+        print(f"{name:32} {one.total:14,} {shares}")
