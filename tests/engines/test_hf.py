@@ -150,12 +150,15 @@ def test_a_cache_with_room_draws_what_transformers_own_cache_draws(monkeypatch, 
     assert (numbers(roomy) - numbers(copied)).abs().max() < 1e-6
 
 
-def test_draws_follow_the_probabilities():
+@pytest.mark.parametrize("keyed", [False, True])
+def test_draws_follow_the_probabilities(keyed):
     rare = 1e-5
     probs = torch.tensor([[0.0, 0.2, 0.0, 0.5 - rare, rare, 0.3, 0.0], [0.0, 0, 0, 0, 0, 0, 1.0]])
-    generator = torch.Generator().manual_seed(0)
     count = 200_000
-    drawn = hf._sampled(probs[:1].expand(count, -1), generator)
+    draw = hf._shares_from(torch.Generator().manual_seed(0))
+    if keyed:
+        draw = hf._shares_of([*range(count)])
+    drawn = hf._sampled(probs[:1].expand(count, -1), draw(torch.arange(count), 0))
     seen = torch.bincount(drawn, minlength=7) / count
     assert ((seen - probs[0]).abs() <= 5 * (probs[0] / count).sqrt()).all()
-    assert set(hf._sampled(probs[1:].expand(1000, -1), generator).tolist()) == {6}
+    assert set(hf._sampled(probs[1:].expand(1000, -1), draw(torch.arange(1000), 1)).tolist()) == {6}

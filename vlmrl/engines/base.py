@@ -63,6 +63,9 @@ class Sampling:
     top_k: int = 0
     greedy: bool = False
     seed: int = 0
+    keys: tuple[tuple[int, ...], ...] = ()
+    """Seeds of their own for the completions of each prompt, in the prompts' order: what is drawn then
+    depends on nothing but a completion's key. Empty: `seed` is that of the whole call."""
 
     @classmethod
     def of(cls, draw: RolloutConfig, n: int, seed: int = 0) -> Sampling:

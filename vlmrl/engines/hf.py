@@ -7,10 +7,11 @@ leave the batch; media token ids are never sampled; token ids are kept as sample
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 import torch
 from transformers import DynamicCache
 
@@ -19,6 +20,7 @@ from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.kv_cache import take_rows
 from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.system.seeds import GOLDEN, mix
 
 SHRINK = 0.75
 """Drop finished rows from the cache once less than this share of its rows is unfinished."""
@@ -50,7 +52,7 @@ class Hf(Engine):
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         """Return groups of `sampling.n` completions, in the prompts' order.
 
-        The draw depends on `sampling.seed` and on the batch alone.
+        The draw depends on `sampling.seed` and on the batch alone, or on `sampling.keys`.
         """
         assert self._policy is not None, "engine.start was not called"
         policy: ServedPolicy = self._policy
@@ -60,12 +62,14 @@ class Hf(Engine):
         with policy.generating():
             for at in range(0, len(batch), per_pass):
                 prompts = batch.prompts[at : at + per_pass]
-                groups += _generate(policy, prompts, sampling, generator)
+                keys = [key for own in sampling.keys[at : at + per_pass] for key in own]
+                shares = _shares_of(keys) if keys else _shares_from(generator)
+                groups += _generate(policy, prompts, sampling, shares)
         return Rollouts(batch, tuple(groups), version=policy.version)
 
 
 def _generate(
-    policy: ServedPolicy, prompts: Sequence[Prompt], sampling: Sampling, generator: torch.Generator
+    policy: ServedPolicy, prompts: Sequence[Prompt], sampling: Sampling, shares: Shares
 ) -> list[tuple[Completion, ...]]:
     cache, hidden, mask = _prefill(policy, prompts)
     count = len(prompts) * sampling.n
@@ -82,7 +86,7 @@ def _generate(
     rows = torch.arange(count)  # which completion each row of the cache writes
     stop_ids = set(policy.stop_ids)
     for step in range(sampling.max_tokens):
-        token, logprob = _draw(policy, hidden, sampling, generator)
+        token, logprob = _draw(policy, hidden, sampling, lambda: shares(rows, step))  # noqa: B023
         drawn = logprob.tolist()
         if not math.isfinite(sum(drawn)):
             wrong = [row for row, lp in zip(rows.tolist(), drawn, strict=True) if lp != lp]
@@ -158,7 +162,10 @@ def _prefill(
 
 
 def _draw(
-    policy: ServedPolicy, hidden: torch.Tensor, sampling: Sampling, generator: torch.Generator
+    policy: ServedPolicy,
+    hidden: torch.Tensor,
+    sampling: Sampling,
+    share: Callable[[], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row; return the tokens and their log-probs, [R].
 
@@ -170,18 +177,40 @@ def _draw(
     if sampling.greedy:
         token = allowed.argmax(-1)
     else:
-        token = _sampled(_cut(allowed, sampling).softmax(-1), generator)
+        token = _sampled(_cut(allowed, sampling).softmax(-1), share().to(policy.device))
     return token, full.gather(1, token[:, None])[:, 0]
 
 
-def _sampled(probs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return one index per row of probabilities [R, V]: where their sum passes a random share.
+Shares = Callable[[torch.Tensor, int], torch.Tensor]
+"""Draws the random numbers [R, 1], float64 in [0, 1), of these rows at this step."""
+
+
+def _shares_from(generator: torch.Generator) -> Shares:
+    def draw(rows: torch.Tensor, step: int) -> torch.Tensor:
+        shape, device = (len(rows), 1), generator.device
+        return torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+
+    return draw
+
+
+def _shares_of(keys: Sequence[int]) -> Shares:
+    """Draw by counter, so that a row's numbers depend on its key and the step alone."""
+    seeds = np.array(keys, np.uint64)
+
+    def draw(rows: torch.Tensor, step: int) -> torch.Tensor:
+        mixed = mix(seeds[rows.numpy()] + np.uint64((step + 1) * GOLDEN % 2**64))
+        return torch.from_numpy((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)[:, None]
+
+    return draw
+
+
+def _sampled(probs: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Return one index per row of probabilities [R, V]: where their sum passes a random share [R, 1].
 
     One random number per row; `torch.multinomial` draws one for every token of the vocabulary. In
     float64, in which the sum of a large vocabulary loses no rare token.
     """
     mass = probs.cumsum(-1, dtype=torch.float64)
-    share = torch.rand(len(probs), 1, dtype=torch.float64, generator=generator, device=probs.device)
     found = torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
     return found.clamp_(max=probs.shape[-1] - 1)  # among NaN nothing is found
 

@@ -6,7 +6,10 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["seed_of", "uniform"]
+__all__ = ["GOLDEN", "mix", "seed_of", "uniform"]
+
+GOLDEN = 0x9E3779B97F4A7C15
+"""The step of SplitMix64's counter."""
 
 
 def seed_of(*parts: int) -> int:
@@ -15,6 +18,16 @@ def seed_of(*parts: int) -> int:
     The same parts give the same seed.
     """
     return int(np.random.SeedSequence(list(parts)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Scramble counters [N] uint64 into random numbers [N] uint64.
+
+    Source: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators", SplitMix64.
+    """
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def uniform(key: str) -> float:

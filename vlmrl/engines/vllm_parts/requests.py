@@ -51,7 +51,8 @@ def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> di
         "top_p": 1.0 if sampling.greedy else sampling.top_p,
         "top_k": 0 if sampling.greedy else sampling.top_k,
         # Completion i gets seed + i; a hash keeps prompts from sharing draws.
-        "seed": seed_of(sampling.seed, prompt) >> 1,
+        "seed": (sampling.keys[prompt][0] if sampling.keys else seed_of(sampling.seed, prompt))
+        >> 1,
         "logprobs": 0,
         "stop_token_ids": list(policy.stop_ids),
         "ignore_eos": True,  # stop_token_ids are all that stop

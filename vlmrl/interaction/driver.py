@@ -1,0 +1,250 @@
+"""An engine around an engine: turns of the policy with observations between them.
+
+A turn is one more call of the inner engine, with a longer prompt and one completion. What is drawn
+depends on the seed, the prompt, the number of the completion and of the turn, and the place of the token,
+never on the company. Every limit is checked before an observation is appended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from vlmrl.engines.base import Engine, Sampling, ServedPolicy
+from vlmrl.errors import UserError
+from vlmrl.interaction.calls import AskedCall, parse_calls
+from vlmrl.interaction.tools import Outcome
+from vlmrl.interaction.trail import Trail
+from vlmrl.media_types import PilImage
+from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Rollouts, Space
+from vlmrl.system.seeds import seed_of
+from vlmrl.tools.views import Shown, View
+
+__all__ = ["Driver", "Runner", "TurnLimits"]
+
+WINDOW = 200
+"""Calls over which the share of faults is taken."""
+
+
+class Runner(Protocol):
+    """What runs the calls of a source: a `Toolbox`."""
+
+    def run_all(self, turns: Sequence[tuple[Sequence[AskedCall], View]]) -> list[Outcome]:
+        """Return what came of the calls of each rollout."""
+
+    def close(self) -> None:
+        """End its processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What a rollout of several turns may take; tokens of one turn are `Sampling.max_tokens`."""
+
+    max_turns: int = 4
+    """Turns of the policy; on the last one no tool runs."""
+    max_tokens: int = 2048
+    """Tokens that the policy writes in all turns."""
+    max_length: int = 8192
+    """Tokens of the prompt and all that follows it."""
+    max_images: int = 8
+    """Images, videos and audios that tools show."""
+    max_seconds: float = 120.0
+    """Seconds that tools take for one rollout."""
+    fault_limit: float = 0.5
+    """Stop when more than this share of the last 200 calls failed."""
+
+
+@dataclass(eq=False)
+class _Row:
+    """One rollout while it is being made."""
+
+    runner: Runner
+    trail: Trail
+    view: View
+    last: Completion
+    key: tuple[int, ...]
+    seconds: float = 0.0
+    reason: FinishReason | None = None
+    """Why it ended; None: it goes on."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(s.token_ids) for s in self.trail.segments if s.of_policy)
+
+
+@dataclass
+class Driver(Engine):
+    """The inner engine, with tools for the prompts of some sources; others have a single turn."""
+
+    inner: Engine
+    open_runner: Mapping[str, Callable[[Space], Runner]]
+    """By source: opens its tools, for a policy that writes coordinates in this space."""
+    limits: TurnLimits = TurnLimits()
+    _policy: Any = field(default=None, init=False, repr=False)
+    _runners: dict[str, Runner] = field(default_factory=dict, init=False, repr=False)
+    _faults: deque[bool] = field(
+        default_factory=lambda: deque(maxlen=WINDOW), init=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        self.exact = self.inner.exact  # type: ignore[misc]
+
+    def start(self, policy: ServedPolicy) -> None:
+        """Start the inner engine and the tools."""
+        self._policy = policy
+        self.inner.start(policy)
+        for source, opened in self.open_runner.items():
+            self._runners[source] = opened(policy.family.space)
+
+    def sync(self, policy: ServedPolicy) -> None:
+        """Take the policy's new weights."""
+        self._policy = policy
+        self.inner.sync(policy)
+
+    def close(self) -> None:
+        """End the inner engine and the tools."""
+        self.inner.close()
+        for runner in self._runners.values():
+            runner.close()
+        self._runners.clear()
+
+    def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+        """Return `sampling.n` completions for every prompt, of several turns where its source has tools.
+
+        Raises:
+            UserError: too many calls failed.
+        """
+        if not any(prompt.sample.source in self._runners for prompt in batch.prompts):
+            return self.inner.generate(batch, sampling)
+        keys = [[(*key, g) for g in range(sampling.n)] for key in _number_prompts(batch.prompts)]
+        first = self.inner.generate(batch, _with_keys(sampling, keys, 0))
+        rows = [
+            [self._begin(prompt, said, key) for said, key in zip(group, own, strict=True)]
+            for prompt, group, own in zip(batch.prompts, first.completions, keys, strict=True)
+        ]
+        live = [row for group in rows for row in group if isinstance(row, _Row)]
+        turn = 1
+        while live := self._observe(live, sampling):
+            self._continue(live, sampling, turn)
+            turn += 1
+        done = tuple(
+            tuple(
+                row.trail.finish(row.last, row.reason or "stop") if isinstance(row, _Row) else row
+                for row in group
+            )
+            for group in rows
+        )
+        return replace(first, completions=done)
+
+    def _begin(self, prompt: Prompt, said: Completion, key: tuple[int, ...]) -> _Row | Completion:
+        """Return a rollout after its first turn; the completion itself where its source has no tools."""
+        runner = self._runners.get(prompt.sample.source)
+        if runner is None:
+            return said
+        policy = self._policy
+        trail = Trail(policy.family, policy.processor, prompt).write(said)
+        frames = [policy.family.frame(policy.processor, medium) for medium in prompt.media]
+        shown = zip(prompt.media, frames, prompt.sample.media, strict=True)
+        view = View(
+            tuple(
+                Shown(medium, frame, source=None if isinstance(medium, PilImage) else media)
+                for medium, frame, media in shown
+            )
+        )
+        return _Row(runner, trail, view, said, key)
+
+    def _observe(self, live: Sequence[_Row], sampling: Sampling) -> list[_Row]:
+        """Run the tools that the last turns ask for; return the rollouts that go on."""
+        asking: list[tuple[_Row, tuple[AskedCall, ...]]] = []
+        for row in live:
+            calls, row.reason = self._asked(row, sampling)
+            if row.reason is None:
+                asking.append((row, calls))
+        for runner in {id(row.runner): row.runner for row, _ in asking}.values():
+            own = [(row, calls) for row, calls in asking if row.runner is runner]
+            outcomes = runner.run_all([(calls, row.view) for row, calls in own])
+            for (row, _), outcome in zip(own, outcomes, strict=True):
+                self._count(outcome.calls)
+                row.reason = self._show(row, outcome, sampling)
+        return [row for row, _ in asking if row.reason is None]
+
+    def _asked(
+        self, row: _Row, sampling: Sampling
+    ) -> tuple[tuple[AskedCall, ...], FinishReason | None]:
+        """Return the calls of the last turn, and why the rollout ends nevertheless."""
+        if row.last.finish_reason != "stop":
+            return (), row.last.finish_reason
+        calls = parse_calls(row.last.text)
+        # Behind another stop token than the end of turn the chat template writes nothing.
+        if not calls or row.last.token_ids[-1] != self._policy.stop_ids[0]:
+            return (), "stop"
+        if row.trail.num_turns >= self.limits.max_turns:
+            return calls, "turns"
+        if row.num_tokens + sampling.max_tokens > self.limits.max_tokens:
+            return calls, "budget"
+        return calls, None
+
+    def _show(self, row: _Row, outcome: Outcome, sampling: Sampling) -> FinishReason | None:
+        """Append what the tools returned, if it fits; return why the rollout ends, if it does."""
+        row.seconds += sum(call.seconds for call in outcome.calls)
+        row.trail = row.trail.note(calls=outcome.calls)
+        if outcome.fault is not None:
+            return "abort"
+        try:
+            segment, encoded = row.trail.encode_observation(outcome.parts)
+        except UserError as error:  # what the family refuses is the tool's failure
+            failed = [replace(call, outcome="fault", note=str(error)) for call in outcome.calls]
+            row.trail = row.trail.note(calls=tuple(failed))
+            return "abort"
+        limits = self.limits
+        longer = row.trail.length + len(encoded.ids) + sampling.max_tokens
+        media = len(row.trail.media) + len(outcome.shown)
+        if (
+            longer > limits.max_length
+            or media > limits.max_images
+            or row.seconds > limits.max_seconds
+        ):
+            return "budget"
+        policy = self._policy
+        frames = [policy.family.frame(policy.processor, one.medium) for one in outcome.shown]
+        row.view = row.view.then(outcome.shown, frames)
+        row.trail = row.trail.observe(segment, encoded)
+        return None
+
+    def _continue(self, live: Sequence[_Row], sampling: Sampling, turn: int) -> None:
+        """Generate the next turn of each rollout."""
+        batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
+        single = _with_keys(replace(sampling, n=1), [[row.key] for row in live], turn)
+        for row, (said,) in zip(live, self.inner.generate(batch, single).completions, strict=True):
+            row.last, row.trail = said, row.trail.write(said)
+
+    def _count(self, calls: Sequence[Call]) -> None:
+        self._faults += [call.outcome == "fault" for call in calls]
+        share = sum(self._faults) / WINDOW
+        if share > self.limits.fault_limit:
+            failed = next(call for call in reversed(calls) if call.outcome == "fault")
+            raise UserError(
+                f"{sum(self._faults)} of the last {WINDOW} calls of tools failed, the limit is "
+                f"{self.limits.fault_limit:.0%}; the last: {failed.name}: {failed.note}"
+            )
+
+
+def _number_prompts(prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
+    """Return for each prompt what names it in any company: its sample, and how often that came before."""
+    seen: Counter[int] = Counter()
+    keys = []
+    for prompt in prompts:
+        name = zlib.crc32(f"{prompt.sample.source}\n{prompt.sample.id}".encode())
+        keys.append((name, seen[name]))
+        seen[name] += 1
+    return keys
+
+
+def _with_keys(
+    sampling: Sampling, keys: Sequence[Sequence[tuple[int, ...]]], turn: int
+) -> Sampling:
+    seeds = tuple(tuple(seed_of(sampling.seed, *key, turn) for key in own) for own in keys)
+    return replace(sampling, keys=seeds)
