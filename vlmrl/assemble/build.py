@@ -27,6 +27,7 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     weights_at,
 )
+from vlmrl.assemble.turns import tool_lists, with_tools
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
@@ -63,6 +64,7 @@ def build_trainer(
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
     require_distributed(config, engine)
+    engine = with_tools(config, engine)
     stack.callback(engine.close)
     algorithms = build_algorithms(config)
     loaded = load_policy_model(config, start, train_sources)
@@ -89,7 +91,12 @@ def build_trainer(
     queue = RolloutQueue(loader, engine, policy, config)
     stack.callback(queue.close)
     timers = PhaseTimers()
-    make_prompt = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
+    make_prompt = build_prompt_maker(
+        policy,
+        instruct_by_source(config),
+        forms_by_source(config),
+        told=tool_lists(config, policy.family.space),
+    )
     return Trainer(
         config=config,
         policy=policy,

@@ -6,9 +6,11 @@ import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
+from vlmrl.assemble.turns import tool_lists
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
@@ -29,16 +31,21 @@ def build_prompt_maker(
     instruct: Mapping[str, bool],
     forms: Mapping[str, AnswerForm],
     processor: Any = None,
+    told: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that turns a sample and its media into a prompt.
 
     By source name, `instruct` says whether the template's instruction is appended (default: yes),
-    and `forms` how its verifiers read an answer. `processor` replaces the policy's own.
+    `forms` how its verifiers read an answer, and `told` what the system turn offers besides.
+    `processor` replaces the policy's own.
     """
     processor = policy.processor if processor is None else processor
 
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
         sample = replace(sample, form=forms.get(sample.source, prompting.ANY))
+        if sample.source in told:
+            system = [sample.system, told[sample.source]]
+            sample = replace(sample, system="\n\n".join(filter(None, system)))
         text = ""
         if instruct.get(sample.source, True):
             space, shown = policy.family.space, sample.num_images
@@ -46,6 +53,16 @@ def build_prompt_maker(
         return make_prompt(sample, media, policy.family, processor, text)
 
     return make
+
+
+def _prompt_maker_of(
+    config: Config, policy: Policy, processor: Any = None
+) -> Callable[[Sample, list[Decoded]], Prompt]:
+    """Return the function that makes prompts as a config says."""
+    told = tool_lists(config, policy.family.space)
+    return build_prompt_maker(
+        policy, instruct_by_source(config), forms_by_source(config), processor, told
+    )
 
 
 def build_loader(
@@ -65,7 +82,7 @@ def build_loader(
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
         with_audio(sources, policy.family),
-        build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config), processor),
+        _prompt_maker_of(config, policy, processor),
         size,
         sampler=sampler,
         lag=config.sampler_lag,
@@ -91,7 +108,7 @@ def build_eval_batches(
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Return a function that gives fresh batches of held-out prompts; if `shared`, this rank's share."""
     sources = with_audio(sources, policy.family)
-    make = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
+    make = _prompt_maker_of(config, policy)
     size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(

@@ -21,7 +21,7 @@ from vlmrl.config.sections.model import (
 )
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
-from vlmrl.config.sections.rollout import RolloutConfig
+from vlmrl.config.sections.rollout import RolloutConfig, TurnsConfig
 from vlmrl.config.sections.run import RunConfig
 from vlmrl.config.sections.sft import SftConfig
 from vlmrl.config.stages import StageConfig
@@ -51,6 +51,7 @@ __all__ = [
     "SourceConfig",
     "StageConfig",
     "TeacherConfig",
+    "TurnsConfig",
     "VideoConfig",
     "load",
     "parse",

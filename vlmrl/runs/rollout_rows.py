@@ -48,6 +48,7 @@ def rows(
         completions = [
             {
                 **_completion(completion, rewards.verdicts[p][g]),
+                **_segments(media_folder, completion),
                 "reward": totals[p][g],
                 "valid": valid[p][g],
                 "advantage": _mean_of(values[p][g], completion) if values else None,
@@ -99,6 +100,25 @@ def _completion(completion: Completion, verdicts: Mapping[str, Verdict]) -> Row:
         "finish_reason": completion.finish_reason,
         "tokens": len(completion.token_ids),
         "verdicts": {name: _verdict(verdict) for name, verdict in verdicts.items()},
+    }
+
+
+def _segments(folder: Path, completion: Completion) -> Row:
+    """Return the segments of a completion of several turns, in order; nothing for a single turn."""
+    if not completion.segments:
+        return {}
+    return {
+        "segments": [
+            {
+                "by": "policy" if segment.of_policy else "tool",
+                "text": segment.text,
+                "tokens": len(segment.token_ids),
+                "media": [_store_medium(folder, medium) for medium in segment.media],
+                "calls": [dataclasses.asdict(call) for call in segment.calls],
+                "reward": segment.reward,
+            }
+            for segment in completion.segments
+        ]
     }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import get_args
 
 from vlmrl.answers import templates
-from vlmrl.schema import Advantages, Completion, Prompt, Rewards, Rollouts
+from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts
 from vlmrl.scoring.calls import KILLED
 
 MODES = ("think", "direct", "none")
@@ -22,7 +23,8 @@ def rollout_metrics(
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
-    `rollout/masked`, `rollout/killed_grader`, those of `by_mode`, and what the algorithm adds.
+    `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics` and `by_mode`, and what the
+    algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -39,6 +41,8 @@ def rollout_metrics(
             values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.truncated)
             values["rollout/masked"].append(not rewards.valid[p, g])
+            for key, number in turn_metrics(completion).items():
+                values[key].append(number)
             verdicts = rewards.verdicts[p][g].values()
             values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
@@ -56,6 +60,21 @@ def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
         if verdict.applies and verdict.score is not None:
             found[name] = verdict.score
     return found
+
+
+def turn_metrics(completion: Completion) -> dict[str, float]:
+    """Return `rollout/turns`, whether a tool was used, and the shares of calls by outcome.
+
+    Empty for a completion of a source without tools.
+    """
+    if not completion.segments:
+        return {}
+    calls = [call for turn in completion.turns for call in turn.calls]
+    found = {"rollout/turns": float(len(completion.turns)), "tool/used": float(bool(calls))}
+    for call in calls:
+        found[f"tool/{call.name}/seconds"] = call.seconds
+    shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
+    return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
 
 
 def by_mode(

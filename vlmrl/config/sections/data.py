@@ -30,6 +30,9 @@ class SourceConfig(Named):
     card's choice."""
     instruct: bool = True
     """Append the template's instruction ("think in <think> ...") to the question."""
+    tools: list[PluginRef] = []
+    """What the policy may call between its turns, in training and evaluation: of `vlmrl list tools`. With
+    `instruct` the system turn offers them. Empty: a completion is a single turn."""
     few_shot: str | None = None
     """Split whose rows are shown before every question, each with its right answer (`demos[:2]`), at
     most 8. A row is never its own example."""

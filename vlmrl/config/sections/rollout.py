@@ -7,6 +7,25 @@ from pydantic import Field
 from vlmrl.config.section import Scheduled, Section
 
 
+class TurnsConfig(Section):
+    """What a rollout of several turns may take. An observation that would not fit ends it."""
+
+    max_turns: int = Field(4, ge=1)
+    """Most turns of the policy; on the last one no tool runs."""
+    max_tokens: int = Field(2048, ge=1)
+    """Most tokens that the policy writes in all turns; those of one turn are `rollout.max_tokens`."""
+    max_length: int = Field(8192, ge=1)
+    """Most tokens of the prompt and all that follows it."""
+    max_images: int = Field(8, ge=0)
+    """Most images, videos and audios that tools show."""
+    max_seconds: float = Field(120.0, gt=0)
+    """Most seconds that tools take for one rollout."""
+    fault_limit: float = Field(0.5, ge=0, le=1)
+    """Stop when more than this share of the last 200 calls failed."""
+    workers: int = Field(1, ge=1)
+    """Processes that run the tools of a source."""
+
+
 class RolloutConfig(Section):
     """How completions are sampled."""
 
@@ -23,6 +42,8 @@ class RolloutConfig(Section):
     """Sample from the smallest set of tokens with this probability. 1: from all."""
     top_k: Scheduled[int] = Field(0, ge=0)
     """Sample from the k likeliest tokens. 0: from all."""
+    turns: TurnsConfig = TurnsConfig()
+    """Limits of the rollouts of sources with `tools`."""
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""

@@ -1,0 +1,95 @@
+"""A source with tools in a whole run: from the config to metrics and rows."""
+
+import dataclasses
+import json
+
+import pytest
+
+from vlmrl.assemble.lifecycle import train
+from vlmrl.assemble.turns import tool_lists, with_tools
+from vlmrl.config import parse
+from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
+from vlmrl.interaction import driver
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.driver import Driver
+
+
+def config_of(tmp_path, **more):
+    shapes = {"card": "shapes", "options": {"task": "grounding"}, "tools": ["crop"]}
+    return parse(
+        {
+            "run": {"name": "look", "dir": str(tmp_path / "run"), "steps": 1, "report": True},
+            "model": {"build": {"family": "qwen2_5_vl"}},
+            "data": {"train": [{**shapes, "instruct": False}]},
+            "rollout": {
+                "prompts": 2,
+                "group_size": 2,
+                "max_tokens": 6,
+                "turns": {"max_turns": 2},
+            },
+            "rewards": [{"verifier": "box_iou"}],
+            "evaluation": None,
+            **more,
+        }
+    )
+
+
+@pytest.mark.slow
+def test_a_run_with_crops_counts_its_turns_and_writes_its_segments(tmp_path, monkeypatch):
+    generate = Hf.generate
+
+    def ended(self, batch, sampling):
+        """What was drawn, each turn with its end."""
+        found = generate(self, batch, sampling)
+        end = self._policy.stop_ids[0]
+        groups = tuple(
+            tuple(
+                dataclasses.replace(
+                    said, token_ids=(*said.token_ids[:-1], end), finish_reason="stop"
+                )
+                for said in group
+            )
+            for group in found.completions
+        )
+        return dataclasses.replace(found, completions=groups)
+
+    monkeypatch.setattr(Hf, "generate", ended)
+    monkeypatch.setattr(
+        driver, "parse_calls", lambda text: (AskedCall("crop", {"bbox_2d": [0, 0, 28, 28]}),)
+    )
+    assert train(config_of(tmp_path))["finished"]
+    (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert metrics["rollout/turns"] == 2
+    assert metrics["tool/used"] == 1
+    assert metrics["tool/ok"] == 1
+    assert metrics["rollout/truncated"] == 1  # the last turn asks again
+    rows = (tmp_path / "run" / "rollouts" / "step-1.jsonl").read_text().splitlines()
+    said = json.loads(rows[0])["completions"][0]
+    assert [segment["by"] for segment in said["segments"]] == ["policy", "tool", "policy"]
+    assert said["segments"][0]["calls"][0]["outcome"] == "ok"
+    (image,) = said["segments"][1]["media"]
+    assert list((tmp_path / "run").rglob(image))
+    assert said["finish_reason"] == "turns"
+
+
+def test_only_a_config_with_tools_has_a_driver(tmp_path):
+    engine = Hf()
+    config = config_of(tmp_path)
+    assert isinstance(with_tools(config, engine), Driver)
+    plain = config_of(tmp_path, data={"train": [{"card": "shapes"}]})
+    assert with_tools(plain, engine) is engine
+    assert tool_lists(config, "norm1000") == {}  # instruct is off
+
+
+def test_the_list_of_tools_names_the_space_of_the_policy(tmp_path):
+    config = config_of(tmp_path, data={"train": [{"card": "shapes", "tools": ["crop"]}]})
+    (text,) = tool_lists(config, "norm1000").values()
+    assert '"name": "crop"' in text
+    assert "<tool_call>" in text
+
+
+def test_parts_that_know_a_single_turn_are_refused(tmp_path):
+    config = config_of(tmp_path, strategies=["shuffled_frames"])
+    with pytest.raises(UserError, match="a source has tools, which excludes strategies"):
+        with_tools(config, Hf())

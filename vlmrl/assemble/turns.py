@@ -1,0 +1,79 @@
+"""The tools of a config's sources: the engine that runs them, and the text that offers them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from vlmrl import plugins
+from vlmrl.algorithms.base import passes_of
+from vlmrl.config import Config, PluginRef, TurnsConfig
+from vlmrl.engines.base import Engine
+from vlmrl.errors import UserError
+from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.tool_list import write_tool_list
+from vlmrl.interaction.tools import Toolbox
+from vlmrl.schema import Space
+from vlmrl.system import distributed
+from vlmrl.tools.base import Tool
+
+__all__ = ["tool_lists", "with_tools"]
+
+
+def with_tools(config: Config, engine: Engine) -> Engine:
+    """Return the engine, with a driver around it where a source names tools.
+
+    Raises:
+        UserError: another part of the config does not work with several turns.
+    """
+    named = _tools_by_source(config)
+    if not named:
+        return engine
+    _refuse_others(config)
+    turns = config.rollout.turns
+    limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
+    opened = {label: functools.partial(_open, refs, turns) for label, refs in named.items()}
+    return Driver(engine, opened, limits)
+
+
+def tool_lists(config: Config, space: Space) -> dict[str, str]:
+    """Return by source the text of the system turn that offers its tools, where `instruct` is on."""
+    told = {source.label for source in config.named_sources if source.instruct}
+    return {
+        label: write_tool_list([s for tool in _build(refs) for s in tool.schemas(space)])
+        for label, refs in _tools_by_source(config).items()
+        if label in told
+    }
+
+
+def _tools_by_source(config: Config) -> dict[str, list[PluginRef]]:
+    return {source.label: source.tools for source in config.named_sources if source.tools}
+
+
+def _open(refs: Sequence[PluginRef], turns: TurnsConfig, space: Space) -> Toolbox:
+    return Toolbox(_build(refs), space, turns.workers)
+
+
+def _build(refs: Sequence[PluginRef]) -> list[Tool]:
+    return [plugins.build("tool", ref.name, ref.options) for ref in refs]
+
+
+def _refuse_others(config: Config) -> None:
+    wrong = {
+        "rollout.max_staleness": config.rollout.max_staleness > 0,
+        "more than one process": distributed.world() > 1,
+        "strategies": bool(config.strategies),
+        "evaluation.force_thinking": bool(config.evaluation and config.evaluation.force_thinking),
+        "stages": bool(config.stages),
+    }
+    for what, used in wrong.items():
+        if used:
+            raise UserError(f"data.train: a source has tools, which excludes {what}")
+    algorithm = plugins.build(
+        "algorithm", config.at(0).algorithm.name, config.at(0).algorithm.options
+    )
+    if "masked_media" in passes_of(algorithm):
+        raise UserError(
+            f"data.train: a source has tools, which excludes algorithm {config.algorithm.name!r}: "
+            "it masks the media of the prompt, not those of observations"
+        )
