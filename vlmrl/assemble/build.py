@@ -15,19 +15,17 @@ from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.assemble.prompts import (
     build_eval_batches,
     build_loader,
-    build_prompt_maker,
     collect_media_prompts,
+    prompt_maker_of,
 )
 from vlmrl.assemble.sources import (
-    forms_by_source,
-    instruct_by_source,
     open_benchmarks,
     open_training,
     rewards_by_source,
     rewards_by_stage,
     weights_at,
 )
-from vlmrl.assemble.turns import tool_lists, with_tools
+from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
@@ -91,12 +89,7 @@ def build_trainer(
     queue = RolloutQueue(loader, engine, policy, config)
     stack.callback(queue.close)
     timers = PhaseTimers()
-    make_prompt = build_prompt_maker(
-        policy,
-        instruct_by_source(config),
-        forms_by_source(config),
-        told=tool_lists(config, policy.family.space),
-    )
+    make_prompt = prompt_maker_of(config, policy)
     return Trainer(
         config=config,
         policy=policy,

@@ -23,7 +23,7 @@ from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
 from vlmrl.truths import prompting
 
-__all__ = ["build_prompt_maker"]
+__all__ = ["build_prompt_maker", "prompt_maker_of"]
 
 
 def build_prompt_maker(
@@ -55,7 +55,7 @@ def build_prompt_maker(
     return make
 
 
-def _prompt_maker_of(
+def prompt_maker_of(
     config: Config, policy: Policy, processor: Any = None
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that makes prompts as a config says."""
@@ -82,7 +82,7 @@ def build_loader(
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     return Loader(
         with_audio(sources, policy.family),
-        _prompt_maker_of(config, policy, processor),
+        prompt_maker_of(config, policy, processor),
         size,
         sampler=sampler,
         lag=config.sampler_lag,
@@ -108,7 +108,7 @@ def build_eval_batches(
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Return a function that gives fresh batches of held-out prompts; if `shared`, this rank's share."""
     sources = with_audio(sources, policy.family)
-    make = _prompt_maker_of(config, policy)
+    make = prompt_maker_of(config, policy)
     size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(
