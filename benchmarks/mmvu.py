@@ -57,17 +57,13 @@ class Mmvu(Benchmark):
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the video's file, the options by letter, and by what an open answer is judged."""
         choices = row["choices"] if row["question_type"] == "multiple-choice" else None
-        subject = str(row["video_path"]).split("/")[-2]
-        added: dict[str, Any] = {
-            "subject": subject,
+        return {
+            **row,
+            "subject": str(row["video_path"]).split("/")[-2],
             "file": row["video_path"],
             "texts": [*choices.values()] if choices else None,
-        }
-        added |= {
             "letter": row["answer"] if choices else None,
             "text": None if choices else row["answer"],
+            "listed": "\n".join(f"{letter}: {text}" for letter, text in (choices or {}).items()),
+            "judged_by": None if choices else "exact",
         }
-        added |= {
-            "listed": "\n".join(f"{letter}: {text}" for letter, text in (choices or {}).items())
-        }
-        return {**row, **added, "judged_by": None if choices else "exact"}

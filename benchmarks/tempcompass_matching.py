@@ -6,22 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.base import Official
+from vlmrl.benchmarks.tempcompass import Tempcompass
 
 
 @dataclass(frozen=True)
-class TempcompassMatching(Benchmark):
+class TempcompassMatching(Tempcompass):
     """TempCompass's pairs of captions, five aspects of time.
 
     Source: Liu et al. 2024, arXiv 2403.00476; lmms-eval tasks/tempcompass (tempcompass_caption_matching).
     """
 
-    origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/TempCompass"
-    licence: ClassVar[str] = "see the data set's page"
-    hub: ClassVar[str] = "lmms-eval/TempCompass"
-    checked: ClassVar[str] = (
-        "files: hub file list of lmms-lab/TempCompass; columns: lmms-eval; 2026-11; count not"
-    )
     count: ClassVar[int] = 1503
     files: ClassVar[tuple[str, ...]] = ("caption_matching",)
     columns: ClassVar[Mapping[str, str]] = {
@@ -30,8 +25,6 @@ class TempcompassMatching(Benchmark):
         "options": "texts",
         "choice": "text",
     }
-    cluster: ClassVar[str] = "video_id"
-    groups: ClassVar[tuple[str, ...]] = ("dim",)
     officials: ClassVar[tuple[Official, ...]] = (
         Official(
             "lmms_eval@0.7.3",
@@ -42,7 +35,6 @@ class TempcompassMatching(Benchmark):
             judge="gpt-3.5-turbo-1106",
         ),
     )
-    strict: ClassVar[Strict] = Strict("choice", {})
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the video's file, and the captions without their names."""

@@ -6,22 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.base import Official, Strict
+from vlmrl.benchmarks.tempcompass import Tempcompass
 
 
 @dataclass(frozen=True)
-class TempcompassYesNo(Benchmark):
+class TempcompassYesNo(Tempcompass):
     """TempCompass's questions with yes or no, five aspects of time.
 
     Source: Liu et al. 2024, arXiv 2403.00476; lmms-eval tasks/tempcompass (tempcompass_yes_no).
     """
 
-    origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/TempCompass"
-    licence: ClassVar[str] = "see the data set's page"
-    hub: ClassVar[str] = "lmms-eval/TempCompass"
-    checked: ClassVar[str] = (
-        "files: hub file list of lmms-lab/TempCompass; columns: lmms-eval; 2026-11; count not"
-    )
     count: ClassVar[int] = 2453
     files: ClassVar[tuple[str, ...]] = ("yes_no",)
     columns: ClassVar[Mapping[str, str]] = {
@@ -29,8 +24,6 @@ class TempcompassYesNo(Benchmark):
         "question": "question",
         "answer": "answer",
     }
-    cluster: ClassVar[str] = "video_id"
-    groups: ClassVar[tuple[str, ...]] = ("dim",)
     officials: ClassVar[tuple[Official, ...]] = (
         Official(
             "lmms_eval@0.7.3",

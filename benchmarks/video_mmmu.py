@@ -96,19 +96,16 @@ class VideoMmmu(Benchmark):
         before, after = "", "\nPlease ignore the Quiz question in last frame of the video."
         if track == "Adaptation":
             before, after = ADAPT.format("multi-choice" if choice else "open-ended"), ""
-        added: dict[str, Any] = {
+        return {
+            **row,
             "track": track,
             "subject": subject,
             "name": f"{track} {row['id']}",
             "before": before,
             "after": after,
-        }
-        added |= {
             "file": f"{DISCIPLINES[subject]}/{row['id']}.mp4",
             "texts": texts if choice else None,
-        }
-        added |= {
             "letter": row["answer"] if choice else None,
             "text": None if choice else row["answer"],
+            "judged_by": None if choice else "exact",
         }
-        return {**row, **added, "judged_by": None if choice else "exact"}

@@ -73,11 +73,14 @@ class VsiBench(Benchmark):
         kind, truth = str(row["question_type"]), row["ground_truth"]
         parts = kind.rpartition("_") if kind.startswith("object_rel_direction_") else (kind, "", "")
         number = [{"verifier": "regression", "options": {"measure": "mra"}}]
-        added: dict[str, Any] = {
+        return {
+            **row,
             "name": str(row["id"]),
             "file": f"{row['dataset']}/{row['scene_name']}.mp4",
             "texts": texts,
+            "letter": truth if texts else None,
+            "quantity": None if texts else float(truth),
+            "judged_by": None if texts else number,
+            "form": "choice" if texts else "number",
+            "part": f"{parts[0]}/{parts[2]}",
         }
-        added |= {"letter": truth if texts else None, "quantity": None if texts else float(truth)}
-        added |= {"judged_by": None if texts else number, "form": "choice" if texts else "number"}
-        return {**row, **added, "part": f"{parts[0]}/{parts[2]}"}

@@ -22,6 +22,7 @@ WAYS = {
     "grpo": ("algorithm=grpo",),
     "psr": ("algorithm=psr",),
     "nsr": ("algorithm=nsr",),
+    "dph, rehearsing": ("algorithm=dph", "strategies=[rehearsal]"),
     "w_reinforce": ("algorithm=w_reinforce",),
     "grpo, shuffled rewards": ("algorithm=grpo", "control.shuffle_rewards=true", "run.steps=40"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,7 +191,7 @@ def _videochat(root: Path) -> Iterator[tuple[str, Rule]]:
         ours = times.glue_spans(said)
         if not gqa[check](said):
             return None, ours
-        found = gqa["compute_iou"](__import__("ast").literal_eval(said), right)
+        found = gqa["compute_iou"](ast.literal_eval(said), right)
         mine = None if ours is None else times.covered_iou(ours, [Span(*one) for one in right])
         return round(found, 12), None if mine is None else round(mine, 12)
 
