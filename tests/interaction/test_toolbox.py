@@ -63,6 +63,7 @@ def test_a_crop_of_a_crop_is_cut_from_the_original(toolbox: Toolbox) -> None:
     view = view.then(first.shown, [Frame(50, 25, "pixel")])
     again = toolbox.run([AskedCall("crop", {"bbox_2d": [25, 0, 50, 25], "image": 2})], view)
     assert again.shown[0].original == 1
+    assert (again.calls[0].box, again.calls[0].image) == (again.shown[0].box, 1)
     assert again.shown[0].box.xyxy == pytest.approx((0.75, 0.5, 1.0, 1.0))
     assert np.array_equal(np.asarray(again.parts[1]), np.asarray(gradient())[50:, 150:])
     assert np.array_equal(np.asarray(view.image(2)), np.asarray(gradient())[50:, 100:])

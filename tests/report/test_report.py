@@ -101,6 +101,38 @@ def test_hostile_text_stays_text(run: Path) -> None:
     assert page.text.count(HOSTILE) >= 8
 
 
+def test_turns_are_in_order_and_a_box_is_on_the_image_that_it_was_cut_from(run: Path) -> None:
+    Image.new("RGB", (100, 100), "blue").save(run_folder.media_folder(run) / "blue.png")
+    call = {"name": "crop", "arguments": {"bbox_2d": HOSTILE}, "outcome": "ok", "note": HOSTILE}
+    told = {"text": HOSTILE, "tokens": 3, "media": [], "calls": [], "reward": None}
+    first, second = ({**call, "seconds": 0.004, "image": n} for n in (1, 2))
+    boxes = {"box": [0.5, 0.5, 1.0, 1.0]}, {"box": [0.0, 0.0, 0.1, 0.2]}
+    segments = [
+        {**told, "by": "policy", "calls": [{**first, "box": boxes[0]}]},
+        {**told, "by": "tool", "media": ["blue.png"]},
+        {**told, "by": "policy", "calls": [{**second, "box": boxes[1]}]},
+        {**told, "by": "tool", "media": [None, "gone.png"]},
+        {**told, "by": "policy", "calls": [{**call, "seconds": 0.0, "outcome": "refused"}]},
+    ]
+    rows = [row("turns", [completion(0.5, None, segments=segments)])]
+    atomic_files.write_lines(run_folder.rollouts_path(run, 2), rows)
+    clean = Counter(tag for tag, _ in Page(build_report(run)).tags)
+    assert clean["script"] == 1
+    (card,) = rollout_cards({2: rows}, Album(run_folder.media_folder(run), 10**6))
+    (attempt,) = card.attempts
+    assert [segment.by for segment in attempt.segments] == ["policy", "tool"] * 2 + ["policy"]
+    asked = [call for segment in attempt.segments for call in segment.calls]
+    assert [c.shapes[0].numbers if c.shapes else None for c in asked] == [
+        (100.0, 50.0, 100.0, 50.0),
+        (0.0, 0.0, 10.0, 20.0),
+        None,
+    ]
+    page = Page(run / "report.html")
+    assert len(page.with_class("segment")) == 5
+    assert len(page.with_class("asked")) == 2
+    assert page.text.count(HOSTILE) >= 5 + 3
+
+
 def test_the_policy_lets_exactly_our_script_run(run: Path) -> None:
     text = build_report(run).read_text()
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)

@@ -171,7 +171,10 @@ def _gather(view: View, pending: Sequence[_Pending]) -> Outcome:
             parts.append(part.medium)
             shown.append(part)
         outcome: CallOutcome = "refused" if answer.refused else "ok"
-        calls.append(Call(name, arguments, outcome, answer.refused, answer.seconds))
+        cut = (part for part in told if isinstance(part, Shown) and part.original is not None)
+        first = next(cut, None)
+        box, image = (first.box, first.original) if first is not None else (None, None)
+        calls.append(Call(name, arguments, outcome, answer.refused, answer.seconds, box, image))
     if faults:
         return Outcome(calls=tuple(calls), fault="; ".join(faults))
     return Outcome(tuple(parts), tuple(shown), tuple(calls))

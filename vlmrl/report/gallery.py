@@ -44,6 +44,30 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class CallView:
+    """One call of a tool, with the image that it cut from, if it is in the report."""
+
+    name: str
+    arguments: str
+    outcome: str
+    note: str
+    seconds: float
+    view: View | None
+    shapes: tuple[Shape, ...]
+    """The place that it asked for, in pixels of the view's image."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """What the policy wrote in one turn, or what it was shown after it."""
+
+    by: str
+    text: str
+    views: tuple[View, ...]
+    calls: tuple[CallView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One completion; its `label` is its number in the group, or the step of the policy."""
 
@@ -58,6 +82,8 @@ class Attempt:
     scores: dict[str, Score]
     flags: tuple[str, ...]
     shapes: tuple[Shape, ...]
+    segments: tuple[SegmentView, ...]
+    """Of a completion of several turns, in order; empty for one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +172,12 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
     main = row.get("main_medium") or 0
     canvas = next((v for v in views[main:] if v.image), None)
     made = [
-        _attempt(label, completion, shapes(_answers(completion), canvas))
+        _attempt(
+            label,
+            completion,
+            shapes(_answers(completion), canvas),
+            _segments(completion, row["media"], views, album),
+        )
         for label, completion in attempts
     ]
     rewards = [a.reward for a in made if a.reward is not None]
@@ -181,7 +212,47 @@ def _best(attempts: Sequence[Attempt]) -> int:
     return rewards.index(max(rewards))
 
 
-def _attempt(label: str, completion: Row, drawn: tuple[Shape, ...]) -> Attempt:
+def _segments(
+    completion: Row, media: Sequence[Row], views: Sequence[View], album: Album
+) -> tuple[SegmentView, ...]:
+    """Return the segments of several turns; a call's box is drawn on the image that it was cut from."""
+    told = completion.get("segments", ())
+    if len(told) < 2:
+        return ()
+    kinds = [medium["kind"] for medium in media]
+    images = [shown for kind, shown in zip(kinds, views, strict=True) if kind == "image"]
+    found = []
+    for segment in told:
+        calls = tuple(_call(call, images) for call in segment["calls"])
+        shown = tuple(view(_observed(name), album) for name in segment["media"])
+        images += [one for one in shown if one.kind == "image"]
+        found.append(SegmentView(segment["by"], _cut(segment["text"]), shown, calls))
+    return tuple(found)
+
+
+def _observed(name: str | None) -> Row:
+    """Return an observation's medium as a row's media are stated; of a video no file is kept."""
+    kind = "video" if name is None else "audio" if name.endswith(".wav") else "image"
+    return {"kind": kind, "name": f"{kind} of a tool", "thumbnail": name}
+
+
+def _call(call: Row, images: Sequence[View]) -> CallView:
+    box, number = call.get("box"), call.get("image")
+    on = images[number - 1] if box and number and number <= len(images) else None
+    return CallView(
+        name=call["name"],
+        arguments=_cut(json.dumps(call["arguments"], ensure_ascii=False)),
+        outcome=call["outcome"],
+        note=_cut(call["note"]),
+        seconds=call["seconds"],
+        view=on if on and on.image else None,
+        shapes=shapes(box, on),
+    )
+
+
+def _attempt(
+    label: str, completion: Row, drawn: tuple[Shape, ...], segments: tuple[SegmentView, ...]
+) -> Attempt:
     thought, answer = completion["thought"], completion["answer"]
     return Attempt(
         label=label,
@@ -194,6 +265,7 @@ def _attempt(label: str, completion: Row, drawn: tuple[Shape, ...]) -> Attempt:
         scores={name: _score(name, v) for name, v in completion["verdicts"].items()},
         flags=tuple(_flags(completion)),
         shapes=drawn,
+        segments=segments,
     )
 
 

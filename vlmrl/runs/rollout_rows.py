@@ -114,7 +114,10 @@ def _segments(folder: Path, completion: Completion) -> Row:
                 "text": segment.text,
                 "tokens": len(segment.token_ids),
                 "media": [_store_medium(folder, medium) for medium in segment.media],
-                "calls": [dataclasses.asdict(call) for call in segment.calls],
+                "calls": [
+                    {f.name: to_json(getattr(call, f.name)) for f in dataclasses.fields(call)}
+                    for call in segment.calls
+                ],
                 "reward": segment.reward,
             }
             for segment in completion.segments

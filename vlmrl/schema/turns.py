@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmrl.media_types import Decoded
+from vlmrl.schema.geometry import Box
 from vlmrl.schema.samples import Encoded
 
 __all__ = ["Call", "CallOutcome", "Segment", "Suffix"]
@@ -34,6 +35,10 @@ class Call:
     note: str = ""
     """Why it was refused or failed; otherwise what a reader of the report is to know."""
     seconds: float = 0.0
+    box: Box | None = None
+    """Where what it returned first was cut from, in the unit square of `image`; None: it was not cut."""
+    image: int | None = None
+    """Number of the image that `box` is in, from 1, in the order in which images were shown."""
 
 
 @dataclass(frozen=True, slots=True)
