@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_the_published_layout_is_read_and_asked_by_every_protocol(
             sample = source.sample(index)
             assert sample.media
             asked = " ".join(part for part in sample.parts if isinstance(part, str))
-            assert asked and "{" not in asked
+            assert asked and not re.search(r"\{\w+\}", asked)
             assert sample.truth.stated()
 
 

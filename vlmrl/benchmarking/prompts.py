@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = [
     "HUMAN_OMNI_LETTER",
     "HUMAN_OMNI_SYSTEM",
+    "Q_INSIGHT_RATING",
+    "Q_INSIGHT_SYSTEM",
     "VIDEOCHAT_GQA",
     "VIDEOCHAT_GROUND",
     "VIDEOCHAT_QA",
@@ -77,3 +79,19 @@ HUMAN_OMNI_LETTER = (
     "Here is a video, with the audio from the video.\n{question} Options:\n{listed}\n" + _LETTER
 )
 """HumanOmniV2's multiple choice about a video with sound."""
+
+Q_INSIGHT_SYSTEM = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. "
+    "The assistant first thinks about the reasoning process in the mind and then provides the user with "
+    "the answer. The reasoning process and answer are enclosed within <think> </think> and <answer> "
+    "</answer> tags, respectively, i.e., <think> reasoning process here </think><answer> answer here "
+    "</answer>"
+)
+"""Q-Insight's system turn (src/eval/demo_score.py at 08308fd)."""
+Q_INSIGHT_RATING = (
+    "What is your overall rating on the quality of this picture? The rating should be a float between 1 "
+    "and 5, rounded to two decimal places, with 1 representing very poor quality and 5 representing "
+    'excellent quality. Return the final answer in JSON format with the following keys: "rating": The '
+    "score."
+)
+"""Q-Insight's question for a score."""

@@ -15,6 +15,7 @@ from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
 from vlmrl.benchmarking.scorers.found_boxes import listed_boxes
 from vlmrl.benchmarking.scorers.official import SCORERS
 from vlmrl.benchmarking.statistics.aggregates import (
+    CORRELATIONS,
     PARTS,
     WITHIN_A_GROUP,
     Rows,
@@ -79,7 +80,8 @@ class RowScore:
     question: str
     truth: str
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What some aggregates need besides: `official` and `strict` -> the boxes, or the verdict's parts."""
+    """What some aggregates need besides: `official` and `strict` -> the boxes, the verdict's parts, or
+    the stated and the true number."""
 
     @property
     def name(self) -> str:
@@ -178,6 +180,8 @@ def score_row(
     details: dict[str, Any] = {}
     if benchmark.strict.verifier == "detection":
         details["strict"] = listed_boxes(completion.answer or "", sample, completion.frame)
+    elif benchmark.strict.aggregate in CORRELATIONS:
+        details["strict"] = (verdict.answer, sample.truth.number)
     elif not PARTS.keys().isdisjoint(benchmark.strict.also):
         details["strict"] = dict(verdict.parts)
     if official is not None:

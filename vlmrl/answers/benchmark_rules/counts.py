@@ -1,10 +1,10 @@
-"""Counts: CountBench, PixMo-Count, TallyQA."""
+"""Counts and ratings: CountBench, PixMo-Count, TallyQA, image quality."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["count_first", "count_to_twenty", "count_word"]
+__all__ = ["count_first", "count_to_twenty", "count_word", "tagged_rating"]
 
 _WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -38,6 +38,19 @@ def count_to_twenty(answer: str) -> int | None:
     if match is None:
         return None
     return int(match[0]) if match[0].isdigit() else _WORDS.index(match[0])
+
+
+def tagged_rating(completion: str) -> float | None:
+    """Return the first rating in the first answer tags: Q-Insight (qinsight_multi_task.py at 08308fd).
+
+    Differs from strict: what is around the key `rating` need not be JSON, and a sign is not read.
+    """
+    answer = re.search(r"<answer>(.*?)</answer>", completion, re.DOTALL)
+    found = re.search(r'"rating"\s*:\s*([\d.]+)', answer[1].strip()) if answer else None
+    try:
+        return float(found[1]) if found else None
+    except ValueError:  # such as 3.5.1
+        return None
 
 
 def _numeral(said: str) -> str:

@@ -139,6 +139,15 @@ def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(said == sample.truth.number), said is not None)
 
 
+def _tagged_rating(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as Q-Insight's reward does: the rating is less than 0.35 from the true one."""
+    said, right = counts.tagged_rating(answer), sample.truth.number
+    assert right is not None
+    if said is None:
+        return Score(0.0, read=False)
+    return Score(float(abs(said - right) < 0.35), said=str(said), detail=(said, right))
+
+
 MAX_MATH = 20_000
 """Characters of an answer that math-verify is given."""
 
@@ -164,6 +173,7 @@ TASK_SCORERS: dict[str, Scorer] = {
     "click_pyautogui": _pyautogui,
     "points_in_mask": _in_mask,
     "count_to_twenty": _to_twenty,
+    "rating_tagged": _tagged_rating,
     "box_corner_pairs": _corner_pairs,
     "name_two_way": _name_two_way,
     "equal_text": _equal_text,

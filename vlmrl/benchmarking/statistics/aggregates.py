@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vlmrl.benchmarking.statistics.correlations import moments, pearson, spearman
 from vlmrl.benchmarking.statistics.intervals import (
     RESAMPLES,
     Array,
@@ -26,6 +27,7 @@ from vlmrl.benchmarking.statistics.pooled_boxes import known_mean, pool
 
 __all__ = [
     "AGGREGATES",
+    "CORRELATIONS",
     "PARTS",
     "WITHIN_A_GROUP",
     "Rows",
@@ -58,10 +60,14 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class Weighted:
     """`prepare` makes of the rows what gives, from weights [B, N] of the rows, the aggregate [B]."""
 
     prepare: Callable[[Rows], Statistic]
+
+
+class Pooled(Weighted):
+    """An aggregate that ranks all detections of the rows together, in [0, 1]."""
 
 
 def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[Statistic, int]:
@@ -78,7 +84,7 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
     how = AGGREGATES[aggregate]
     _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
     count = int(place.max()) + 1
-    if isinstance(how, Pooled):
+    if isinstance(how, Weighted):
         weighted = how.prepare(rows)
         return lambda times: weighted(times[:, place]), count
     columns, value = how.columns(rows), how.value
@@ -302,7 +308,13 @@ PARTS: dict[str, Aggregate] = {
 }
 """Aggregates of parts of a grounded answer: its choice, IoP and IoU."""
 
-AGGREGATES: dict[str, Aggregate | Pooled] = {
+CORRELATIONS: dict[str, Aggregate | Weighted] = {
+    "plcc": Aggregate(lambda rows: moments(rows.details), pearson),
+    "srcc": Weighted(lambda rows: spearman(rows.details)),
+}
+"""Aggregates of the pairs of a stated and a true number."""
+
+AGGREGATES: dict[str, Aggregate | Weighted] = {
     "mean": Aggregate(_mean_columns, _ratio),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
     "mean_by_squares": Aggregate(_squared_columns, _mean_by_squares),
@@ -323,6 +335,7 @@ AGGREGATES: dict[str, Aggregate | Pooled] = {
     "ap50_of_groups": _precision_of_groups(slice(0, 1)),
     "mean_over_truths_of_groups": Aggregate(_truths_columns, _mean_of_groups),
     **PARTS,
+    **CORRELATIONS,
 }
 """Aggregates by name. `ap` is unscored: all boxes are equally sure, and rank as they are listed."""
 
