@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
+from vlmrl.strategies import rehearsal
 from vlmrl.strategies.rehearsal import Rehearsal
 
 FEW = "data.train=[{card: shapes, limit: 12}]"
@@ -42,6 +45,20 @@ def test_only_near_perfect_rows_are_kept_with_all_their_samples(tmp_path: Path) 
     assert (every.state["versions"][:, 0] == 0).all()
     with begin_training(ahead_config(tmp_path / "other", "engine=hf", FEW)) as trainer:
         assert [p.place for p in trainer.loader.next(4).prompts] == [p.place for p in order]
+
+
+def test_the_rows_that_are_tried_are_told_with_the_time_left(tmp_path, monkeypatch) -> None:
+    said: list[str] = []
+    with begin_training(ahead_config(tmp_path / "run", "engine=hf", FEW)) as trainer:
+        means = replace(trainer.means, say=said.append)
+        monkeypatch.setattr(rehearsal, "SAY_EVERY_S", 0.0)
+        Rehearsal(rows=6, samples=1, correct_above=-1).begin(means)
+        assert said[0] == "rehearsal: 6 rows are tried before the first step"
+        assert re.fullmatch(r"rehearsal: 3 of 6 rows tried, 3 near-perfect, \d+ s left", said[1])
+        assert said[2:] == ["rehearsal: 6 of 6 rows tried, 6 near-perfect, 0 s left"]
+        monkeypatch.setattr(rehearsal, "SAY_EVERY_S", 1e9)
+        Rehearsal(rows=6, samples=1, correct_above=-1).begin(means)
+        assert len(said) == 5  # the first and the last line are always there
 
 
 def test_a_step_trains_on_stored_answers_and_counts_them_nowhere(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def build_trainer(
         engine=engine,
         scorer=scorer,
         algorithm=algorithms[0],
-        means=Means(policy, engine, scorer, config, timers, make_prompt, loader),
+        means=Means(policy, engine, scorer, config, timers, make_prompt, loader, tracker.message),
         tracker=tracker,
         held_out=batches if held_out else None,
         benchmarks=benchmarks,

@@ -64,6 +64,8 @@ class Means:
     """What makes the prompt of a sample and its decoded media, as in training."""
     loader: Loader
     """The training rows; `Loader.recall` makes the prompts of any of them."""
+    say: Callable[[str], None] = lambda line: None
+    """Shows one line to the person who watches; silent on ranks but the main one."""
 
     def ask(self, prompts: Sequence[Prompt], count: int, draw: Draw, purpose: int) -> Rollouts:
         """Generate `count` completions for each prompt, sampled as the config says; see `Draw.seed`."""

@@ -8,6 +8,7 @@ such a row are kept, right or wrong: the divergence is a mean under that model.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -22,6 +23,8 @@ from vlmrl.strategies.base import Draw, Means, Strategy, of_origin, put_in
 __all__ = ["Rehearsal"]
 
 SEED_PURPOSE = 19
+SAY_EVERY_S = 20.0
+"""Seconds between two lines on how far the rows are tried."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,17 @@ class Rehearsal(Strategy):
         places = self._places([len(source.rows) for source in means.loader.sources])
         size = means.config.at(0.0).rollout.prompts
         found: list[StoredGroup] = []
+        begun = said = time.monotonic()
+        means.say(f"rehearsal: {len(places)} rows are tried before the first step")
         for number, first in enumerate(range(0, len(places), size)):
             made = means.loader.recall(places[first : first + size])
             prompts = [prompt for prompt in made if prompt is not None]
             draw = Draw(means.config.run.seed, 0, number, 0.0)
             found += self._tried(prompts, draw, means) if prompts else []
+            done, now = min(first + size, len(places)), time.monotonic()
+            if done == len(places) or now - said >= SAY_EVERY_S:
+                left_s, said = (now - begun) / done * (len(places) - done), now
+                means.say(_told(done, len(places), len(found), left_s))
         self.state.update(to_arrays(found))
 
     def expand(
@@ -109,3 +118,8 @@ class Rehearsal(Strategy):
             return None
         found = np.flatnonzero((self.state["rows"][:, :2] == prompt.place).all(1))
         return int(found[0]) if len(found) else None
+
+
+def _told(done: int, total: int, found: int, left_s: float) -> str:
+    left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
+    return f"rehearsal: {done} of {total} rows tried, {found} near-perfect, {left} left"
