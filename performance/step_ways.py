@@ -180,7 +180,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
             queue=RolloutQueue(loader, engine, policy, config),
             engine=engine,
             scorer=scorer,
-            means=Means(policy, engine, scorer, config, timers, make),
+            means=Means(policy, engine, scorer, config, timers, make, loader),
             timers=timers,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),

@@ -21,7 +21,7 @@ from vlmrl.samplers.base import AdaptiveSampler
 from vlmrl.schema import Frame, Sample, Verdict
 from vlmrl.scoring.combine import guard
 
-FOLDERS = {kind: f"{kind}s" if kind != "family" else "families" for kind in plugins.KINDS}
+FOLDERS = {kind: re.sub("ys$", "ies", f"{kind}s") for kind in plugins.KINDS}
 SECTIONS = ("Used by", "Published sets", "Refuses", "Source", "Differs", "Raises", "Example")
 PICTURES = {"box_iou": "boxes.svg", "detection": "boxes.svg"}
 INTRODUCTIONS = {
