@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,36 @@ def test_an_interval_of_a_difference_of_f1_is_of_the_f1_itself() -> None:
     a, b, value, low, high = estimate_difference([statistics[0][0]], [statistics[1][0]], 600)
     assert value == pytest.approx(b - a) and low < value < high
     assert low > 0.1 and high < 0.4
+
+
+def test_pass_at_k_of_both_models_stands_on_one_axis(tmp_path: Path) -> None:
+    def store(name: str, benchmark: str, passes: dict[int, float] | None) -> None:
+        folder = tmp_path / name / benchmark
+        write_result(folder, result(scores(0.5), benchmark=benchmark), {})
+        if passes is not None:
+            figures = {str(k): asdict(Figure(v, v - 0.1, v + 0.1, 400)) for k, v in passes.items()}
+            (folder / "controls.json").write_text(json.dumps({"pass_at_k": figures}))
+
+    store("base", "chartqa", {1: 0.2, 2: 0.4, 8: 0.8})
+    store("tuned", "chartqa", {1: 0.5, 2: 0.6, 4: 0.65})
+    store("base", "mmstar", {1: 0.2})
+    store("tuned", "mmstar", None)
+    folders = [str(tmp_path / "base"), str(tmp_path / "tuned")]
+    said = CliRunner().invoke(app, ["compare", *folders, "--out", str(tmp_path / "out")])
+    assert said.exit_code == 0, said.exception
+    lines = [line.split() for line in said.output.splitlines()]
+    assert ["2", "40.0", "[30.0,", "50.0]", "60.0", "[50.0,", "70.0]"] in lines
+    assert ["8", "80.0", "[70.0,", "90.0]", "-"] in lines
+    assert "mmstar: no pass@k curves, because tuned has none" in said.output
+    (stored,) = json.loads((tmp_path / "out/comparison.json").read_text())["comparisons"]
+    (curves,) = stored["passes"]
+    assert curves["benchmark"] == "chartqa" and curves["curves"]["base"]["8"]["value"] == 0.8
+    page = Page(tmp_path / "out/comparison.html")
+    drawn = [a["points"].split() for tag, a in page.tags if tag == "polyline"]
+    places = [[tuple(map(float, point.split(","))) for point in line] for line in drawn]
+    assert [len(line) for line in places] == [3, 3]
+    (x1, y1), (x2, y2), (x8, y8) = places[0]
+    assert x8 - x1 == pytest.approx(3 * (x2 - x1), abs=0.3)  # each doubling is as wide
+    assert y8 - y1 == pytest.approx(3 * (y2 - y1), abs=0.3)
+    assert places[1][0][1] < y1  # the better model lies above
+    assert "pass@8 80.0 [70.0, 90.0]" in page.text and "pass@4 65.0" in page.text

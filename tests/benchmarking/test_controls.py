@@ -18,6 +18,7 @@ from vlmrl.benchmarking.base import BenchmarkCard
 from vlmrl.benchmarking.contamination import find_overlap
 from vlmrl.benchmarking.controls import best_constant, controlled
 from vlmrl.benchmarking.statistics.calibration import calibrate
+from vlmrl.benchmarking.stored import find_results
 from vlmrl.data.source import Source, open_target
 from vlmrl.errors import UserError
 from vlmrl.schema import Media
@@ -148,6 +149,8 @@ def test_controls_and_samples_of_an_evaluation(tmp_path: Path, tmp_path_factory)
     for control in chosen.split(","):
         result = json.loads((tmp_path / "out/ai2d" / control / "result.json").read_text())
         assert result["manifest"]["control"] == control
+    passes = find_results(tmp_path / "out")["ai2d"].passes
+    assert list(passes) == [1, 2, 3] and passes[3].count == 4
     stored = tmp_path / "out/ai2d/samples.jsonl"
     whole = stored.read_text().splitlines(keepends=True)
     assert len(whole) == 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from vlmrl.benchmarking.statistics.pooled_boxes import Detections
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 
-__all__ = ["Stored", "find_results", "read_result", "write_result"]
+__all__ = ["CONTROLS", "Stored", "find_results", "read_result", "write_result"]
 
-RESULT, ROWS = "result.json", "rows.csv"
+RESULT, ROWS, CONTROLS = "result.json", "rows.csv", "controls.json"
 GROUP = "group "
 """Begins the column of a group."""
 MAX_FIELD = 2**24
@@ -33,6 +33,8 @@ class Stored:
     folder: Path
     result: Result
     manifest: Mapping[str, Any]
+    passes: Mapping[int, Figure] = field(default_factory=dict)
+    """pass@k by k; empty if no answers were sampled."""
 
 
 def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
@@ -73,6 +75,7 @@ def read_result(folder: Path) -> Stored:
             for column, values in numbers.pop("groups").items()
         }
         aggregates = {name: tuple(how) for name, how in numbers.pop("numbers").items()}
+        passes = _passes(folder / CONTROLS)
         result = Result(**numbers, figures=figures, groups=groups, numbers=aggregates, rows=rows)
     except OSError as error:
         raise UserError(
@@ -83,7 +86,7 @@ def read_result(folder: Path) -> Stored:
             f"{folder}: expected a result of this version of vlmrl, got {type(error).__name__}: "
             f"{error}; `vlmrl eval` with the same --out scores the stored answers again"
         ) from error
-    return Stored(folder, result, manifest)
+    return Stored(folder, result, manifest, passes)
 
 
 def find_results(path: Path) -> dict[str, Stored]:
@@ -103,6 +106,13 @@ def find_results(path: Path) -> dict[str, Stored]:
 
 def _figures(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
     return {name: Figure(**figure) for name, figure in found.items()}
+
+
+def _passes(path: Path) -> dict[int, Figure]:
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))["pass_at_k"]
+    return {int(k): figure for k, figure in _figures(found).items()}
 
 
 def _row(line: Mapping[str, str]) -> RowScore:

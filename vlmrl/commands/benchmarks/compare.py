@@ -14,6 +14,13 @@ from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.comparison import Contrast, Difference, by_benchmark, compare
 from vlmrl.benchmarking.stored import Stored, find_results
 from vlmrl.commands.benchmarks.compare_page import lay_out, write_page
+from vlmrl.commands.benchmarks.pass_curves import (
+    PassCurves,
+    draw_passes,
+    find_passes,
+    lacking_passes,
+    tabulate_passes,
+)
 from vlmrl.commands.benchmarks.tables import known_lines, make_table
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
@@ -38,7 +45,9 @@ class Comparison:
     asked_otherwise: tuple[str, ...]
     """What differs between their manifests besides the weights."""
     notes: tuple[str, ...]
-    """What is to be said of official numbers: that they lack a judge, or by which one they are."""
+    """What is to be said of pass@k that one lacks, and of official numbers: no judge, or by which one."""
+    passes: tuple[PassCurves, ...] = ()
+    """pass@k of both, where both were sampled."""
 
 
 def compare_results(arms: Sequence[str]) -> list[Comparison]:
@@ -60,9 +69,13 @@ def compare_results(arms: Sequence[str]) -> list[Comparison]:
         )
         everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
         noted = {f"{s.result.benchmark}: official: {s.result.note}": s.result for s in everything}
-        notes = tuple(line for line, result in noted.items() if result.note)
-        differing = tuple(_differing(everything))
-        comparisons.append(Comparison(names[0], names[i], found, differing, notes))
+        both, on = {names[0]: stored[0], names[i]: stored[i]}, [name for name, _ in shared]
+        notes = (
+            *(line for line, result in noted.items() if result.note),
+            *lacking_passes(both, on),
+        )
+        differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
+        comparisons.append(Comparison(names[0], names[i], found, differing, notes, passes))
     return comparisons
 
 
@@ -100,9 +113,13 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
             console.print(_table(one, contrast))
             for line in known_lines(contrast.benchmark):
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
+        for passes in one.passes:
+            console.print(tabulate_passes(passes))
     console.print(
         "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
     )
+    if any(one.passes for one in comparisons):
+        console.print("Of pass@k: intervals of each model alone, clusters drawn whole.")
 
 
 def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
@@ -119,9 +136,9 @@ def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
     ]
     title = f"{', '.join(one.second for one in comparisons)} against {comparisons[0].first}"
     cautions = [line for one in comparisons for line in _cautions(one)]
-    write_page(
-        folder / "comparison.html", title, list(map(conclude, comparisons)), cautions, tables
-    )
+    drawings = [draw_passes(passes) for one in comparisons for passes in one.passes]
+    conclusions = list(map(conclude, comparisons))
+    write_page(folder / "comparison.html", title, conclusions, cautions, tables, drawings)
 
 
 def known_values(benchmark: str) -> tuple[Known, ...]:

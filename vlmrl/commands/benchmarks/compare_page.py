@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,9 @@ def write_page(
     conclusions: Sequence[str],
     cautions: Sequence[str],
     tables: Sequence[Table],
+    drawings: Sequence[Mapping[str, Any]],
 ) -> Path:
-    """Write the page."""
+    """Write the page; `drawings` are those of pass@k (`pass_curves.draw_passes`)."""
     moves = [move for table in tables for move in table.moves]
     page = render(
         "comparison.html",
@@ -71,6 +72,7 @@ def write_page(
         conclusions=conclusions,
         cautions=cautions,
         tables=tables,
+        drawings=drawings,
         moves=moves,
         benchmarks=list(dict.fromkeys(move["benchmark"] for move in moves)),
         max_shown=MAX_SHOWN,

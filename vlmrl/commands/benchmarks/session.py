@@ -14,7 +14,7 @@ from vlmrl.benchmarking.contamination import Overlap, find_overlap
 from vlmrl.benchmarking.controls import NO_THINK, Constant, best_constant, controlled
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers
-from vlmrl.benchmarking.stored import write_result
+from vlmrl.benchmarking.stored import CONTROLS, write_result
 from vlmrl.commands.benchmarks.judge import Judge, judge_unread, open_judge
 from vlmrl.config import PluginRef
 from vlmrl.data.files.rows import View
@@ -132,7 +132,7 @@ class Session:
             },
         }
         if self.plan.controls or self.plan.samples or overlap:
-            atomic_files.write_json(self._folder(source, "") / "controls.json", extra)
+            atomic_files.write_json(self._folder(source, "") / CONTROLS, extra)
         return Evaluated(result, controls, constants, passes, overlap, source, frames)
 
     def _pass_at_k(self, benchmark: Benchmark, source: Source) -> dict[str, Figure]:
