@@ -21,7 +21,9 @@ class CvBench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/nyu-visionx/CV-Bench"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "nyu-visionx/CV-Bench"
-    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
+    checked: ClassVar[str] = (
+        "columns: lmms-eval; licence: hub card; count: hub viewer (rounded: 2.64k); 2026-11"
+    )
     count: ClassVar[int] = 2638
     columns: ClassVar[Mapping[str, str]] = {
         "id": "idx", "image": "image", "question": "prompt", "options": "choices", "choice": "choice",

@@ -21,7 +21,7 @@ class Mathvista(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/AI4Math/MathVista"
     licence: ClassVar[str] = "CC BY-SA 4.0"
     hub: ClassVar[str] = "AI4Math/MathVista"
-    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
+    checked: ClassVar[str] = "count and licence: hub card of AI4Math/MathVista; 2026-11"
     split: ClassVar[str] = "testmini"
     count: ClassVar[int] = 1000
     columns: ClassVar[Mapping[str, str]] = {

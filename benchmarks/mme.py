@@ -19,9 +19,11 @@ class Mme(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MME"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "none stated on the data set's page"
     hub: ClassVar[str] = "lmms-lab-encoder/MME"
-    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
+    checked: ClassVar[str] = (
+        "count and columns: hub card of lmms-lab/MME, which states no licence; 2026-11"
+    )
     count: ClassVar[int] = 2374
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

@@ -19,9 +19,11 @@ class MmmuPro(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/MMMU/MMMU_Pro"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "MMMU/MMMU_Pro (config standard (10 options))"
-    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
+    checked: ClassVar[str] = (
+        "count: EvalScope 1.14.1's statistics; licence: hub card of MMMU/MMMU_Pro; 2026-11"
+    )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1730
     columns: ClassVar[Mapping[str, str]] = {

@@ -18,10 +18,10 @@ class MmmuProVision(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/MMMU/MMMU_Pro"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "MMMU/MMMU_Pro (config vision)"
     checked: ClassVar[str] = (
-        "columns: lmms-eval, 2026-11; licence: unchecked; count: the standard set's, EvalScope 1.14.1"
+        "columns: lmms-eval; licence: hub card of MMMU/MMMU_Pro; count: the standard set's; 2026-11"
     )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1730

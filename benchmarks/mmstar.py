@@ -19,9 +19,11 @@ class Mmstar(Benchmark):
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/Lin-Chen/MMStar"
-    licence: ClassVar[str] = "see the data set's page"
+    licence: ClassVar[str] = "none stated on the data set's page"
     hub: ClassVar[str] = "Lin-Chen/MMStar"
-    checked: ClassVar[str] = "count: EvalScope 1.14.1's statistics, 2026-11; licence: unchecked"
+    checked: ClassVar[str] = (
+        "count: EvalScope 1.14.1's statistics; columns: hub card, which states no licence; 2026-11"
+    )
     split: ClassVar[str] = "val"
     count: ClassVar[int] = 1500
     columns: ClassVar[Mapping[str, str]] = {

@@ -19,7 +19,9 @@ class Naturalbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/BaiqiL/NaturalBench-lmms-eval"
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "BaiqiL/NaturalBench-lmms-eval"
-    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
+    checked: ClassVar[str] = (
+        "columns: lmms-eval; licence: hub card of BaiqiL/NaturalBench; count: hub list (7.6k); 2026-11"
+    )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 7600
     columns: ClassVar[Mapping[str, str]] = {

@@ -21,7 +21,9 @@ class PixmoCount(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/allenai/pixmo-count"
     licence: ClassVar[str] = "ODC-BY 1.0"
     hub: ClassVar[str] = "kcz358/pixmo-count"
-    checked: ClassVar[str] = "columns: lmms-eval, 2026-11; count and licence: unchecked"
+    checked: ClassVar[str] = (
+        "columns: lmms-eval; count and licence: hub card of allenai/pixmo-count; 2026-11"
+    )
     count: ClassVar[int] = 540
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "question", "answer": "answer",

@@ -17,6 +17,7 @@ from vlmrl.benchmarking.scoring import Figure, Result, RowScore
 from vlmrl.benchmarking.statistics.aggregates import Rows, statistic_of
 from vlmrl.benchmarking.stored import read_result, write_result
 from vlmrl.cli.app import app
+from vlmrl.commands.benchmarks.tables import plain_truth
 from vlmrl.errors import UserError
 
 
@@ -210,3 +211,38 @@ def test_pass_at_k_of_both_models_stands_on_one_axis(tmp_path: Path) -> None:
     assert y8 - y1 == pytest.approx(3 * (y2 - y1), abs=0.3)
     assert places[1][0][1] < y1  # the better model lies above
     assert "pass@8 80.0 [70.0, 90.0]" in page.text and "pass@4 65.0" in page.text
+
+
+def test_from_one_cluster_no_interval_can_be_had(tmp_path: Path) -> None:
+    rows = [[row(i, score, cluster="c") for i in range(6)] for score in (0.0, 1.0)]
+    pair = [result([score] * 6, rows=some) for score, some in zip((0.0, 1.0), rows, strict=True)]
+    main = compare([pair[0]], [pair[1]]).main
+    assert (main.value, main.bounded, main.verdict) == (1.0, False, "unclear")
+    for name, one in zip("ab", pair, strict=True):
+        write_result(tmp_path / name / "chartqa", one, {"benchmark": "chartqa"})
+    out = tmp_path / "out"
+    asked = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(out)]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert "all rows are of one cluster, from which no interval can be had" in done.output
+    stored = json.loads((out / "comparison.json").read_text())["comparisons"][0]["contrasts"][0]
+    assert (stored["differences"][0]["low"], stored["differences"][0]["verdict"]) == (
+        None,
+        "unclear",
+    )
+    assert "+100.0 [no interval: one cluster]" in (out / "comparison.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ('{"text": ["a", "b c"]}', "a or b c"),
+        ('{"choice": "B", "options": ["x", "y"]}', "choice: B; options: x, y"),
+        ('{"number": 2.0}', "2"),
+        ('{"boxes": [{"box": [0.25, 0.5, 1.0, 1.0]}]}', "box 0.25, 0.5, 1, 1"),
+        ('{"spans": [[1.5, 2.0], [3, 4]]}', "1.5, 2; 3, 4"),
+        ('{"masks": "0101 sha256:0123', '{"masks": "0101 sha256:0123'),
+    ],
+)
+def test_a_truth_is_shown_in_plain_text(stored: str, shown: str) -> None:
+    assert plain_truth(stored) == shown

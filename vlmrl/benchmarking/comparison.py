@@ -7,6 +7,7 @@ result or several seeds of one; seeds are drawn again too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,7 +31,10 @@ MAX_SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A number of both arms and the difference second - first, with its 95 % interval."""
+    """A number of both arms and the difference second - first, with its 95 % interval.
+
+    From one cluster no interval can be had: it reaches from -inf to inf.
+    """
 
     number: str
     """`official`, `strict` or another one that the benchmark prints."""
@@ -43,6 +47,11 @@ class Difference:
     low: float
     high: float
     count: int
+
+    @property
+    def bounded(self) -> bool:
+        """Return whether there is an interval."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def verdict(self) -> Literal["better", "worse", "unclear"]:
@@ -151,6 +160,8 @@ def estimate_difference(
 ) -> tuple[float, float, float, float, float]:
     """Return the arms' values, the difference second - first and its 95 % bootstrap interval.
 
+    The interval reaches from -inf to inf where none can be had: from one cluster.
+
     Args:
         first: the statistic of each seed of the first arm.
         second: those of the second.
@@ -169,7 +180,7 @@ def estimate_difference(
     found = np.concatenate(drawn_again)
     found = found[np.isfinite(found)]
     if len(found) < 2 or count < 2:
-        return a, b, b - a, b - a, b - a
+        return a, b, b - a, -math.inf, math.inf
     return a, b, b - a, *bounds(b - a, found, count, pooled)
 
 

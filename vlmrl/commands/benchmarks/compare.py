@@ -13,7 +13,7 @@ from vlmrl import plugins
 from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.comparison import Contrast, Difference, by_benchmark, compare
 from vlmrl.benchmarking.stored import Stored, find_results
-from vlmrl.commands.benchmarks.compare_page import lay_out, write_page
+from vlmrl.commands.benchmarks.compare_page import lay_out, say_difference, write_page
 from vlmrl.commands.benchmarks.pass_curves import (
     PassCurves,
     draw_passes,
@@ -150,7 +150,14 @@ def _as_json(comparison: Comparison) -> dict[str, Any]:
     contrasts = []
     for contrast in comparison.contrasts:
         found = asdict(contrast)
-        found["differences"] = [{**asdict(d), "verdict": d.verdict} for d in contrast.differences]
+        found["differences"] = [
+            {
+                **asdict(d),
+                "verdict": d.verdict,
+                **({} if d.bounded else {"low": None, "high": None}),
+            }
+            for d in contrast.differences
+        ]
         found["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
         contrasts.append(found)
     return {**asdict(comparison), "contrasts": contrasts}
@@ -170,6 +177,8 @@ def _cautions(comparison: Comparison) -> Iterator[str]:
         yield f"The results differ not only in the model: {'; '.join(comparison.asked_otherwise)}"
     yield from comparison.notes
     for contrast in comparison.contrasts:
+        if not contrast.main.bounded:
+            yield f"{contrast.benchmark}: all rows are of one cluster, from which no interval can be had"
         if contrast.faulted:
             yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"
 
@@ -181,12 +190,10 @@ def _table(comparison: Comparison, contrast: Contrast) -> Any:
     for one in contrast.differences:
         within = f"  {one.column} {one.group}" if one.column else ""
         factor = 100.0 if one.column else scale
-        numbers = (one.value, one.low, one.high)
-        value, low, high = (f"{factor * number:+.1f}" for number in numbers)
         values = [f"{factor * number:.1f}" for number in (one.first, one.second)]
         verdict = "" if one.verdict == "unclear" else one.verdict
         table.add_row(
-            one.number + within, str(one.count), *values, f"{value} [{low}, {high}]", verdict
+            one.number + within, str(one.count), *values, say_difference(one, factor), verdict
         )
     moved = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
     table.caption = moved

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.benchmarking.comparison import Contrast, Difference
+from vlmrl.commands.benchmarks.tables import plain_truth
 from vlmrl.report.page import render
 from vlmrl.system.atomic_files import write_bytes
 
-__all__ = ["Table", "lay_out", "write_page"]
+__all__ = ["Table", "lay_out", "say_difference", "write_page"]
 
 WIDTH = 320
 """Of a drawn interval, in units of its SVG; 0 is in the middle."""
@@ -41,7 +42,7 @@ def lay_out(
     reach = max(
         abs(bound) * _points(one, scale)
         for one in contrast.differences
-        for bound in (one.low, one.high, 1e-9)
+        for bound in (*((one.low, one.high) if one.bounded else (one.value,)), 1e-9)
     )
     return Table(
         f"{contrast.benchmark}: {second} and {first}",
@@ -80,6 +81,12 @@ def write_page(
     return write_bytes(path, page.encode("utf-8", "replace"))
 
 
+def say_difference(one: Difference, scale: float) -> str:
+    """Return a difference in points and its interval, as far as there is one."""
+    value, low, high = (f"{scale * number:+.1f}" for number in (one.value, one.low, one.high))
+    return f"{value} [{low}, {high}]" if one.bounded else f"{value} [no interval: one cluster]"
+
+
 def _points(one: Difference, scale: float) -> float:
     return 100.0 if one.column else scale
 
@@ -88,7 +95,7 @@ def _line(one: Difference, scale: float, reach: float) -> dict[str, Any]:
     def place(value: float) -> float:
         return round(WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
 
-    low, high = (f"{scale * bound:+.1f}" for bound in (one.low, one.high))
+    low, high = (one.low, one.high) if one.bounded else (one.value, one.value)
     return {
         "name": f"{one.number}, {one.column} {one.group}" if one.column else one.number,
         "within": bool(one.column),
@@ -96,9 +103,9 @@ def _line(one: Difference, scale: float, reach: float) -> dict[str, Any]:
         "count": one.count,
         "first": f"{scale * one.first:.1f}",
         "second": f"{scale * one.second:.1f}",
-        "difference": f"{scale * one.value:+.1f} [{low}, {high}]",
-        "low": place(one.low),
-        "high": place(one.high),
+        "difference": say_difference(one, scale),
+        "low": place(low),
+        "high": place(high),
         "at": place(one.value),
     }
 
@@ -113,7 +120,7 @@ def _moves(contrast: Contrast, names: tuple[str, str]) -> Iterator[dict[str, Any
                 "id": move.first.name,
                 "change": f"{move.change:+.2f}",
                 "question": move.first.question[:MAX_TEXT],
-                "truth": move.first.truth,
+                "truth": plain_truth(move.first.truth),
                 "answers": [
                     (
                         f"{name}: official {_said(row.official)}, strict {_said(row.strict)}",

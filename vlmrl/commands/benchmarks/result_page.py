@@ -14,7 +14,13 @@ from vlmrl.answers import templates
 from vlmrl.benchmarking.base import BenchmarkCard
 from vlmrl.benchmarking.scoring import RowScore
 from vlmrl.commands.benchmarks.session import Evaluated
-from vlmrl.commands.benchmarks.tables import extra_lines, known_lines, other_numbers, show
+from vlmrl.commands.benchmarks.tables import (
+    extra_lines,
+    known_lines,
+    other_numbers,
+    plain_truth,
+    show,
+)
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.media.decode import decode
@@ -61,6 +67,11 @@ class Card:
     truth_shapes: tuple[Shape, ...]
     attempts: tuple[Guess, ...]
     alone: int | None = None
+
+    @property
+    def truth(self) -> str:
+        """Return the row's truth in plain text."""
+        return plain_truth(self.row.truth)
 
     @property
     def has_spans(self) -> bool:

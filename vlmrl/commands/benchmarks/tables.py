@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -13,7 +15,15 @@ from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
 from vlmrl.commands.benchmarks.session import Evaluated
 
-__all__ = ["extra_lines", "known_lines", "make_table", "other_numbers", "print_results", "show"]
+__all__ = [
+    "extra_lines",
+    "known_lines",
+    "make_table",
+    "other_numbers",
+    "plain_truth",
+    "print_results",
+    "show",
+]
 
 SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
@@ -78,6 +88,28 @@ def known_lines(benchmark: str) -> Iterator[str]:
         yield (
             f"{benchmark}: published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
         )
+
+
+def plain_truth(stored: str) -> str:
+    """Return a row's stored truth without the marks of JSON; one that was cut as it is."""
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        return stored
+    if isinstance(accepted := found.get("text"), list):
+        found["text"] = " or ".join(map(str, accepted))
+    said = {key: _plain(value) for key, value in found.items()}
+    alone = len(said) == 1
+    return "; ".join(text if alone else f"{key}: {text}" for key, text in said.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        nested = any(isinstance(one, list | Mapping) for one in value)
+        return ("; " if nested else ", ").join(map(_plain, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def make_table(*columns: str) -> Table:
