@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+from contextlib import ExitStack
 
 import pytest
 
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import tool_lists, with_tools
+from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import parse
+from vlmrl.doctor import bench
+from vlmrl.doctor import turns as doctor_turns
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
@@ -71,6 +75,29 @@ def test_a_run_with_crops_counts_its_turns_and_writes_its_segments(tmp_path, mon
     (image,) = said["segments"][1]["media"]
     assert list((tmp_path / "run").rglob(image))
     assert said["finish_reason"] == "turns"
+    found = evaluate_model(str(tmp_path / "run"), "shapes:val", limit=2, out=tmp_path / "evaluated")
+    assert found["metrics"]["rollout/turns"] == 2
+    assert found["metrics"]["tool/used"] == 1
+    assert found["manifest"]["turns"]["max_turns"] == 2
+    (line, _) = (tmp_path / "evaluated/evaluation.jsonl").read_text().splitlines()
+    (greedy,) = json.loads(line)["completions"]
+    assert greedy["segments"][0]["calls"][0]["image"] == 1
+
+
+@pytest.mark.slow
+def test_the_doctor_shows_a_whole_rollout_and_what_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "ROWS", 2)
+    with ExitStack() as stack:
+        built = bench.build(config_of(tmp_path), stack)
+        (found,) = doctor_turns.turns(built)
+        small = {"turns": {"max_turns": 2, "max_length": 40}}
+        tight = dataclasses.replace(built, config=config_of(tmp_path, rollout=small))
+        (refused,) = doctor_turns.turns(tight)
+    assert found.verdict == "ok"
+    assert "2 turns like this" in found.text and "1 media (max_images 8)" in found.text
+    assert '{"name": "crop", "arguments": {"bbox_2d": [0, 0, ' in found.text
+    assert "Image 2:" in found.text and found.text.count("<|image_pad|>") == 2
+    assert refused.verdict == "FAIL" and "not even one observation fits" in refused.text
 
 
 def test_only_a_config_with_tools_has_a_driver(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import passes_of
@@ -17,7 +17,7 @@ from vlmrl.schema import Space
 from vlmrl.system import distributed
 from vlmrl.tools.base import Tool
 
-__all__ = ["tool_lists", "with_tools"]
+__all__ = ["drive", "open_tools", "tool_list", "tool_lists", "with_tools"]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -30,7 +30,11 @@ def with_tools(config: Config, engine: Engine) -> Engine:
     if not named:
         return engine
     _refuse_others(config)
-    turns = config.rollout.turns
+    return drive(engine, named, config.rollout.turns)
+
+
+def drive(engine: Engine, named: Mapping[str, Sequence[PluginRef]], turns: TurnsConfig) -> Driver:
+    """Return a driver around the engine, with the tools named by source."""
     limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
     opened = {label: functools.partial(_open, refs, turns) for label, refs in named.items()}
     return Driver(engine, opened, limits)
@@ -39,11 +43,19 @@ def with_tools(config: Config, engine: Engine) -> Engine:
 def tool_lists(config: Config, space: Space) -> dict[str, str]:
     """Return by source the text of the system turn that offers its tools, where `instruct` is on."""
     told = {source.label for source in config.named_sources if source.instruct}
-    return {
-        label: write_tool_list([s for tool in _build(refs) for s in tool.schemas(space)])
-        for label, refs in _tools_by_source(config).items()
-        if label in told
-    }
+    named = _tools_by_source(config)
+    return {label: tool_list(refs, space) for label, refs in named.items() if label in told}
+
+
+def tool_list(refs: Sequence[PluginRef], space: Space) -> str:
+    """Return the text that offers these tools to a policy that writes coordinates in this space."""
+    return write_tool_list([s for tool in _build(refs) for s in tool.schemas(space)])
+
+
+def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox]]:
+    """Yield each source that names tools, with its tools, which the caller closes."""
+    for label, refs in _tools_by_source(config).items():
+        yield label, _open(refs, config.rollout.turns, space)
 
 
 def _tools_by_source(config: Config) -> dict[str, list[PluginRef]]:

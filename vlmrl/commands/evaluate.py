@@ -16,6 +16,7 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
+from vlmrl.assemble.turns import drive, tool_list
 from vlmrl.commands.trained_run import find_run, read_config
 from vlmrl.config import (
     Config,
@@ -24,6 +25,7 @@ from vlmrl.config import (
     PluginRef,
     RewardConfig,
     SourceConfig,
+    TurnsConfig,
 )
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.loader import eval_batches
@@ -74,6 +76,9 @@ def evaluate_model(
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.last.rollout.max_tokens if run else MAX_TOKENS)
+    turns = run.last.rollout.turns if run else TurnsConfig()
+    if source.tools and force_thinking:
+        raise UserError(f"{source.card}: --force-thinking: expected a source without tools")
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
@@ -82,6 +87,8 @@ def evaluate_model(
     quarantine = Quarantine()
     with ExitStack() as stack:
         generator = plugins.build("engine", engine.name, engine.options)
+        if source.tools:
+            generator = drive(generator, {source.label: source.tools}, turns)
         stack.callback(generator.close)
         generator.start(policy)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
@@ -96,6 +103,7 @@ def evaluate_model(
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": tokens,
+        **({"turns": turns.model_dump(mode="json")} if source.tools else {}),
         "prompts_sha256": _prompts_hash(found),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
@@ -109,7 +117,9 @@ def evaluate_model(
 
 def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
     forms = {source.label: form_of(source.rewards or ())}
-    return build_prompt_maker(policy, {source.label: source.instruct}, forms)
+    offered = bool(source.tools) and source.instruct
+    told = {source.label: tool_list(source.tools, policy.family.space)} if offered else {}
+    return build_prompt_maker(policy, {source.label: source.instruct}, forms, told=told)
 
 
 def _scoring() -> Any:

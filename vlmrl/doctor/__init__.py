@@ -10,7 +10,7 @@ from transformers.utils import logging
 from vlmrl.assemble.sources import all_sources
 from vlmrl.commands.validate import validate
 from vlmrl.config import load
-from vlmrl.doctor import data, model
+from vlmrl.doctor import data, model, turns
 from vlmrl.doctor.bench import Finding, build
 from vlmrl.doctor.versions import versions
 from vlmrl.errors import UserError
@@ -20,6 +20,7 @@ CHECKS = {
     "lengths": data.lengths,
     "processor": data.processor,
     "verifiers": data.verifiers,
+    "turns": turns.turns,
     "media": model.media,
     "coordinates": model.coordinates,
     "memory": model.memory,

@@ -12,15 +12,14 @@ import torch
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.assemble.build import build_algorithms, build_sampler, load_policy_model
-from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.assemble.prompts import prompt_maker_of
 from vlmrl.assemble.sources import (
-    forms_by_source,
-    instruct_by_source,
     open_training,
     rewards_by_source,
     rewards_by_stage,
     with_audio,
 )
+from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
@@ -82,6 +81,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
     scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
+    engine = with_tools(config, engine)
     stack.callback(engine.close)
     algorithms = build_algorithms(config)
     build_sampler(config)
@@ -98,7 +98,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
 def _prompts(
     config: Config, sources: Sequence[Source], policy: Policy
 ) -> tuple[list[Prompt], list[str]]:
-    make = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
+    make = prompt_maker_of(config, policy)
     prompts, bad = [], []
     for source, row in _spread(sources):
         try:

@@ -23,7 +23,7 @@ from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Ro
 from vlmrl.system.seeds import seed_of
 from vlmrl.tools.views import Shown, View
 
-__all__ = ["Driver", "Runner", "TurnLimits"]
+__all__ = ["Driver", "Runner", "TurnLimits", "first_view"]
 
 WINDOW = 200
 """Calls over which the share of faults is taken."""
@@ -146,15 +146,7 @@ class Driver(Engine):
             return said
         policy = self._policy
         trail = Trail(policy.family, policy.processor, prompt).write(said)
-        frames = [policy.family.frame(policy.processor, medium) for medium in prompt.media]
-        shown = zip(prompt.media, frames, prompt.sample.media, strict=True)
-        view = View(
-            tuple(
-                Shown(medium, frame, source=None if isinstance(medium, PilImage) else media)
-                for medium, frame, media in shown
-            )
-        )
-        return _Row(runner, trail, view, said, key)
+        return _Row(runner, trail, first_view(policy, prompt), said, key)
 
     def _observe(self, live: Sequence[_Row], sampling: Sampling) -> list[_Row]:
         """Run the tools that the last turns ask for; return the rollouts that go on."""
@@ -230,6 +222,18 @@ class Driver(Engine):
                 f"{sum(self._faults)} of the last {WINDOW} calls of tools failed, the limit is "
                 f"{self.limits.fault_limit:.0%}; the last: {failed.name}: {failed.note}"
             )
+
+
+def first_view(policy: ServedPolicy, prompt: Prompt) -> View:
+    """Return what tools see of a prompt: its media, each in the space in which the policy writes of it."""
+    frames = [policy.family.frame(policy.processor, medium) for medium in prompt.media]
+    shown = zip(prompt.media, frames, prompt.sample.media, strict=True)
+    return View(
+        tuple(
+            Shown(medium, frame, source=None if isinstance(medium, PilImage) else media)
+            for medium, frame, media in shown
+        )
+    )
 
 
 def _number_prompts(prompts: Sequence[Prompt]) -> list[tuple[int, int]]:

@@ -1,0 +1,81 @@
+"""Check of tools: one rollout of two turns as the model would see it, and what it takes of the limits."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vlmrl.answers import templates
+from vlmrl.assemble.turns import open_tools
+from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
+from vlmrl.interaction.driver import first_view
+from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.trail import Trail
+from vlmrl.schema import Frame, Prompt
+
+
+def turns(bench: Bench) -> Iterator[Finding]:
+    """Call the first tool of each source that has tools, with an example, and show the whole."""
+    for source, toolbox in open_tools(bench.config, bench.policy.family.space):
+        with toolbox:
+            prompt = next((p for p in bench.prompts if p.sample.source == source), None)
+            if prompt is not None:
+                yield _example(bench, prompt, toolbox)
+
+
+def _example(bench: Bench, prompt: Prompt, toolbox: Toolbox) -> Finding:
+    policy, schema = bench.policy, toolbox.schemas()[0]["function"]
+    call = {"name": schema["name"], "arguments": _arguments(schema["parameters"], prompt.frame)}
+    text = f"{OPEN}{json.dumps(call)}{CLOSE}"
+    ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
+    told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
+    said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
+    outcome = toolbox.run(parse_calls(text), first_view(policy, prompt))
+    if outcome.fault is not None:
+        return Finding("FAIL", "turns", f"{prompt.sample.source}: a tool failed: {outcome.fault}")
+    trail = Trail(policy.family, policy.processor, prompt).write(said)
+    segment, encoded = trail.encode_observation(outcome.parts)
+    trail = trail.observe(segment, encoded)
+    verdict, budget = _budget(bench, len(prompt.encoded.ids), len(encoded.ids), len(segment.media))
+    shown = textwrap.indent(trail.next_prompt().text, "      | ", lambda line: True)
+    text = f"{prompt.sample.source}: {budget}; an example, as the policy would see it:\n{shown}"
+    return Finding(verdict, "turns", text)
+
+
+def _budget(bench: Bench, prompt: int, observed: int, media: int) -> tuple[Any, str]:
+    """Say what rollouts with such a call in every turn take of the limits; lengths in tokens."""
+    rollout = bench.config.at(0).rollout
+    limits, turn = rollout.turns, rollout.max_tokens
+    most = limits.max_turns
+    length, written = prompt + most * turn + (most - 1) * observed, most * turn
+    shown = (most - 1) * media
+    text = (
+        f"prompt {prompt} tokens, a turn at most {turn}, this observation {observed} with {media} media; "
+        f"{most} turns like this are up to {length} tokens (max_length {limits.max_length}), {written} "
+        f"of the policy (max_tokens {limits.max_tokens}), {shown} media (max_images {limits.max_images})"
+    )
+    if most > 1 and prompt + 2 * turn + observed > limits.max_length:
+        return "FAIL", f"{text}: not even one observation fits"
+    over = length > limits.max_length or written > limits.max_tokens or shown > limits.max_images
+    return ("warn", f"{text}: the limits may end it earlier") if over else ("ok", text)
+
+
+def _arguments(schema: Mapping[str, Any], frame: Frame) -> dict[str, Any]:
+    """Return an example of each required argument; a box is the upper left quarter."""
+    known = schema["properties"]
+    return {key: _value(known[key], frame) for key in schema.get("required", ())}
+
+
+def _value(schema: Mapping[str, Any], frame: Frame) -> Any:
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "array":
+        pixels = ((frame.width or 56) // 2, (frame.height or 56) // 2)
+        half = {"pixel": pixels, "norm1": (0.5, 0.5)}
+        corner = [*half.get(frame.space, (500, 500))]
+        return {4: [0, 0, *corner], 2: corner}.get(schema.get("minItems", 0), [])
+    plain = {"integer": 1, "number": 2, "boolean": False, "string": "1 + 1", "object": {}}
+    return plain.get(schema.get("type", ""), "1 + 1")
