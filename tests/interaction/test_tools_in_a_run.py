@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,8 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver
+from vlmrl.schema import Box, Call, Completion, Frame, Media, Parsed, Sample, Segment, Truth
+from vlmrl.training.metrics import crop_metrics
 
 
 def config_of(tmp_path, **more):
@@ -67,6 +70,7 @@ def test_a_run_with_crops_counts_its_turns_and_writes_its_segments(tmp_path, mon
     assert metrics["rollout/turns"] == 2
     assert metrics["tool/used"] == 1
     assert metrics["tool/ok"] == 1
+    assert 0 <= metrics["tool/crop_iou"] <= 1
     assert metrics["rollout/truncated"] == 1  # the last turn asks again
     rows = (tmp_path / "run" / "rollouts" / "step-1.jsonl").read_text().splitlines()
     said = json.loads(rows[0])["completions"][0]
@@ -98,6 +102,32 @@ def test_the_doctor_shows_a_whole_rollout_and_what_it_takes(tmp_path, monkeypatc
     assert '{"name": "crop", "arguments": {"bbox_2d": [0, 0, ' in found.text
     assert "Image 2:" in found.text and found.text.count("<|image_pad|>") == 2
     assert refused.verdict == "FAIL" and "not even one observation fits" in refused.text
+
+
+def test_a_crop_is_compared_with_the_truth_of_the_image_that_it_was_cut_from():
+    media = (
+        Media("audio", path="a.wav"),
+        Media("image", path="a.png"),
+        Media("image", path="b.png"),
+    )
+    truth = Truth(boxes=(Box(0.0, 0.0, 0.5, 0.5), Box(0.9, 0.9, 1.0, 1.0)), image=1)
+    sample = Sample("a", "s", (*media, "Where?"), truth)
+    calls = (
+        Call("crop", {}, box=Box(0.0, 0.0, 0.5, 1.0), image=2),
+        Call("crop", {}, box=Box(0.0, 0.0, 0.5, 0.5), image=1),
+        Call("rotate", {}),
+        Call("crop", {}, box=Box(0.9, 0.9, 1.0, 1.0), image=2),
+    )
+    said = Completion(
+        "",
+        Parsed(None, None, "none", False, 0.0),
+        Frame(),
+        segments=(Segment((1,), (-1.0,), calls=calls),),
+    )
+    prompt = SimpleNamespace(sample=sample)
+    assert crop_metrics(prompt, said) == {"tool/crop_iou": pytest.approx((0.5 + 1) / 2)}
+    nothing = SimpleNamespace(sample=dataclasses.replace(sample, truth=Truth(number=1)))
+    assert crop_metrics(nothing, said) == {}
 
 
 def test_only_a_config_with_tools_has_a_driver(tmp_path):

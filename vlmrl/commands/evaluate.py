@@ -31,6 +31,7 @@ from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import access_of, open_source, reading_of, target
+from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
@@ -76,9 +77,7 @@ def evaluate_model(
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.last.rollout.max_tokens if run else MAX_TOKENS)
-    turns = run.last.rollout.turns if run else TurnsConfig()
-    if source.tools and force_thinking:
-        raise UserError(f"{source.card}: --force-thinking: expected a source without tools")
+    turns = _turns(run, source, force_thinking)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
@@ -86,11 +85,7 @@ def evaluate_model(
     sources = with_audio([open_source(source, _access(run, source), reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
-        generator = plugins.build("engine", engine.name, engine.options)
-        if source.tools:
-            generator = drive(generator, {source.label: source.tools}, turns)
-        stack.callback(generator.close)
-        generator.start(policy)
+        generator = _start(engine, source, turns, policy, stack)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = _prompt_maker(policy, source)
@@ -120,6 +115,25 @@ def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
     offered = bool(source.tools) and source.instruct
     told = {source.label: tool_list(source.tools, policy.family.space)} if offered else {}
     return build_prompt_maker(policy, {source.label: source.instruct}, forms, told=told)
+
+
+def _turns(run: Config | None, source: SourceConfig, force_thinking: bool) -> TurnsConfig:
+    """Return what a rollout of several turns may take: what the run's may."""
+    if source.tools and force_thinking:
+        raise UserError(f"{source.card}: --force-thinking: expected a source without tools")
+    return run.last.rollout.turns if run else TurnsConfig()
+
+
+def _start(
+    chosen: PluginRef, source: SourceConfig, turns: TurnsConfig, policy: Policy, stack: ExitStack
+) -> Engine:
+    """Start the engine, with a driver around it where the source has tools; the stack closes it."""
+    engine: Engine = plugins.build("engine", chosen.name, chosen.options)
+    if source.tools:
+        engine = drive(engine, {source.label: source.tools}, turns)
+    stack.callback(engine.close)
+    engine.start(policy)
+    return engine
 
 
 def _scoring() -> Any:

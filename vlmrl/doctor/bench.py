@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
@@ -19,11 +19,12 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     with_audio,
 )
-from vlmrl.assemble.turns import with_tools
+from vlmrl.assemble.turns import open_tools, with_tools
 from vlmrl.config import Config
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
+from vlmrl.interaction.tools import Toolbox
 from vlmrl.media.decode import decode
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
@@ -66,6 +67,10 @@ class Bench:
         """The first prompts with media, as many as the media ablation takes."""
         with_media = [prompt for prompt in self.prompts if prompt.media]
         return with_media[: self.config.checks.media_ablation_prompts]
+
+    def open_tools(self) -> Iterator[tuple[str, Toolbox]]:
+        """Yield each source that names tools, with its tools, which the caller closes."""
+        return open_tools(self.config, self.policy.family.space)
 
 
 def build(config: Config, stack: ExitStack) -> Bench:

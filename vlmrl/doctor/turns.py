@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vlmrl.answers import templates
-from vlmrl.assemble.turns import open_tools
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
@@ -19,7 +18,7 @@ from vlmrl.schema import Frame, Prompt
 
 def turns(bench: Bench) -> Iterator[Finding]:
     """Call the first tool of each source that has tools, with an example, and show the whole."""
-    for source, toolbox in open_tools(bench.config, bench.policy.family.space):
+    for source, toolbox in bench.open_tools():
         with toolbox:
             prompt = next((p for p in bench.prompts if p.sample.source == source), None)
             if prompt is not None:

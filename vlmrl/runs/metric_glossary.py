@@ -29,6 +29,7 @@ STEP = {
     "rollout/silent_share": "Share of groups without a gradient, where uniform groups may have one.",
     "rollout/turns": "Mean number of turns of the policy, in sources with tools.",
     "tool/used": "Share of completions in which a tool was called.",
+    "tool/crop_iou": "Mean IoU of what calls cut out with the nearest true box, where boxes are known.",
     "tool/ok": "Mean share of a completion's calls that were answered.",
     "tool/refused": "Mean share of a completion's calls that were refused, which the policy is told.",
     "tool/fault": "Mean share of a completion's calls that failed; the completion is masked.",

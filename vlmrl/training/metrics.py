@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import get_args
 
-from vlmrl.answers import templates
+from vlmrl.answers import geometry, templates
 from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts
 from vlmrl.scoring.calls import KILLED
 
@@ -41,7 +41,8 @@ def rollout_metrics(
             values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.truncated)
             values["rollout/masked"].append(not rewards.valid[p, g])
-            for key, number in turn_metrics(completion).items():
+            turns = turn_metrics(completion) | crop_metrics(prompt, completion)
+            for key, number in turns.items():
                 values[key].append(number)
             verdicts = rewards.verdicts[p][g].values()
             values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
@@ -75,6 +76,20 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
         found[f"tool/{call.name}/seconds"] = call.seconds
     shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
     return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
+
+
+def crop_metrics(prompt: Prompt, completion: Completion) -> dict[str, float]:
+    """Return `tool/crop_iou`: how well what the calls cut out fits the truth's boxes, over the calls.
+
+    A call counts with its best IoU with a true box of the image that it cut from. Empty where no call
+    cut something out, or no box is known.
+    """
+    truth = prompt.sample.truth
+    seen = [medium.kind for medium in prompt.sample.media if medium.kind != "audio"]
+    number = seen[: truth.image + 1].count("image")
+    boxes = [call.box for turn in completion.turns for call in turn.calls if call.image == number]
+    found = [max(geometry.iou(b, t) for t in truth.boxes) for b in boxes if b and truth.boxes]
+    return {"tool/crop_iou": statistics.fmean(found)} if found else {}
 
 
 def by_mode(
