@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-__all__ = ["AskedCall", "parse_calls"]
+__all__ = ["CLOSE", "OPEN", "AskedCall", "parse_calls"]
 
 OPEN, CLOSE, THOUGHT_END = "<tool_call>", "</tool_call>", "</think>"
 FORM = '{"name": ..., "arguments": {...}}'
