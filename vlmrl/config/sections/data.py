@@ -128,7 +128,8 @@ class DataConfig(Section):
     url_cache: str | None = None
     """Folder that keeps fetched files. Absent: `vlmrl/urls` in the user's cache."""
     media_root: str | None = None
-    """Folder that media paths must stay inside. Absent: the data file's folder."""
+    """Folder that media paths must stay inside. Relative ones start from the card's own folder (its
+    option `root`, or the data file's folder) whatever this is. Absent: that folder."""
     video: VideoConfig = VideoConfig()
     """How videos are sampled and resized."""
     audio: AudioConfig = AudioConfig()
