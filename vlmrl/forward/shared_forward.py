@@ -33,10 +33,12 @@ def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor
 
 def _in_order(micro: MicroBatch) -> list[int]:
     """List which of `micro.encoded` the packed row shows, from its first place to its last."""
-    order = []
+    if not micro.suffixes:
+        return list(range(len(micro.prompts)))
+    order, groups, shown = [], micro.group.tolist(), micro.shown
     for which in range(len(micro.prompts)):
         order.append(which)
-        order += [i for row in (micro.group == which).nonzero()[:, 0] for i in micro.shown[row]]
+        order += [i for row, group in enumerate(groups) if group == which for i in shown[row]]
     return order
 
 
@@ -59,8 +61,11 @@ def pack_row(
     ids[place] = micro.token_ids[row, step]
     positions = torch.empty((encoded[0].position_ids.shape[0], layout.length), dtype=torch.long)
     positions[:, prompts] = torch.cat([e.position_ids for e in encoded], 1)
-    follow = [micro.follow(i, n) for i, n in enumerate(lengths.tolist())]
-    positions[:, place] = torch.cat(follow, 1)
+    if micro.suffixes:
+        follow = [micro.follow(i, n) for i, n in enumerate(lengths.tolist())]
+        positions[:, place] = torch.cat(follow, 1)
+    else:
+        positions[:, place] = torch.tensor([e.next_position for e in encoded])[group[row]] + step
     row, step = micro.mask.nonzero(as_tuple=True)
     last = layout.prompt_end[group[row]] - 1
     scored = torch.where(step > 0, layout.row_start[row] + step - 1, last)
