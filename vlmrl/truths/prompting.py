@@ -160,8 +160,8 @@ def lay_out(
 
 def _stated(truth: Truth, form: AnswerForm) -> list[TruthKind]:
     """Return the kinds in which a truth may be written: those that verifiers read, if it has any."""
-    read = [k for k in kinds().values() if k.name in form.kinds and k.can_state(truth)]
-    return read or [k for k in kinds().values() if truth.value(k.name) is not None]
+    read = [k for name, k in kinds().items() if name in form.kinds and k.can_state(truth)]
+    return read or [k for name, k in kinds().items() if truth.value(name) is not None]
 
 
 def _asked(truth: Truth, form: AnswerForm) -> Iterator[TruthKind]:
@@ -176,7 +176,8 @@ def _asked(truth: Truth, form: AnswerForm) -> Iterator[TruthKind]:
     if answer is None and truth.none:
         yield from _graded(form)
         return
-    others = [k for k in kinds().values() if k not in stated and truth.value(k.name) is not None]
+    known = (k for name, k in kinds().items() if truth.value(name) is not None)
+    others = [k for k in known if k not in stated]
     yield from (kind for kind in others if _is_same(answer, kind.write(truth, FINE)))
 
 
