@@ -31,6 +31,7 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, require_concurrent
 from vlmrl.errors import UserError
+from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
@@ -85,7 +86,8 @@ def build_trainer(
     )
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
     limit = config.last.rollout.max_tokens
-    checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message)
+    turns = isinstance(engine, Driver)
+    checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message, turns)
     queue = RolloutQueue(loader, engine, policy, config)
     stack.callback(queue.close)
     timers = PhaseTimers()

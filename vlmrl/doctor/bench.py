@@ -24,6 +24,7 @@ from vlmrl.config import Config
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
+from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.tools import Toolbox
 from vlmrl.media.decode import decode
 from vlmrl.policy.policy import Policy
@@ -67,6 +68,11 @@ class Bench:
         """The first prompts with media, as many as the media ablation takes."""
         with_media = [prompt for prompt in self.prompts if prompt.media]
         return with_media[: self.config.checks.media_ablation_prompts]
+
+    @property
+    def turns(self) -> bool:
+        """Whether rollouts have several turns."""
+        return isinstance(self.engine, Driver)
 
     def open_tools(self) -> Iterator[tuple[str, Toolbox]]:
         """Yield each source that names tools, with its tools, which the caller closes."""

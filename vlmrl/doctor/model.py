@@ -159,7 +159,7 @@ def second_parity(bench: Bench) -> Iterator[Finding]:
 
 
 def _parity(bench: Bench) -> Parity:
-    prompts = (*make_probe_prompts(bench.policy), *bench.shown[:2])
+    prompts = (*make_probe_prompts(bench.policy, bench.turns), *bench.shown[:2])
     return measure_parity(bench.engine, bench.policy, prompts)
 
 

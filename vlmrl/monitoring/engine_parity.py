@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from PIL import Image
 
-from vlmrl.data.prompt import make_prompt
+from vlmrl.data.prompt import continue_prompt, make_prompt
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
@@ -107,16 +107,21 @@ def measure_parity(
     )
 
 
-def make_probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
-    """Make two fixed prompts with one medium each and one of text only, the same in every call."""
+def make_probe_prompts(policy: Policy, turns: bool = False) -> tuple[Prompt, ...]:
+    """Make two fixed prompts with one medium each and one of text only, the same in every call.
+
+    With `turns` also one of a second turn: the first was shown a medium of another size.
+    """
     rng = np.random.default_rng(0)
     media: list[Decoded]
     if "image" in policy.family.kinds:
         kind: MediaKind = "image"
         media = [Image.fromarray(p) for p in rng.integers(0, 255, (2, 84, 112, 3), np.uint8)]
+        observed: Decoded = Image.fromarray(rng.integers(0, 255, (112, 56, 3), np.uint8))
     else:
         kind, rate = "audio", policy.processor.feature_extractor.sampling_rate
         media = [Audio(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
+        observed = Audio(rng.normal(0, 0.1, rate // 2).astype(np.float32), rate)
     question = (
         "Describe in detail what can be seen here, where it is, and how many there are of each."
     )
@@ -125,4 +130,19 @@ def make_probe_prompts(policy: Policy) -> tuple[Prompt, ...]:
         parts: tuple[str | Media, ...] = (*(Media(kind, data=b"noise") for _ in shown), question)
         sample = Sample(f"probe-{number}", "probe", parts, Truth())
         made.append(make_prompt(sample, shown, policy.family, policy.processor))
-    return tuple(made)
+    return (*made, _second_turn(policy, made[0], observed)) if turns else tuple(made)
+
+
+def _second_turn(policy: Policy, prompt: Prompt, observed: Decoded) -> Prompt:
+    """Return the prompt continued by a turn that asks to see more, and by what it is then shown."""
+    family, processor = policy.family, policy.processor
+    said = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
+    longer = continue_prompt(prompt, (*said, policy.stop_ids[0])).encoded
+    text = family.reply(processor, ["Here:", observed])
+    shown = family.extend(processor, text, [observed], longer.next_position)
+    return replace(
+        prompt,
+        text=f"{prompt.text}Show me more.{text}",
+        encoded=family.join(longer, shown),
+        media=(*prompt.media, observed),
+    )

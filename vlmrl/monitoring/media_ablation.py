@@ -7,10 +7,11 @@ measures. Other media have the sizes, times and lengths of a prompt's own, so it
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from vlmrl.engines.base import Engine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
 from vlmrl.media_types import Audio, Decoded, Video, kind_of
-from vlmrl.schema import Advantages, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
+from vlmrl.models.base import Family
+from vlmrl.schema import Advantages, Completion, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -104,14 +106,36 @@ def measure_reliance(
     """
     greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
     seen = engine.generate(PromptBatch(tuple(prompts)), greedy)
-    own = _mean_logprob(policy, seen)
+    shown = [_all_shown(seen, number) for number in range(len(prompts))]
+    blank_drop = _drop(policy, seen, [make_blanks(prompt) for prompt in shown])
+    assert blank_drop is not None
     model = (policy.family, policy.processor)
     blank = PromptBatch(tuple(with_media(p, make_blanks(p), *model) for p in prompts))
-    blank_drop = own - _mean_logprob(policy, replace(seen, batch=blank))
     rewards = scorer.score(seen, progress, whole=False)
     guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
-    swap_drop = _drop(policy, seen, borrow_media(prompts))
+    swap_drop = _drop(policy, seen, borrow_media(shown))
     return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
+
+
+def _all_shown(seen: Rollouts, number: int) -> Prompt:
+    """Return a prompt as if the media of its completion's observations were its own too."""
+    prompt, (said,) = seen.batch.prompts[number], seen.completions[number]
+    observed = (medium for segment in said.segments for medium in segment.media)
+    return replace(prompt, media=(*prompt.media, *observed))
+
+
+def _observe_instead(
+    completion: Completion, media: Sequence[Decoded], family: Family, processor: Any
+) -> Completion:
+    """Return the completion with other media, of the same kinds and sizes, in its observations."""
+    if completion.suffix is None or not media:
+        return completion
+    left, shown = iter(media), [s for s in completion.segments if s.media]
+    observed = [family.extend(processor, s.text, [next(left) for _ in s.media], 0) for s in shown]
+    tensors = functools.reduce(family.join, observed).tensors
+    suffix = completion.suffix
+    changed = replace(suffix, encoded=replace(suffix.encoded, tensors=tensors))
+    return replace(completion, suffix=changed)
 
 
 def make_blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
@@ -209,7 +233,7 @@ def _pixels(medium: Decoded) -> np.ndarray:
 
 def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
     """Measure `Reliance.kinds`."""
-    prompts = seen.batch.prompts
+    prompts = [_all_shown(seen, number) for number in range(len(seen.completions))]
     kinds = sorted({kind_of(medium) for prompt in prompts for medium in prompt.media})
     if len(kinds) < 2:
         return {}
@@ -228,18 +252,25 @@ def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
 def _drop(
     policy: Policy, seen: Rollouts, others: Sequence[Sequence[Decoded] | None]
 ) -> float | None:
-    """Return the mean fall of log-prob with other media over the prompts that have any, or None."""
-    lent = [
-        (number, with_media(prompt, media, policy.family, policy.processor))
-        for number, (prompt, media) in enumerate(zip(seen.batch.prompts, others, strict=True))
-        if media is not None
-    ]
-    if not lent:
+    """Return the mean fall of log-prob with other media over the prompts that have any, or None.
+
+    `others`: for each prompt as many as it and its completion's observations have, in order.
+    """
+    model = (policy.family, policy.processor)
+    kept = [number for number, media in enumerate(others) if media is not None]
+    if not kept:
         return None
-    written = tuple(seen.completions[number] for number, _ in lent)
-    own = PromptBatch(tuple(seen.batch.prompts[number] for number, _ in lent))
-    swapped = PromptBatch(tuple(prompt for _, prompt in lent))
-    before, after = (Rollouts(batch, written) for batch in (own, swapped))
+    own, swapped, written, rewritten = [], [], [], []
+    for number in kept:
+        prompt, media = seen.batch.prompts[number], others[number]
+        assert media is not None
+        own.append(prompt)
+        written.append(seen.completions[number])
+        swapped.append(with_media(prompt, media[: len(prompt.media)], *model))
+        ((said,), observed) = written[-1], media[len(prompt.media) :]
+        rewritten.append((_observe_instead(said, observed, *model),))
+    before = Rollouts(PromptBatch(tuple(own)), tuple(written))
+    after = Rollouts(PromptBatch(tuple(swapped)), tuple(rewritten))
     return _mean_logprob(policy, before) - _mean_logprob(policy, after)
 
 

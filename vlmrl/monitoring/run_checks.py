@@ -33,6 +33,8 @@ class Checks:
     max_tokens: int
     tell: Callable[[str], None]
     """A function that shows the user a message."""
+    turns: bool = False
+    """Whether rollouts have several turns."""
 
     def __call__(self, done: int, progress: float) -> dict[str, float]:
         """Run what is due after `done` steps, with the weights that the next step draws with; return metrics.
@@ -62,7 +64,7 @@ class Checks:
         return wanted and every > 0 and (done == 1 or _due(done, every))
 
     def _parity(self, done: int) -> dict[str, float]:
-        prompts = (*make_probe_prompts(self.policy), *self.prompts[:PARITY_PROMPTS])
+        prompts = (*make_probe_prompts(self.policy, self.turns), *self.prompts[:PARITY_PROMPTS])
         found = measure_parity(self.engine, self.policy, prompts)
         allowed = self.config.parity_tolerance or tolerance(self.policy)
         found.require(allowed, f"parity after {done} steps")

@@ -344,4 +344,5 @@ class Policy(PolicyModel):
         sums = {key: float(value) for key, value in out.metrics.items()}
         sums["loss/total"] = out.loss.item()
         sums["rollout/entropy"] = entropy[mask].sum().item()
-        return {**sums, **engine_gap(gap)}
+        turns = micro.turns
+        return {**sums, **engine_gap(gap, None if turns is None else turns.to(self.device)[mask])}

@@ -40,6 +40,7 @@ STEP = {
     "rollout/refused_share": "Share of the drawn groups that dynamic sampling refused.",
     "rollout/logprob_gap": "Mean |Δ log p| between engine and trainer at the loss tokens, in nats.",
     "rollout/logprob_kl": "Estimated KL(engine || trainer) per loss token (Schulman's k3), in nats.",
+    "turn/logprob_gap/<turn>": "`rollout/logprob_gap` of one turn, counted from 1, of several.",
     "rollout/logprob_max_ratio": "Largest exp |Δ log p| between engine and trainer.",
     "rollout/staleness": "Mean number of policy versions between a token and its training.",
     "rollout/staleness_max": "Largest number of policy versions between a token and its training.",

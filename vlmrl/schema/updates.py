@@ -64,6 +64,20 @@ class MicroBatch:
             count += has_media
         return shown
 
+    @property
+    def turns(self) -> torch.Tensor | None:
+        """Return [B, T]: the policy's turn, from 0, of each token that carries loss, -1 elsewhere.
+
+        None where all rows have a single turn.
+        """
+        if not self.suffixes:
+            return None
+        turns = self.mask.long() - 1
+        for row, suffix in enumerate(self.suffixes):
+            if suffix is not None:
+                turns[row, : len(suffix.turns)] = turns.new_tensor(suffix.turns)
+        return turns
+
     def follow(self, row: int, length: int) -> torch.Tensor:
         """Return the positions [A, length] of the first tokens that follow a row's prompt."""
         suffix = self.suffixes[row] if self.suffixes else None
