@@ -51,11 +51,12 @@ def build(width: int, layers: int) -> Policy:
     return policy
 
 
-def prompts(policy: Policy, count: int, pixels: int) -> PromptBatch:
-    """Prompts of one noise image each."""
-    noise = np.random.default_rng(0).integers(0, 255, (count, pixels, pixels, 3), np.uint8)
+def prompts(policy: Policy, count: int, sizes: Sequence[int]) -> PromptBatch:
+    """Prompts of one square noise image each, of these sizes in turn."""
+    draw = np.random.default_rng(0).integers
+    sides = [sizes[number % len(sizes)] for number in range(count)]
     sample = Sample("noise", "noise", (Media("image", data=b"-"), TEXT), Truth())
-    images = [Image.fromarray(image) for image in noise]
+    images = [Image.fromarray(draw(0, 255, (side, side, 3), np.uint8)) for side in sides]
     made = [make_prompt(sample, [p], policy.family, policy.processor) for p in images]
     return PromptBatch(tuple(made))
 
@@ -175,7 +176,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pixels", type=int, default=168, help="width and height of the images")
+    parser.add_argument(
+        "--pixels", type=int, nargs="+", default=[168], help="sides of the images, in turn"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--engines", nargs="+", default=["vllm", "file", "tcp"])
     parser.add_argument("--out", type=Path)
