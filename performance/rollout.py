@@ -83,7 +83,7 @@ def raw_http(engine: VllmServer, policy: Policy, batch: PromptBatch, sampling: S
     """The requests straight to the server's route, all at once."""
     (server,) = engine._servers
     address = urlsplit(server.url)
-    headers = {"Authorization": f"Bearer {server._token}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"}
 
     def post(number: int) -> Any:
         body = request(batch.prompts[number], sampling_fields(policy, sampling, number))

@@ -13,7 +13,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make nightly-vllm")
 
 SCRIPTS = Path(__file__).parents[2] / "performance"
 SMALL = {
-    "rollout": "--prompts 2 --group 2 --tokens 4 --pixels 56 --rounds 1 --engines vllm",
+    "rollout": "--prompts 2 --group 2 --tokens 4 --pixels 56 --rounds 1 --engines vllm file",
     "rollout_async": "--prompts 2 --group 2 --tokens 4 --steps 1 --blocks 1",
 }
 
