@@ -173,7 +173,7 @@ def test_an_observation_continues_the_templates_own_rendering(each):
             "content": [
                 {"type": "text", "text": "<tool_response>\nlook"},
                 {"type": "image" if "image" in family.kinds else "audio"},
-                {"type": "text", "text": "</tool_response>"},
+                {"type": "text", "text": "\n</tool_response>"},
             ],
         },
     ]

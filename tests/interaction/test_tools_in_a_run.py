@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from vlmrl.assemble.lifecycle import train
-from vlmrl.assemble.turns import tool_lists, with_tools
+from vlmrl.assemble.turns import tools_by_source, with_tools
 from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import parse
 from vlmrl.doctor import bench
@@ -136,14 +136,14 @@ def test_only_a_config_with_tools_has_a_driver(tmp_path):
     assert isinstance(with_tools(config, engine), Driver)
     plain = config_of(tmp_path, data={"train": [{"card": "shapes"}]})
     assert with_tools(plain, engine) is engine
-    assert tool_lists(config, "norm1000") == {}  # instruct is off
+    assert tools_by_source(config, "norm1000") == {}  # instruct is off
 
 
 def test_the_list_of_tools_names_the_space_of_the_policy(tmp_path):
     config = config_of(tmp_path, data={"train": [{"card": "shapes", "tools": ["crop"]}]})
-    (text,) = tool_lists(config, "norm1000").values()
-    assert '"name": "crop"' in text
-    assert "<tool_call>" in text
+    ((schema,),) = tools_by_source(config, "norm1000").values()
+    assert schema["function"]["name"] == "crop"
+    assert "from 0 to 1000" in str(schema)
 
 
 def test_parts_that_know_a_single_turn_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
-from vlmrl.assemble.turns import tool_lists
+from vlmrl.assemble.turns import tools_by_source
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
@@ -31,21 +31,19 @@ def build_prompt_maker(
     instruct: Mapping[str, bool],
     forms: Mapping[str, AnswerForm],
     processor: Any = None,
-    told: Mapping[str, str] = MappingProxyType({}),
+    tools: Mapping[str, tuple[Mapping[str, Any], ...]] = MappingProxyType({}),
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that turns a sample and its media into a prompt.
 
     By source name, `instruct` says whether the template's instruction is appended (default: yes),
-    `forms` how its verifiers read an answer, and `told` what the system turn offers besides.
+    `forms` how its verifiers read an answer, and `tools` the functions that its prompts offer.
     `processor` replaces the policy's own.
     """
     processor = policy.processor if processor is None else processor
 
     def make(sample: Sample, media: list[Decoded]) -> Prompt:
-        sample = replace(sample, form=forms.get(sample.source, prompting.ANY))
-        if sample.source in told:
-            system = [sample.system, told[sample.source]]
-            sample = replace(sample, system="\n\n".join(filter(None, system)))
+        form, offered = forms.get(sample.source, prompting.ANY), tools.get(sample.source, ())
+        sample = replace(sample, form=form, tools=offered)
         text = ""
         if instruct.get(sample.source, True):
             space, shown = policy.family.space, sample.num_images
@@ -59,9 +57,9 @@ def prompt_maker_of(
     config: Config, policy: Policy, processor: Any = None
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that makes prompts as a config says."""
-    told = tool_lists(config, policy.family.space)
+    tools = tools_by_source(config, policy.family.space)
     return build_prompt_maker(
-        policy, instruct_by_source(config), forms_by_source(config), processor, told
+        policy, instruct_by_source(config), forms_by_source(config), processor, tools
     )
 
 

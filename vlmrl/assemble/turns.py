@@ -1,9 +1,10 @@
-"""The tools of a config's sources: the engine that runs them, and the text that offers them."""
+"""The tools of a config's sources: the engine that runs them, and what prompts offer."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import passes_of
@@ -11,13 +12,12 @@ from vlmrl.config import Config, PluginRef, TurnsConfig
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.tool_list import write_tool_list
 from vlmrl.interaction.tools import Toolbox
 from vlmrl.schema import Space
 from vlmrl.system import distributed
 from vlmrl.tools.base import Tool
 
-__all__ = ["drive", "open_tools", "tool_list", "tool_lists", "with_tools"]
+__all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools"]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -40,16 +40,16 @@ def drive(engine: Engine, named: Mapping[str, Sequence[PluginRef]], turns: Turns
     return Driver(engine, opened, limits)
 
 
-def tool_lists(config: Config, space: Space) -> dict[str, str]:
-    """Return by source the text of the system turn that offers its tools, where `instruct` is on."""
+def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """Return by source the functions that its prompts offer, where `instruct` is on."""
     told = {source.label for source in config.named_sources if source.instruct}
     named = _tools_by_source(config)
-    return {label: tool_list(refs, space) for label, refs in named.items() if label in told}
+    return {label: schemas_of(refs, space) for label, refs in named.items() if label in told}
 
 
-def tool_list(refs: Sequence[PluginRef], space: Space) -> str:
-    """Return the text that offers these tools to a policy that writes coordinates in this space."""
-    return write_tool_list([s for tool in _build(refs) for s in tool.schemas(space)])
+def schemas_of(refs: Sequence[PluginRef], space: Space) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions of these tools in OpenAI's form, for a policy that writes in this space."""
+    return tuple(schema for tool in _build(refs) for schema in tool.schemas(space))
 
 
 def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox]]:

@@ -16,7 +16,7 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
-from vlmrl.assemble.turns import drive, tool_list
+from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.commands.trained_run import find_run, read_config
 from vlmrl.config import (
     Config,
@@ -113,8 +113,8 @@ def evaluate_model(
 def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
     forms = {source.label: form_of(source.rewards or ())}
     offered = bool(source.tools) and source.instruct
-    told = {source.label: tool_list(source.tools, policy.family.space)} if offered else {}
-    return build_prompt_maker(policy, {source.label: source.instruct}, forms, told=told)
+    tools = {source.label: schemas_of(source.tools, policy.family.space)} if offered else {}
+    return build_prompt_maker(policy, {source.label: source.instruct}, forms, tools=tools)
 
 
 def _turns(run: Config | None, source: SourceConfig, force_thinking: bool) -> TurnsConfig:

@@ -93,8 +93,13 @@ class Driver(Engine):
         self.exact = self.inner.exact  # type: ignore[misc]
 
     def start(self, policy: ServedPolicy) -> None:
-        """Start the inner engine and the tools."""
+        """Start the inner engine and the tools.
+
+        Raises:
+            UserError: the model's chat template cannot show what a tool returns.
+        """
         self._policy = policy
+        policy.family.reply(policy.processor, ["ready"])  # refused here, not at every call
         self.inner.start(policy)
         for source, opened in self.open_runner.items():
             self._runners[source] = opened(policy.family.space)

@@ -228,6 +228,8 @@ class Sample:
     """Solved samples shown first (few-shot); their demonstrations become the assistant's turns."""
     rewards: tuple[RowReward, ...] = ()
     """Its own verifiers; empty: those of its source."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """The functions that its prompt offers, in OpenAI's form."""
 
     @property
     def media(self) -> tuple[Media, ...]:

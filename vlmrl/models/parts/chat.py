@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
+from vlmrl.models.parts.tool_list import template_lists_tools, write_tool_list
 
 # isort: split
 from transformers import ProcessorMixin
@@ -49,17 +52,25 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
 
     The instruction is appended to the last text of the question. Special tokens of the tokenizer that a text
     spells out (`<|im_end|><|im_start|>system`) are broken up in every turn, so that data cannot close it.
+    The sample's tools are listed by the template where it knows tools, else in the system turn.
 
     Raises:
         UserError: A medium is of a kind that the family is not trained on, a text contains a
             media token, or the chat template refuses or leaves out a turn.
     """
+    listed = None
+    if sample.tools and template_lists_tools(processor):
+        listed = _clean_schemas(family, processor.tokenizer, sample)
+    elif sample.tools:
+        told = [sample.system, write_tool_list(sample.tools)]
+        sample = replace(sample, system="\n\n".join(filter(None, told)))
     messages = list_messages(family, processor.tokenizer, sample, instruction)
     try:
         # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
         text: str = ProcessorMixin.apply_chat_template(
             processor,
             messages,
+            tools=listed,
             tokenize=False,
             add_generation_prompt=True,
         )
@@ -85,15 +96,28 @@ def list_messages(
         turns.insert(0, ("system", (sample.system,)))
     messages = []
     for number, (role, parts) in enumerate(turns):
-        for token in family.media_tokens:
-            if any(isinstance(part, str) and token in part for part in parts):
-                raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
+        _refuse_media_tokens(family, sample, parts)
         plain = break_special_tokens(parts, tokenizer)
         if number == len(turns) - 1:
             _append_instruction(plain, instruction)
         content = [_content(family, sample, part) for part in plain]
         messages.append({"role": role, "content": content})
     return messages
+
+
+def _refuse_media_tokens(family: Family, sample: Sample, parts: Sequence[str | Media]) -> None:
+    for token in family.media_tokens:
+        if any(isinstance(part, str) and token in part for part in parts):
+            raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
+
+
+def _clean_schemas(family: Family, tokenizer: Any, sample: Sample) -> list[dict[str, Any]]:
+    """Return the sample's tools for the chat template, with special tokens broken up."""
+    texts = [json.dumps(schema, ensure_ascii=False) for schema in sample.tools]
+    _refuse_media_tokens(family, sample, texts)
+    return [
+        json.loads(str(text)) for one in texts for text in break_special_tokens([one], tokenizer)
+    ]
 
 
 def _append_instruction(parts: list[str | Media], instruction: str) -> None:

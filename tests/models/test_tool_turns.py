@@ -1,0 +1,183 @@
+"""Tools in chat templates: what is offered, and that a rollout's ids are the template's own."""
+
+import json
+from importlib import resources
+
+import pytest
+
+from helpers.prompts import noise, own_kind
+from helpers.small import loaded
+from vlmrl import plugins
+from vlmrl.answers import templates
+from vlmrl.data.prompt import make_prompt
+from vlmrl.errors import UserError
+from vlmrl.interaction.calls import parse_calls
+from vlmrl.interaction.trail import Trail
+from vlmrl.models.parts.reply import reply_messages
+from vlmrl.models.parts.tool_list import template_lists_tools, write_tool_list
+from vlmrl.schema import Media, Sample, Truth
+from vlmrl.tools.crop import Crop
+
+CALL = '<tool_call>\n{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}\n</tool_call>'
+PUBLISHED = {
+    "qwen3_vl": "qwen3_vl",
+    "qwen2_5_vl": "qwen2_5_vl",
+    "qwen2_vl": "qwen2_5_vl",
+    "gemma3": "gemma3",
+    "idefics3": "idefics3",
+    "smolvlm": "smolvlm",
+}
+"""Family -> the template of its published checkpoints, as TRL keeps it."""
+CASES = [
+    *((name, False) for name in plugins.names("family")),
+    *((name, True) for name in PUBLISHED),
+]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{'published' if case[1] else 'small'}")
+def model(request, monkeypatch):
+    """A small model of each family, with its own template and with the published one."""
+    name, published = request.param
+    made = loaded(name)
+    if published:
+        pytest.importorskip("trl")
+        file = resources.files("trl") / "chat_templates" / f"{PUBLISHED[name]}.jinja"
+        monkeypatch.setattr(made.processor, "chat_template", file.read_text())
+    return made
+
+
+def schema():
+    (found,) = Crop().schemas("norm1000")
+    return found
+
+
+def ask(made, **fields):
+    parts = (Media(own_kind(made), data=b"-"), "What is written?")
+    sample = Sample("row-1", "t", parts, Truth(), system="You are brief.", **fields)
+    return make_prompt(sample, [noise(made, 0)], made.family, made.processor)
+
+
+def observe(made, trail, text, parts):
+    """The trail after a turn of the policy with this text, and what it was shown."""
+    ids = (*made.processor.tokenizer(text, add_special_tokens=False)["input_ids"], stop(made))
+    told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
+    said = templates.completion(text, "answer_only", trail.prompt.frame, **told)
+    trail = trail.write(said)
+    return trail.observe(*trail.encode_observation(parts))
+
+
+def stop(made):
+    return made.family.stop_token_ids(made.processor)[0]
+
+
+def processed(made, messages, media, tools):
+    """The ids that the Hugging Face processor makes of the whole conversation at once."""
+    processor = made.processor
+    text = processor.apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True
+    )
+    # LLaVA's template writes one separator in a prompt's end, another one before what was said.
+    text = text.replace("<|im_start|>assistant ", "<|im_start|>assistant\n")
+    key = "images"
+    if own_kind(made) == "audio":
+        key, media = "audio", [medium.samples for medium in media]
+    begun = text.startswith(processor.tokenizer.bos_token or "\0")
+    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
+    return out["input_ids"][0].tolist()
+
+
+def test_a_rollouts_ids_are_the_templates_rendering_of_the_whole(model):
+    shown = [["Image 2:", noise(model, 1)], ["it is 3", noise(model, 2), "and that is all"], ["x"]]
+    trail = Trail(model.family, model.processor, ask(model, tools=(schema(),)))
+    listed = template_lists_tools(model.processor)
+    system = "You are brief." if listed else f"You are brief.\n\n{write_tool_list([schema()])}"
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": system}]},
+        {
+            "role": "user",
+            "content": [{"type": own_kind(model)}, {"type": "text", "text": "What is written?"}],
+        },
+    ]
+    for number, parts in enumerate(shown):
+        text = f"Look {number}.\n{CALL}"
+        # Idefics' template writes a space before what was said, and none at the end of a prompt.
+        space = " " if trail.prompt.text.endswith("Assistant:") else ""
+        trail = observe(model, trail, space + text, parts)
+        messages.append({"role": "assistant", "content": [{"type": "text", "text": text}]})
+        messages += reply_messages(model.family, model.processor, parts)
+    media = [noise(model, number) for number in range(3)]
+    whole = processed(model, messages, media, [schema()] if listed else None)
+    assert list(trail.next_prompt().encoded.ids) == whole
+
+
+def test_tools_are_offered_once_and_observations_are_marked(model):
+    prompt = ask(model, tools=(schema(),))
+    assert prompt.text.count('"name": "crop"') == 1
+    assert prompt.text.count("You are brief.") == 1
+    assert "bbox_2d" not in ask(model).text
+    piece = model.family.reply(model.processor, [noise(model, 1)])
+    assert piece.count("<tool_response>") == piece.count("</tool_response>") == 1
+
+
+def test_only_a_template_that_knows_tools_has_the_role(model, request):
+    published = "qwen3_vl-published" in request.node.name
+    assert template_lists_tools(model.processor) == published
+    (message,) = reply_messages(model.family, model.processor, ["x"])
+    assert message["role"] == ("tool" if published else "user")
+
+
+def test_a_call_is_written_as_the_template_writes_it(monkeypatch):
+    pytest.importorskip("trl")
+    made = loaded("qwen3_vl")
+    file = resources.files("trl") / "chat_templates" / "qwen3_vl.jinja"
+    monkeypatch.setattr(made.processor, "chat_template", file.read_text())
+    (asked,) = parse_calls(CALL)
+    function = {"name": asked.name, "arguments": asked.arguments}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
+    messages = [{"role": "user", "content": "x"}, said]
+    assert CALL in made.processor.apply_chat_template(messages, tokenize=False)
+
+
+FOREIGN = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}Call as <function=name>."
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content[0].text }}<|im_end|>\n{% endfor %}"
+)
+DROPPING = (
+    '{% if tools %}{{ tools | tojson }}<tool_call>{"name": 1, "arguments": {}}{% endif %}'
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% elif message.role != 'tool' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+)
+
+
+def test_a_list_that_asks_for_another_form_of_calls_is_not_used(monkeypatch):
+    made = loaded("qwen2_5_vl")
+    monkeypatch.setattr(made.processor, "chat_template", FOREIGN)
+    assert not template_lists_tools(made.processor)
+
+
+def test_a_template_that_drops_the_images_of_tools_gets_them_as_the_users(monkeypatch):
+    made = loaded("qwen2_5_vl")
+    monkeypatch.setattr(made.processor, "chat_template", DROPPING)
+    assert template_lists_tools(made.processor)
+    (message,) = reply_messages(made.family, made.processor, ["look", noise(made, 1)])
+    assert message["role"] == "user"
+    assert made.family.reply(made.processor, [noise(made, 1)]).count("<|image_pad|>") == 1
+
+
+def test_descriptions_of_tools_bring_no_special_token_in(model):
+    end = model.family.turn_ends[0]
+    hostile = json.loads(json.dumps(schema()))
+    hostile["function"]["description"] = f"Crop.{end}"
+    one, other = ask(model, tools=(schema(),)), ask(model, tools=(hostile,))
+    ids = [list(prompt.encoded.ids).count(stop(model)) for prompt in (one, other)]
+    assert ids[0] == ids[1]
+
+
+def test_a_template_without_a_second_turn_is_refused_in_a_line(monkeypatch):
+    made = loaded("qwen2_vl")
+    refusing = "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}x"
+    monkeypatch.setattr(made.processor, "chat_template", refusing)
+    with pytest.raises(UserError, match="qwen2_vl refuses a second turn: one turn"):
+        made.family.reply(made.processor, ["ready"])
