@@ -50,7 +50,9 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     found = []
     for name in plugins.names("verifier"):
         verifier = plugins.load("verifier", name)
-        if verifier.scope == "item" and (verifier.needs or name in ABOUT_ANSWERS):
+        if verifier.scope != "item" or verifier.laws.of_turns:
+            continue
+        if verifier.needs or name in ABOUT_ANSWERS:
             options = [dict(o) for o in verifier.laws.options] + MORE_OPTIONS.get(name, [])
             found += [(name, o) for o in options]
     return found

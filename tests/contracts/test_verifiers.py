@@ -28,7 +28,7 @@ KIND = "verifier"
 
 
 def _is_item(cls):
-    return cls.scope == "item" and not cls.waits
+    return cls.scope == "item" and not cls.waits and not cls.laws.of_turns
 
 
 SUBSETS = {

@@ -1,4 +1,4 @@
-"""The tools of a config's sources: the engine that runs them, and what prompts offer."""
+"""Tools and environments of a config's sources: the engine that runs them, and what prompts offer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import passes_of
-from vlmrl.config import Config, PluginRef, TurnsConfig
+from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.engines.base import Engine
+from vlmrl.environments import Environment
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
 from vlmrl.system import distributed
 from vlmrl.tools.base import Tool
@@ -21,49 +23,60 @@ __all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools"]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
-    """Return the engine, with a driver around it where a source names tools.
+    """Return the engine, with a driver around it where a source names tools or an environment.
 
     Raises:
         UserError: another part of the config does not work with several turns.
     """
-    named = _tools_by_source(config)
-    if not named:
+    acting = _acting(config)
+    if not acting:
         return engine
     _refuse_others(config)
-    return drive(engine, named, config.rollout.turns)
+    return drive(engine, acting, config.rollout.turns)
 
 
-def drive(engine: Engine, named: Mapping[str, Sequence[PluginRef]], turns: TurnsConfig) -> Driver:
-    """Return a driver around the engine, with the tools named by source."""
+def drive(engine: Engine, sources: Sequence[SourceConfig], turns: TurnsConfig) -> Driver:
+    """Return a driver around the engine, with the tools and environments of the sources that act."""
     limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
-    opened = {label: functools.partial(_open, refs, turns) for label, refs in named.items()}
+    opened = {s.label: functools.partial(_open, s, turns) for s in sources if s.acts}
     return Driver(engine, opened, limits)
 
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:
     """Return by source the functions that its prompts offer, where `instruct` is on."""
     told = {source.label for source in config.named_sources if source.instruct}
-    named = _tools_by_source(config)
-    return {label: schemas_of(refs, space) for label, refs in named.items() if label in told}
+    return {s.label: schemas_of(s, space) for s in _acting(config) if s.label in told}
 
 
-def schemas_of(refs: Sequence[PluginRef], space: Space) -> tuple[Mapping[str, Any], ...]:
-    """Return the functions of these tools in OpenAI's form, for a policy that writes in this space."""
-    return tuple(schema for tool in _build(refs) for schema in tool.schemas(space))
+def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], ...]:
+    """Return a source's actions and tools in OpenAI's form, for a policy that writes in this space."""
+    tools, environment = _build(source.tools), _environment(source)
+    own: list[dict[str, Any]] = []
+    if environment is not None:
+        own, tools = environment.schemas(space), [*environment.tools(), *tools]
+    return (*own, *(schema for tool in tools for schema in tool.schemas(space)))
 
 
-def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox]]:
-    """Yield each source that names tools, with its tools, which the caller closes."""
-    for label, refs in _tools_by_source(config).items():
-        yield label, _open(refs, config.rollout.turns, space)
+def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox | Worlds]]:
+    """Yield each source that acts, with its tools or its worlds, which the caller closes."""
+    for source in {s.label: s for s in _acting(config)}.values():
+        yield source.label, _open(source, config.rollout.turns, space)
 
 
-def _tools_by_source(config: Config) -> dict[str, list[PluginRef]]:
-    return {source.label: source.tools for source in config.named_sources if source.tools}
+def _acting(config: Config) -> list[SourceConfig]:
+    return [source for source in config.named_sources if source.acts]
 
 
-def _open(refs: Sequence[PluginRef], turns: TurnsConfig, space: Space) -> Toolbox:
-    return Toolbox(_build(refs), space, turns.workers)
+def _open(source: SourceConfig, turns: TurnsConfig, space: Space) -> Toolbox | Worlds:
+    tools, environment = _build(source.tools), _environment(source)
+    if environment is None:
+        return Toolbox(tools, space, turns.workers)
+    return Worlds(environment, tools, space, turns.workers)
+
+
+def _environment(source: SourceConfig) -> Environment | None:
+    named = source.environment
+    return plugins.build("environment", named.name, named.options) if named else None
 
 
 def _build(refs: Sequence[PluginRef]) -> list[Tool]:
@@ -80,12 +93,14 @@ def _refuse_others(config: Config) -> None:
     }
     for what, used in wrong.items():
         if used:
-            raise UserError(f"data.train: a source has tools, which excludes {what}")
+            raise UserError(
+                f"data.train: a source has tools or an environment, which excludes {what}"
+            )
     algorithm = plugins.build(
         "algorithm", config.at(0).algorithm.name, config.at(0).algorithm.options
     )
     if "masked_media" in passes_of(algorithm):
         raise UserError(
-            f"data.train: a source has tools, which excludes algorithm {config.algorithm.name!r}: "
-            "it masks the media of the prompt, not those of observations"
+            "data.train: a source has tools or an environment, which excludes algorithm "
+            f"{config.algorithm.name!r}: it masks the media of the prompt, not those of observations"
         )

@@ -73,6 +73,10 @@ def verify(
             applies, or no built-in example whose right answer it pays.
     """
     component = resolve(reward)
+    if component.verifier.laws.of_turns:
+        raise UserError(
+            f"verifier {reward.verifier!r} reads what calls did: no text is an attack on it"
+        )
     # What a verifier imports is loaded before its first call: no time limit counts it.
     load = functools.partial(load_verifiers, (component.spec,))
     with DeadlinePool(WORKERS, load) as pool:
@@ -80,12 +84,13 @@ def verify(
 
 
 def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
-    """Yield a report on every shipped verifier, ordered by name.
+    """Yield a report on every shipped verifier that reads texts, ordered by name.
 
     `options` gives, by name, the options of those that need some (a judge needs an endpoint).
     """
     for name in plugins.names("verifier"):
-        yield verify(RewardConfig(verifier=name, options=dict(options.get(name, {}))))
+        if not plugins.load("verifier", name).laws.of_turns:
+            yield verify(RewardConfig(verifier=name, options=dict(options.get(name, {}))))
 
 
 def _verify(

@@ -98,7 +98,7 @@ def evaluate_model(
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": tokens,
-        **({"turns": turns.model_dump(mode="json")} if source.tools else {}),
+        **({"turns": turns.model_dump(mode="json")} if source.acts else {}),
         "prompts_sha256": _prompts_hash(found),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
@@ -112,15 +112,17 @@ def evaluate_model(
 
 def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
     forms = {source.label: form_of(source.rewards or ())}
-    offered = bool(source.tools) and source.instruct
-    tools = {source.label: schemas_of(source.tools, policy.family.space)} if offered else {}
+    offered = schemas_of(source, policy.family.space) if source.instruct else ()
+    tools = {source.label: offered} if offered else {}
     return build_prompt_maker(policy, {source.label: source.instruct}, forms, tools=tools)
 
 
 def _turns(run: Config | None, source: SourceConfig, force_thinking: bool) -> TurnsConfig:
     """Return what a rollout of several turns may take: what the run's may."""
-    if source.tools and force_thinking:
-        raise UserError(f"{source.card}: --force-thinking: expected a source without tools")
+    if source.acts and force_thinking:
+        raise UserError(
+            f"{source.card}: --force-thinking: expected a source without tools and environment"
+        )
     return run.last.rollout.turns if run else TurnsConfig()
 
 
@@ -129,8 +131,8 @@ def _start(
 ) -> Engine:
     """Start the engine, with a driver around it where the source has tools; the stack closes it."""
     engine: Engine = plugins.build("engine", chosen.name, chosen.options)
-    if source.tools:
-        engine = drive(engine, {source.label: source.tools}, turns)
+    if source.acts:
+        engine = drive(engine, [source], turns)
     stack.callback(engine.close)
     engine.start(policy)
     return engine

@@ -1,7 +1,8 @@
-"""Check of tools: one rollout of two turns as the model would see it, and what it takes of the limits."""
+"""Check of tools and environments: one rollout of two turns as the model would see it, and its cost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -11,30 +12,34 @@ from vlmrl.answers import templates
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.tools import Outcome, Toolbox
 from vlmrl.interaction.trail import Trail
+from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.schema import Frame, Prompt
+from vlmrl.tools import View
 
 
 def turns(bench: Bench) -> Iterator[Finding]:
-    """Call the first tool of each source that has tools, with an example, and show the whole."""
-    for source, toolbox in bench.open_tools():
-        with toolbox:
+    """Call the first function of each source that acts, with an example, and show the whole."""
+    for source, runner in bench.open_tools():
+        with contextlib.closing(runner):
             prompt = next((p for p in bench.prompts if p.sample.source == source), None)
             if prompt is not None:
-                yield _example(bench, prompt, toolbox)
+                yield _example(bench, prompt, runner)
 
 
-def _example(bench: Bench, prompt: Prompt, toolbox: Toolbox) -> Finding:
-    policy, schema = bench.policy, toolbox.schemas()[0]["function"]
-    call = {"name": schema["name"], "arguments": _arguments(schema["parameters"], prompt.frame)}
-    text = f"{OPEN}{json.dumps(call)}{CLOSE}"
+def _example(bench: Bench, prompt: Prompt, runner: Toolbox | Worlds) -> Finding:
+    policy = bench.policy
+    text = _write_turn(runner, prompt.frame)
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
     told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
     said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
-    outcome = toolbox.run(parse_calls(text), first_view(policy, prompt))
+    outcome = _run(runner, text, first_view(policy, prompt), prompt)
     if outcome.fault is not None:
-        return Finding("FAIL", "turns", f"{prompt.sample.source}: a tool failed: {outcome.fault}")
+        return Finding("FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}")
+    if outcome.step is not None and outcome.step.done:
+        text = f"{prompt.sample.source}: the world ended at the example {text}"
+        return Finding("ok", "turns", text)
     trail = Trail(policy.family, policy.processor, prompt).write(said)
     segment, encoded = trail.encode_observation(outcome.parts)
     trail = trail.observe(segment, encoded)
@@ -42,6 +47,23 @@ def _example(bench: Bench, prompt: Prompt, toolbox: Toolbox) -> Finding:
     shown = textwrap.indent(trail.next_prompt().text, "      | ", lambda line: True)
     text = f"{prompt.sample.source}: {budget}; an example, as the policy would see it:\n{shown}"
     return Finding(verdict, "turns", text)
+
+
+def _write_turn(runner: Toolbox | Worlds, frame: Frame) -> str:
+    """Return a turn that calls the first function; any word where the whole text is the action."""
+    if not (schemas := runner.schemas()):
+        return "up"
+    schema = schemas[0]["function"]
+    call = {"name": schema["name"], "arguments": _arguments(schema["parameters"], frame)}
+    return f"{OPEN}{json.dumps(call)}{CLOSE}"
+
+
+def _run(runner: Toolbox | Worlds, text: str, view: View, prompt: Prompt) -> Outcome:
+    calls = parse_calls(text)
+    if isinstance(runner, Toolbox):
+        return runner.run(calls, view)
+    (outcome,) = runner.run_all([WorldTurn(calls, text, view, World(prompt.sample, 0))])
+    return outcome
 
 
 def _budget(bench: Bench, prompt: int, observed: int, media: int) -> tuple[Any, str]:

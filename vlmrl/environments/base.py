@@ -58,6 +58,14 @@ class Environment:
     restartable: ClassVar[bool] = True
     """Whether a state is all there is to it; a server behind it says False."""
 
+    @property
+    def time_limit_s(self) -> float:
+        """Return the seconds that the actions of one turn may take."""
+        return 20.0
+
+    def prepare(self) -> None:
+        """Load what the first step needs; runs in each worker process, without a time limit."""
+
     def reset(self, sample: Sample, seed: int) -> State:
         """Return the first state: a function of the sample and the seed."""
         raise TypeError(f"{type(self).__name__} must define reset")

@@ -18,6 +18,7 @@ from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
 from vlmrl.interaction.tools import Outcome
 from vlmrl.interaction.trail import Trail
+from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.media_types import PilImage
 from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Rollouts, Space
 from vlmrl.system.seeds import seed_of
@@ -61,14 +62,22 @@ class TurnLimits:
 class _Row:
     """One rollout while it is being made."""
 
-    runner: Runner
+    runner: Runner | Worlds
     trail: Trail
     view: View
     last: Completion
     key: tuple[int, ...]
+    world: World | None = None
+    """Where it acts, if its source has an environment."""
     seconds: float = 0.0
     reason: FinishReason | None = None
     """Why it ended; None: it goes on."""
+
+    def write(self, said: Completion) -> None:
+        """Append a turn of the policy; in a world it has earned nothing yet."""
+        self.last, self.trail = said, self.trail.write(said)
+        if self.world is not None:
+            self.trail = self.trail.note(reward=0.0, metrics={"done": 0.0})
 
     @property
     def num_tokens(self) -> int:
@@ -80,11 +89,11 @@ class Driver(Engine):
     """The inner engine, with tools for the prompts of some sources; others have a single turn."""
 
     inner: Engine
-    open_runner: Mapping[str, Callable[[Space], Runner]]
-    """By source: opens its tools, for a policy that writes coordinates in this space."""
+    open_runner: Mapping[str, Callable[[Space], Runner | Worlds]]
+    """By source: opens its tools or its worlds, for a policy that writes coordinates in this space."""
     limits: TurnLimits = TurnLimits()
     _policy: Any = field(default=None, init=False, repr=False)
-    _runners: dict[str, Runner] = field(default_factory=dict, init=False, repr=False)
+    _runners: dict[str, Runner | Worlds] = field(default_factory=dict, init=False, repr=False)
     _faults: deque[bool] = field(
         default_factory=lambda: deque(maxlen=WINDOW), init=False, repr=False
     )
@@ -150,8 +159,11 @@ class Driver(Engine):
         if runner is None:
             return said
         policy = self._policy
-        trail = Trail(policy.family, policy.processor, prompt).write(said)
-        return _Row(runner, trail, first_view(policy, prompt), said, key)
+        trail = Trail(policy.family, policy.processor, prompt)
+        world = World(prompt.sample, key[0]) if isinstance(runner, Worlds) else None
+        row = _Row(runner, trail, first_view(policy, prompt), said, key, world)
+        row.write(said)
+        return row
 
     def _observe(self, live: Sequence[_Row], sampling: Sampling) -> list[_Row]:
         """Run the tools that the last turns ask for; return the rollouts that go on."""
@@ -162,7 +174,7 @@ class Driver(Engine):
                 asking.append((row, calls))
         for runner in {id(row.runner): row.runner for row, _ in asking}.values():
             own = [(row, calls) for row, calls in asking if row.runner is runner]
-            outcomes = runner.run_all([(calls, row.view) for row, calls in own])
+            outcomes = _run(runner, own)
             for (row, _), outcome in zip(own, outcomes, strict=True):
                 self._count(outcome.calls)
                 row.reason = self._show(row, outcome, sampling)
@@ -175,14 +187,20 @@ class Driver(Engine):
         if row.last.finish_reason != "stop":
             return (), row.last.finish_reason
         calls = parse_calls(row.last.text)
+        acts = bool(calls) or (isinstance(row.runner, Worlds) and row.runner.takes_text)
         # Behind another stop token than the end of turn the chat template writes nothing.
-        if not calls or row.last.token_ids[-1] != self._policy.stop_ids[0]:
+        if not acts or row.last.token_ids[-1] != self._policy.stop_ids[0]:
             return (), "stop"
+        # What the last turn does in a world counts; what a tool would return is not seen any more.
+        return calls, None if row.world is not None else self._reached(row, sampling)
+
+    def _reached(self, row: _Row, sampling: Sampling) -> FinishReason | None:
+        """Return the limit that leaves no room for another turn, if one does."""
         if row.trail.num_turns >= self.limits.max_turns:
-            return calls, "turns"
+            return "turns"
         if row.num_tokens + sampling.max_tokens > self.limits.max_tokens:
-            return calls, "budget"
-        return calls, None
+            return "budget"
+        return None
 
     def _show(self, row: _Row, outcome: Outcome, sampling: Sampling) -> FinishReason | None:
         """Append what the tools returned, if it fits; return why the rollout ends, if it does."""
@@ -190,6 +208,14 @@ class Driver(Engine):
         row.trail = row.trail.note(calls=outcome.calls)
         if outcome.fault is not None:
             return "abort"
+        if (step := outcome.step) is not None:
+            row.world = step.world
+            metrics = {**step.metrics, "done": float(step.done)}
+            row.trail = row.trail.note(reward=step.reward, metrics=metrics)
+            if step.done:
+                return "stop"
+        if (reached := self._reached(row, sampling)) is not None:
+            return reached
         try:
             segment, encoded = row.trail.encode_observation(outcome.parts)
         except UserError as error:  # what the family refuses is the tool's failure
@@ -216,7 +242,7 @@ class Driver(Engine):
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
         single = _with_keys(replace(sampling, n=1), [[row.key] for row in live], turn)
         for row, (said,) in zip(live, self.inner.generate(batch, single).completions, strict=True):
-            row.last, row.trail = said, row.trail.write(said)
+            row.write(said)
 
     def _count(self, calls: Sequence[Call]) -> None:
         self._faults += [call.outcome == "fault" for call in calls]
@@ -227,6 +253,19 @@ class Driver(Engine):
                 f"{sum(self._faults)} of the last {WINDOW} calls of tools failed, the limit is "
                 f"{self.limits.fault_limit:.0%}; the last: {failed.name}: {failed.note}"
             )
+
+
+def _run(
+    runner: Runner | Worlds, asking: Sequence[tuple[_Row, tuple[AskedCall, ...]]]
+) -> list[Outcome]:
+    """Return what came of the last turn of each rollout."""
+    if not isinstance(runner, Worlds):
+        return runner.run_all([(calls, row.view) for row, calls in asking])
+    turns = []
+    for row, calls in asking:
+        assert row.world is not None
+        turns.append(WorldTurn(calls, row.last.text, row.view, row.world))
+    return runner.run_all(turns)
 
 
 def first_view(policy: ServedPolicy, prompt: Prompt) -> View:

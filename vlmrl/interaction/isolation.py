@@ -20,7 +20,7 @@ from vlmrl.media.image import to_rgb
 from vlmrl.media_types import Audio, PilImage, Video, num_bytes
 from vlmrl.tools import Part, Refused, Shown, Tool
 
-__all__ = ["Answer", "Limits", "call", "cut", "prepare"]
+__all__ = ["Answer", "Limits", "call", "check_parts", "clean", "cut", "limit_files", "prepare"]
 
 _TOOLS: dict[str, Tool] = {}
 """Function name -> tool, in a worker process."""
@@ -64,6 +64,11 @@ def prepare(tools: Sequence[Tool], names: Sequence[str], limits: Limits) -> None
     for tool in tools:
         tool.prepare()
     _TOOLS.update(zip(names, tools, strict=True))
+    limit_files(limits)
+
+
+def limit_files(limits: Limits) -> None:
+    """Bound the files that this process may write, where the system can."""
     if sys.platform != "win32":
         import resource
 
@@ -81,7 +86,7 @@ def call(
     """
     began = time.perf_counter()
     try:
-        found, refused = _check(_TOOLS[tool].call(name, arguments, shared.load()), limits), ""
+        found, refused = check_parts(_TOOLS[tool].call(name, arguments, shared.load()), limits), ""
     except Refused as error:
         found, refused = (), clean(str(error))[:MAX_REFUSAL] or "refused"
     return Answer(found, refused, time.perf_counter() - began)
@@ -102,7 +107,13 @@ def cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
 
 
-def _check(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Shown, ...]:
+def check_parts(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Shown, ...]:
+    """Return what is to be shown: texts cut, images as RGB of at most the allowed pixels.
+
+    Raises:
+        ValueError: there is too much of it.
+        TypeError: something is no part.
+    """
     several = isinstance(found, Sequence) and not isinstance(found, str)
     parts: Sequence[Any] = found if several else [found]  # type: ignore[assignment]
     if len(parts) > limits.max_parts:

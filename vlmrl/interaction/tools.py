@@ -8,7 +8,7 @@ the policy, so that a dead tool does not teach that tools are useless.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,18 @@ from vlmrl.schema.turns import Call, CallOutcome
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, TooLate, result
 from vlmrl.tools import Shown, Tool, View
 
-__all__ = ["Outcome", "Toolbox"]
+__all__ = ["Outcome", "Toolbox", "WorldStep"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorldStep:
+    """What a turn did to the world of a rollout."""
+
+    world: Any
+    """The world as it is now: a `worlds.World`."""
+    reward: float
+    done: bool
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +50,8 @@ class Outcome:
     calls: tuple[Call, ...] = ()
     fault: str | None = None
     """Why a tool failed: the rollout is then masked, and nothing is shown. None: none did."""
+    step: WorldStep | None = None
+    """What became of the rollout's world; None: it has none, or nothing was done in it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

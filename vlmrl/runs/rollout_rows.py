@@ -119,6 +119,7 @@ def _segments(folder: Path, completion: Completion) -> Row:
                     for call in segment.calls
                 ],
                 "reward": segment.reward,
+                "metrics": dict(segment.metrics),
             }
             for segment in completion.segments
         ]

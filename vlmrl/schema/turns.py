@@ -64,6 +64,8 @@ class Segment:
     """The calls that this segment of the policy made and that were answered or failed."""
     reward: float | None = None
     """What an environment paid for this segment of the policy; None: nothing is known of it."""
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """What an environment measured after this segment of the policy; `done`: 1 if the world ended."""
 
     def __post_init__(self) -> None:
         if len(self.logprobs) not in (0, len(self.token_ids)):

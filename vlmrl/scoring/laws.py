@@ -29,7 +29,8 @@ class Laws:
     the answer, `ITEMS` for what is inside its brackets.
     `options`: sets of options, e.g. the published ones, that obey every law; `loose`: sets that may
     pay for junk, as the docstring says. `template`: of the completions. `any_order`: whether the
-    order of what an answer lists changes nothing.
+    order of what an answer lists changes nothing. `of_turns`: whether it judges the calls that were
+    run and not a text, so that texts say nothing of it: it has tests of its own.
     """
 
     truth: tuple[Shape, ...] = ()
@@ -39,3 +40,4 @@ class Laws:
     loose: tuple[Mapping[str, Any], ...] = ()
     template: str = "none"
     any_order: bool = False
+    of_turns: bool = False

@@ -213,6 +213,7 @@ def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
             numbers["length"] = len(completion.token_ids)
             for name in ("rollout/turns", "tool/used") if completion.segments else ():
                 numbers[name] = metrics.turn_metrics(completion)[name]
+            numbers |= metrics.world_metrics(completion)
             numbers |= metrics.crop_metrics(prompt, completion)
             of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}
             modes = metrics.by_mode(prompt, completion, numbers)

@@ -23,8 +23,8 @@ def rollout_metrics(
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
-    `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics` and `by_mode`, and what the
-    algorithm adds.
+    `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics`, `world_metrics` and
+    `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -41,8 +41,8 @@ def rollout_metrics(
             values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.truncated)
             values["rollout/masked"].append(not rewards.valid[p, g])
-            turns = turn_metrics(completion) | crop_metrics(prompt, completion)
-            for key, number in turns.items():
+            turns = turn_metrics(completion) | world_metrics(completion)
+            for key, number in (turns | crop_metrics(prompt, completion)).items():
                 values[key].append(number)
             verdicts = rewards.verdicts[p][g].values()
             values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
@@ -76,6 +76,20 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
         found[f"tool/{call.name}/seconds"] = call.seconds
     shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
     return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
+
+
+def world_metrics(completion: Completion) -> dict[str, float]:
+    """Return `world/reward`, summed over the turns, and the last value of what else its world measured.
+
+    Empty for a completion of a source without an environment.
+    """
+    turns = [turn for turn in completion.turns if turn.reward is not None]
+    if not turns:
+        return {}
+    found = {"world/reward": sum(turn.reward or 0.0 for turn in turns)}
+    for turn in turns:
+        found |= {f"world/{name}": number for name, number in turn.metrics.items()}
+    return found
 
 
 def crop_metrics(prompt: Prompt, completion: Completion) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ class SourceConfig(Named):
     tools: list[PluginRef] = []
     """What the policy may call between its turns, in training and evaluation: of `vlmrl list tools`. With
     `instruct` the system turn offers them. Empty: a completion is a single turn."""
+    environment: PluginRef | None = None
+    """The world in which the policy acts turn by turn, in training and evaluation: one of `vlmrl list
+    environments`. Its actions are offered as tools are. The card `world` draws its prompts. Absent: none."""
     few_shot: str | None = None
     """Split whose rows are shown before every question, each with its right answer (`demos[:2]`), at
     most 8. A row is never its own example."""
@@ -48,9 +52,33 @@ class SourceConfig(Named):
     """File of `vlmrl data rate` whose `pass_rate`, `reward` and `n` become columns of the rows, for `where`
     and samplers. Held-out sources have their own."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _card_and_environment_agree(cls, value: Any) -> Any:
+        """State the world of the card `world` once: as the source's environment, or in its options."""
+        if not isinstance(value, Mapping) or value.get("card") != "world":
+            return value
+        options, named = value.get("options") or {}, value.get("environment")
+        if isinstance(named, str):
+            named = {"name": named}
+        if isinstance(named, Mapping) and "environment" not in options:
+            told = {"environment": named.get("name"), "options": named.get("options") or {}}
+            return {**value, "options": {**options, **told}}
+        if not named and "environment" in options:
+            told = {"name": options["environment"], "options": options.get("options") or {}}
+            return {**value, "environment": told}
+        return value
+
+    @property
+    def acts(self) -> bool:
+        """Whether its rollouts may have several turns."""
+        return bool(self.tools or self.environment)
+
     @property
     def label(self) -> str:
         """The name on its curves."""
+        if self.card == "world" and self.environment and not self.name:
+            return Path(self.environment.name.rpartition(":")[2]).stem
         return self.name or Path(self.card.rpartition(":")[2]).stem
 
 

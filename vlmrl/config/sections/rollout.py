@@ -11,7 +11,7 @@ class TurnsConfig(Section):
     """What a rollout of several turns may take. An observation that would not fit ends it."""
 
     max_turns: int = Field(4, ge=1)
-    """Most turns of the policy; on the last one no tool runs."""
+    """Most turns of the policy; on the last one no tool runs, but actions in an environment do."""
     max_tokens: int = Field(2048, ge=1)
     """Most tokens that the policy writes in all turns; those of one turn are `rollout.max_tokens`."""
     max_length: int = Field(8192, ge=1)
@@ -43,7 +43,7 @@ class RolloutConfig(Section):
     top_k: Scheduled[int] = Field(0, ge=0)
     """Sample from the k likeliest tokens. 0: from all."""
     turns: TurnsConfig = TurnsConfig()
-    """Limits of the rollouts of sources with `tools`."""
+    """Limits of the rollouts of sources with `tools` or an `environment`."""
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""

@@ -1,0 +1,109 @@
+"""Starts of an environment's worlds: the prompt shows the first state and asks for the task.
+
+What the policy does then is up to the source's `environment`, which resets the very world of the
+prompt. A hash of what the prompt shows decides in which split it may occur, so that no world is in two
+splits, whatever the seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from vlmrl import plugins
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
+from vlmrl.errors import UserError
+from vlmrl.media_types import PilImage
+from vlmrl.schema import Frame, Media, Sample, Truth
+from vlmrl.system.seeds import seed_of, uniform
+
+COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
+SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
+"""Share of all worlds that belongs to each split, as [from, to)."""
+MAX_TRIES = 1000
+
+
+@dataclass(frozen=True)
+class World(Card):
+    """Worlds of an environment, drawn at load; the source's `environment` names it."""
+
+    origin: ClassVar[str] = "drawn by the environment"
+    licence: ClassVar[str] = "Apache-2.0"
+    splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("world_return",)
+
+    environment: str = "grid_world"
+    """One of `vlmrl list environments`, or `path/to/file.py:Name`; that of the source if it names one."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Options of the environment."""
+    count: int | None = None
+    """Worlds per split; None: train 2000, demos 2000, val 96, test 200."""
+    seed: int = 0
+    """Seed of the worlds."""
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count: expected at least 1, got {self.count}")
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Return one small dictionary for each world; nothing is drawn yet."""
+        if split not in COUNTS:
+            raise UserError(f"card 'world' has no split {split!r}; there are: {', '.join(COUNTS)}")
+        return [
+            {"id": f"{self.environment}-{split}-{i}", "split": split, "index": i}
+            for i in range(self.count or COUNTS[split])
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """Draw the first world of a row's split and show how it begins."""
+        low, high = SHARES[row["split"]]
+        for tried in range(MAX_TRIES):
+            seed = seed_of(self.seed, zlib.crc32(row["split"].encode()), row["index"], tried)
+            sample = self._begin(row["id"], source, seed)
+            if low <= uniform(_digest(sample)) < high:
+                return sample
+        raise UserError(
+            f"{self.environment}: none of {MAX_TRIES} worlds is of split {row['split']!r}: it has too few"
+        )
+
+    def corpus(self) -> list[str]:
+        """Return tasks as the model is to read them."""
+        return demonstrations.corpus(self, self.rows("demos"), Frame(1000, 1000))
+
+    def _begin(self, name: str, source: str, seed: int) -> Sample:
+        world = self._world
+        bare = Sample(name, source, (), Truth(), "none", meta={"environment_seed": seed})
+        state = world.reset(bare, seed)
+        parts = (*_as_parts(world.observe(state)), world.task(state))
+        return Sample(name, source, parts, Truth(), "none", meta=bare.meta)
+
+    @functools.cached_property
+    def _world(self) -> Any:
+        return plugins.build("environment", self.environment, self.options)
+
+
+def _as_parts(shown: Sequence[Any]) -> Iterator[Media | str]:
+    for part in shown:
+        if isinstance(part, PilImage):
+            buffer = io.BytesIO()
+            part.convert("RGB").save(buffer, format="BMP")  # uncompressed: the quickest to read
+            yield Media("image", data=buffer.getvalue())
+        elif isinstance(part, str):
+            yield part
+        else:
+            raise UserError(
+                f"the first observation of a world: expected texts and images, got {type(part).__name__}"
+            )
+
+
+def _digest(sample: Sample) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for part in sample.parts:
+        found.update(part.encode() if isinstance(part, str) else part.data or b"")
+    return found.hexdigest()

@@ -1,0 +1,274 @@
+"""The worlds of a source's rollouts: what a policy asks for in a turn becomes steps in a process of its own.
+
+A state is a value that stays here, as the bytes that the process returned: nothing of it is read in this
+process, and a worker that died is replaced without loss. A refusal is an observation and leaves the state
+as it was; whatever else an environment does is a fault.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vlmrl.environments import Environment, Move, Refused
+from vlmrl.errors import UserError
+from vlmrl.interaction import isolation
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.isolation import Limits
+from vlmrl.interaction.tools import Outcome, Toolbox, WorldStep
+from vlmrl.media_types import Decoded, PilImage
+from vlmrl.plugins import nearest
+from vlmrl.schema import Call, Frame, Sample, Space
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
+from vlmrl.tools import Shown, Tool, View
+
+__all__ = ["World", "WorldTurn", "Worlds"]
+
+MAX_STATE = 64 * 2**20
+"""Bytes that a pickled state may have."""
+MAX_METRICS = 16
+_METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """The world of one rollout."""
+
+    sample: Sample
+    seed: int
+    """Of the world, where the sample does not say which one its prompt shows."""
+    state: bytes | None = None
+    """Its state, pickled; None: no step was taken yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorldTurn:
+    """What a policy did in one turn."""
+
+    calls: Sequence[AskedCall]
+    text: str
+    view: View
+    world: World
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Acted:
+    """What came of the moves of one turn: a refusal (empty: none) and seconds for each."""
+
+    state: bytes
+    parts: tuple[str | Shown, ...]
+    refused: tuple[str, ...]
+    seconds: tuple[float, ...]
+    reward: float
+    done: bool
+    metrics: Mapping[str, float]
+
+
+@dataclass
+class Worlds:
+    """An environment with the tools that may be used in it, in processes of their own; `close` it."""
+
+    environment: Environment
+    tools: Sequence[Tool] = ()
+    """Of the source, besides those of the environment."""
+    space: Space = "norm1"
+    """The space in which the policy writes coordinates, for the schemas."""
+    workers: int = 1
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        tools = [*self.environment.tools(), *self.tools]
+        self._toolbox = Toolbox(tools, self.space, self.workers, self.limits)
+        self._names = [schema["function"]["name"] for schema in self.schemas()]
+        for name in self.environment.actions:
+            if self._names.count(name) > 1:
+                raise UserError(f"an action and a tool have the name {name!r}")
+        prepare = functools.partial(_prepare, self.environment, self.limits)
+        # What lives in one process is not in another one.
+        workers = self.workers if self.environment.restartable else 1
+        self._pool = DeadlinePool(workers, prepare, self.limits.memory_mb * 2**20)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the actions and the tools in OpenAI's form, for the prompt."""
+        return [*self.environment.schemas(self.space), *self._toolbox.schemas()]
+
+    @property
+    def takes_text(self) -> bool:
+        """Return whether everything that the policy writes is its action."""
+        return not self.environment.actions
+
+    def run_all(self, turns: Sequence[WorldTurn]) -> list[Outcome]:
+        """Return what came of the turns of several rollouts."""
+        begun = [self._begin(turn) for turn in turns]
+        other = [
+            [self._known(call) for call in turn.calls if not self._acts(call)] for turn in turns
+        ]
+        asked = [(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
+        shown = self._toolbox.run_all(asked)
+        return [
+            self._gather(turn, future, tools)
+            for turn, future, tools in zip(turns, begun, shown, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._pool.close()
+        self._toolbox.close()
+
+    def _acts(self, call: AskedCall) -> bool:
+        return not call.problem and call.name in self.environment.actions
+
+    def _known(self, call: AskedCall) -> AskedCall:
+        if call.problem or call.name in self._names:
+            return call
+        problem = f"there is no function {call.name!r}{nearest(call.name, self._names)}"
+        return replace(call, problem=problem)
+
+    def _moves(self, turn: WorldTurn) -> list[Move]:
+        frame = _last_frame(turn.view)
+        if self.takes_text:
+            return [] if turn.calls else [Move(turn.text, frame=frame)]
+        acts = [call for call in turn.calls if self._acts(call)]
+        return [Move(turn.text, call.name, call.arguments, frame) for call in acts]
+
+    def _begin(self, turn: WorldTurn) -> Future[_Acted] | None:
+        """Start the moves of a turn, one after another; None where it has none."""
+        moves = self._moves(turn)
+        if not moves:
+            return None
+        world = turn.world
+        start = (world.sample, world.seed) if world.state is None else None
+        limit = self.environment.time_limit_s
+        return self._pool.submit(_act, start, world.state, moves, self.limits, deadline=limit)
+
+    def _gather(self, turn: WorldTurn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
+        """Wait for the moves, and put them behind what the tools returned."""
+        if future is None:
+            return tools
+        moves = self._moves(turn)
+        try:
+            acted = result(future)
+        except CallFailed as error:
+            limit = self.environment.time_limit_s
+            failed = [_call(move, "fault", str(error), limit) for move in moves]
+            fault = "; ".join(filter(None, [tools.fault, f"{_name(moves[0])}: {error}"]))
+            return Outcome(calls=(*tools.calls, *failed), fault=fault)
+        calls = [
+            _call(move, "refused" if why else "ok", why, seconds)
+            for move, why, seconds in zip(moves, acted.refused, acted.seconds, strict=True)
+        ]
+        step = WorldStep(
+            replace(turn.world, state=acted.state), acted.reward, acted.done, acted.metrics
+        )
+        if tools.fault is not None:
+            return Outcome(calls=(*tools.calls, *calls), fault=tools.fault)
+        parts, shown = self._show(turn, tools, acted)
+        return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
+
+    def _show(
+        self, turn: WorldTurn, tools: Outcome, acted: _Acted
+    ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
+        """Return what the world shows; its images are numbered where a tool may be asked for one."""
+        parts: list[str | Decoded] = []
+        shown = [*tools.shown]
+        images = turn.view.num_images + sum(isinstance(one.medium, PilImage) for one in shown)
+        for part in acted.parts:
+            if isinstance(part, str):
+                parts.append(part)
+                continue
+            if isinstance(part.medium, PilImage) and self._toolbox.tools:
+                images += 1
+                parts.append(f"Image {images}:")
+            parts.append(part.medium)
+            shown.append(part)
+        return parts, tuple(shown)
+
+
+def _name(move: Move) -> str:
+    return move.name or "act"
+
+
+def _call(move: Move, outcome: Any, note: str, seconds: float) -> Call:
+    return Call(_name(move), move.arguments, outcome, note, seconds)
+
+
+def _last_frame(view: View) -> Frame:
+    images = [one.frame for one in view.shown if isinstance(one.medium, PilImage)]
+    return images[-1] if images else Frame()
+
+
+# ------------------------------------------------------------------------------------ in the worker
+
+_ENVIRONMENTS: list[Environment] = []
+"""The environment of this worker process."""
+
+
+def _prepare(environment: Environment, limits: Limits) -> None:
+    isolation.limit_files(limits)
+    environment.prepare()
+    _ENVIRONMENTS[:] = [environment]
+
+
+def _act(
+    start: tuple[Sample, int] | None, stored: bytes | None, moves: Sequence[Move], limits: Limits
+) -> _Acted:
+    """Do the moves of one turn; whatever an environment raises but `Refused` is a fault.
+
+    Raises:
+        ValueError: what it returned is too large, or no step.
+    """
+    (environment,) = _ENVIRONMENTS
+    state = environment.reset(*start) if start else pickle.loads(stored or b"")
+    parts: list[str | Shown] = []
+    refused: list[str] = []
+    seconds: list[float] = []
+    metrics: dict[str, float] = {}
+    reward, done = 0.0, False
+    for number, move in enumerate(moves):
+        began, why = time.perf_counter(), ""
+        try:
+            if done or number >= limits.max_calls:
+                raise Refused(
+                    "the world is done" if done else f"expected at most {limits.max_calls} actions"
+                )
+            step = environment.step(state, move)
+            state, done = step.state, bool(step.done)
+            reward += float(step.reward)
+            metrics |= _checked(step.metrics)
+            parts += isolation.check_parts(step.parts, limits)
+        except Refused as error:
+            why = isolation.clean(str(error))[: isolation.MAX_REFUSAL] or "refused"
+            parts.append(f"Error: {why}")
+        refused.append(why)
+        seconds.append(time.perf_counter() - began)
+    if not math.isfinite(reward):
+        raise ValueError(f"expected a finite reward, got {reward}")
+    kept = pickle.dumps(state)
+    if len(kept) > MAX_STATE:
+        raise ValueError(f"expected a state of at most {MAX_STATE} bytes, got {len(kept)}")
+    checked = isolation.check_parts(parts, limits)
+    return _Acted(kept, checked, tuple(refused), tuple(seconds), reward, done, metrics)
+
+
+def _checked(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return a step's metrics as plain numbers.
+
+    Raises:
+        ValueError: there are too many, or a name or number that is none.
+    """
+    if len(metrics) > MAX_METRICS:
+        raise ValueError(f"expected at most {MAX_METRICS} metrics, got {len(metrics)}")
+    found = {name: float(number) for name, number in metrics.items()}
+    for name, number in found.items():
+        if not _METRIC.fullmatch(name) or not math.isfinite(number):
+            raise ValueError(
+                f"expected a metric in lower case and a finite number, got {name!r:.60}: {number}"
+            )
+    return found
