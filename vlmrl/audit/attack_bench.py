@@ -74,9 +74,7 @@ def verify(
     """
     component = resolve(reward)
     if component.verifier.laws.of_turns:
-        raise UserError(
-            f"verifier {reward.verifier!r} reads what calls did: no text is an attack on it"
-        )
+        raise UserError(f"verifier {reward.verifier!r} reads what calls did, no text")
     # What a verifier imports is loaded before its first call: no time limit counts it.
     load = functools.partial(load_verifiers, (component.spec,))
     with DeadlinePool(WORKERS, load) as pool:
