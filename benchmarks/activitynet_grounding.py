@@ -47,7 +47,9 @@ class ActivitynetGrounding(Benchmark):
         ),
     )
     strict: ClassVar[Strict] = Strict(
-        "temporal_iou", {}, also=("recall_at_0.3", "recall_at_0.5", "recall_at_0.7")
+        "temporal_iou",
+        {"union": "single"},
+        also=("recall_at_0.3", "recall_at_0.5", "recall_at_0.7"),
     )
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:

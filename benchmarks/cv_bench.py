@@ -25,6 +25,7 @@ class CvBench(Benchmark):
         "columns: lmms-eval; licence: hub card; count: hub viewer (rounded: 2.64k); 2026-11"
     )
     count: ClassVar[int] = 2638
+    files: ClassVar[tuple[str, ...]] = ("test_2d.parquet", "test_3d.parquet", "test.parquet")
     columns: ClassVar[Mapping[str, str]] = {
         "id": "idx", "image": "image", "question": "prompt", "options": "choices", "choice": "choice",
     }  # fmt: skip

@@ -18,6 +18,7 @@ class Infovqa(Docvqa):
 
     hub: ClassVar[str] = "lmms-lab-encoder/DocVQA (config InfographicVQA)"
     count: ClassVar[int] = 2801
+    files: ClassVar[tuple[str, ...]] = ("InfographicVQA",)
     cluster: ClassVar[str] = ""
     officials: ClassVar[tuple[Official, ...]] = (
         replace(Docvqa.officials[0], task="infovqa_val"),

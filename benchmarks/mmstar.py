@@ -26,6 +26,7 @@ class Mmstar(Benchmark):
     )
     split: ClassVar[str] = "val"
     count: ClassVar[int] = 1500
+    files: ClassVar[tuple[str, ...]] = ("mmstar.parquet",)
     columns: ClassVar[Mapping[str, str]] = {
         "id": "index", "image": "image", "question": "question", "choice": "answer",
     }  # fmt: skip

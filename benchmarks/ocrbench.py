@@ -34,4 +34,4 @@ class Ocrbench(Benchmark):
             task="ocrbench",
         ),
     )
-    strict: ClassVar[Strict] = Strict("ocr", {})
+    strict: ClassVar[Strict] = Strict("ocr", {"measure": "anls", "cut": 0.6})

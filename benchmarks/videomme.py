@@ -23,6 +23,7 @@ class Videomme(Benchmark):
     licence: ClassVar[str] = "academic research only: see the data set's page"
     hub: ClassVar[str] = "lmms-eval/Video-MME"
     count: ClassVar[int] = 2700
+    files: ClassVar[tuple[str, ...]] = ("videomme",)
     columns: ClassVar[Mapping[str, str]] = {
         "id": "question_id", "video": "file", "question": "question", "options": "texts",
         "choice": "answer",

@@ -91,6 +91,8 @@ def _letter(truth: Truth) -> str | None:
     assert truth.choice is not None
     stated = truth.choice.strip("() .")
     last = chr(ord("A") + len(truth.options) - 1) if truth.options else "Z"
+    if len(stated) == 1 and "A" <= stated <= last:
+        return stated
     texts = [text.normalised(option) for option in truth.options or ()]
     if text.normalised(truth.choice) in texts:
         return chr(ord("A") + texts.index(text.normalised(truth.choice)))

@@ -17,7 +17,8 @@ class TemporalIou(AnswerVerifier):
     """IoU of the time that the answer's spans cover with the time the true spans cover, in [0, 1].
 
     `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
-    the time covered; `hull` from the first start to the last end, so that a gap counts. `where`:
+    the time covered; `hull` from the first start to the last end, so that a gap counts; `single` takes
+    one span, and several score 0. `where`:
     `glue` reads the spans of the `<glue>` tag. `official: lmms_eval`: Charades-STA
     (`spans.charades_span`).
 
@@ -40,7 +41,7 @@ class TemporalIou(AnswerVerifier):
     needs: ClassVar[tuple[str, ...]] = ("spans",)
     laws: ClassVar[Laws] = Laws(
         junk="[ITEMS, [98.5, 99.5]]",
-        options=({}, {"union": "hull"}, {"threshold": 0.5, "binary": True}),
+        options=({}, {"union": "hull"}, {"union": "single"}, {"threshold": 0.5, "binary": True}),
         any_order=True,
     )
 
@@ -48,8 +49,9 @@ class TemporalIou(AnswerVerifier):
     """An IoU below it scores 0."""
     binary: bool = False
     """Score 1 from the threshold on (R@IoU)."""
-    union: Literal["set", "hull"] = "set"
-    """`set`: the time covered; `hull`: from the first start to the last end, so that a gap counts."""
+    union: Literal["set", "hull", "single"] = "set"
+    """`set`: the time covered; `hull`: from the first start to the last end, so that a gap counts;
+    `single`: one span, several score 0."""
     where: Literal["answer", "glue"] = "answer"
     """`answer`, or `glue`: read the spans of the `<glue>` tag."""
     official: Harness | None = None
@@ -74,6 +76,8 @@ class TemporalIou(AnswerVerifier):
         found, note = self._found(answer, completion)
         if not found:
             return Verdict(0.0, note=note)
+        if self.union == "single" and len(found) > 1:
+            return Verdict(0.0, note=f"expected one span, got {len(found)}")
         if self.union == "hull" or self.official:
             overlap = spans.hull_iou(_hull(found), _hull(right))
         else:

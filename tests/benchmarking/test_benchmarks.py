@@ -17,7 +17,7 @@ from helpers.benchmark_runs import judged, opened, run, scored
 from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
 from vlmrl.benchmarking import scoring
-from vlmrl.benchmarking.base import open_benchmark
+from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.comparison import estimate_difference
 from vlmrl.benchmarking.scoring import Result
 from vlmrl.benchmarking.statistics.aggregates import AGGREGATES, Rows, estimate, statistic_of
@@ -83,6 +83,32 @@ def test_published_audio_and_images_can_be_decoded(tmp_path: Path) -> None:
     assert isinstance(audio, Audio) and audio.duration > 0.1
 
 
+CLONES = {
+    "mmstar": ("mmstar.parquet",),
+    "cv_bench": ("test_2d.parquet", "test_3d.parquet"),
+    "docvqa": ("DocVQA/validation-00000-of-00001.parquet",),
+    "infovqa": ("InfographicVQA/validation-00000-of-00001.parquet",),
+    "videomme": ("videomme/test-00000-of-00001.parquet",),
+}
+"""Files of the clones whose data is neither in `data` nor named after the split alone."""
+
+
+@pytest.mark.parametrize("name", CLONES)
+def test_a_clone_of_the_published_data_is_read_as_it_is(tmp_path: Path, name: str) -> None:
+    benchmark = plugins.load("benchmark", name)
+    data = write_published(tmp_path, name, benchmark.split, ROWS[name])
+    (written,) = data.glob("data/*.parquet")
+    for file in CLONES[name]:
+        (data / file).parent.mkdir(exist_ok=True)
+        (data / file).write_bytes(written.read_bytes())
+    (data / "test_2d.jsonl").write_text('{"question": "without an image"}')
+    for other in ("DocVQA", "InfographicVQA"):
+        (data / other).mkdir(exist_ok=True)
+    written.unlink()
+    rows = BenchmarkCard(open_benchmark(name, str(data)), "ours").rows(benchmark.split)
+    assert len(rows) == len(ROWS[name]) * len(CLONES[name])
+
+
 HAND = [(name, protocol) for name, case in CASES.items() for protocol in case["hand"]]
 
 
@@ -114,6 +140,21 @@ def test_gaming_pays_nothing_by_the_strict_number(tmp_path: Path, name: str) -> 
     asked = [" ".join(p for p in one.parts if isinstance(p, str)) for one in samples(source)]
     result = judged(source, "ours", [*asked, *(game for game in GAMES for _ in asked)])
     assert [(row.text, row.strict) for row in result.rows if row.strict != 0] == []
+
+
+@pytest.mark.parametrize("name", ["docvqa", "infovqa", "ocrbench"])
+def test_short_junk_is_no_transcription_by_the_strict_number(tmp_path: Path, name: str) -> None:
+    source = opened(tmp_path, name, "ours")
+    games = ["A B C D E F G", "yes no", "x", "none", "0123456789", "o"]
+    result = judged(source, "ours", [game for game in games for _ in range(len(source.rows))])
+    assert [(row.text, row.strict) for row in result.rows if row.strict != 0] == []
+
+
+def test_a_list_of_times_is_no_moment_by_the_strict_number(tmp_path: Path) -> None:
+    times = " ".join(f"{start} to {start + 5}" for start in range(0, 100, 5))
+    source = opened(tmp_path, "charades_sta", "ours")
+    result = judged(source, "ours", [times] * len(source.rows))
+    assert [row.strict for row in result.rows] == [0.0] * len(source.rows)
 
 
 CONSTANTS = ["A", "B", "C", "yes", "no", "0", "1", "2", "3", "[0, 0, 1000, 1000]", "[500, 500]"]

@@ -114,6 +114,20 @@ def test_choice(answer, wanted, choice):
     assert score("choice", answer, Truth(choice=choice, options=("cat", "bird", "cow"))) == wanted
 
 
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [("A", 1), ("The answer is A.", 1), ("A. B", 1), ("**A**", 1), ("B", 0), ("B. A", 0)],
+)
+def test_a_capital_letter_is_a_letter_where_options_are_letters_too(answer, wanted):
+    assert score("choice", answer, Truth(choice="A", options=("B", "A", "D", "C"))) == wanted
+
+
+@pytest.mark.parametrize("other", ["\u0410, \u0412 or D", "\\boxed{\u0392} \\boxed{D}", "\u0410"])
+def test_letters_of_other_alphabets_pick_nothing(other):
+    for options in (("red", "blue", "black", "grey"), None):
+        assert score("choice", other, Truth(choice="D", options=options)) == 0
+
+
 def test_a_choice_without_options_is_a_letter_or_a_text():
     assert score("choice", "It is C.", Truth(choice="C")) == 1
     assert score("choice", "George", Truth(choice="george")) == 1

@@ -7,6 +7,8 @@ prediction", never an error. An answer that names several options picks none.
 from __future__ import annotations
 
 import re
+import string
+import unicodedata
 from collections.abc import Sequence
 
 from vlmrl.answers import literals, text
@@ -26,6 +28,12 @@ MAX_REFUSAL = 1000
 _LETTER = re.compile(
     r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
 )  # no pronoun
+_AROUND = string.punctuation + string.whitespace
+_OTHER_ALPHABET = re.compile(
+    r"(?<!\w)[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    r"\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c-\u041e\u0420-\u0423\u0425](?!\w)"
+)
+"""A Greek or Cyrillic capital that looks like one of ours, as a word of its own."""
 _LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
 _YES_NO = re.compile(r"\b(yes|no)\b")
 _NO_DOUBT = re.compile(r"\bno\s{1,9}(?:doubt|question|wonder|problem)\b")
@@ -49,13 +57,15 @@ def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str 
     """Return the letter of the one option an answer picks (A for the first), and a note.
 
     It picks by a capital letter that is a word of its own (in lower case only if it is the whole
-    answer), or by the option's whole text. An answer that names several options, by letter or by
-    text, picks none.
+    answer), or by the option's whole text. A capital letter alone is a letter, even if it is also the
+    text of another option. An answer that names several options, by letter or by text, picks none.
     """
     if len(answer) > literals.MAX_CHARS:
         return None, f"answer longer than {literals.MAX_CHARS} characters"
     last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
     plain = text.normalised(answer)
+    if (bare := unicodedata.normalize("NFKC", answer).strip(_AROUND)) in _capitals(last):
+        return bare, ""
     if named := _named(answer, options or ()):
         return named, ""
     if len(plain) == 1 and "A" <= plain.upper() <= last:
@@ -64,12 +74,18 @@ def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str 
         letter = leading[1]
         return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
     picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
+    if picked and (alike := _OTHER_ALPHABET.search(answer)):
+        return None, f"{alike[0]} of another alphabet beside {', '.join(sorted(picked))}"
     if len(picked) != 1:
         return None, f"{len(picked)} different letters" if picked else "no option found"
     letter = picked.pop()
     if others := _mentioned(answer, options or ()) - {letter}:
         return None, f"{letter} with the text of {', '.join(sorted(others))}"
     return letter, ""
+
+
+def _capitals(last: str) -> tuple[str, ...]:
+    return tuple(chr(code) for code in range(ord("A"), ord(last) + 1))
 
 
 def _mentioned(answer: str, options: Sequence[str]) -> set[str]:

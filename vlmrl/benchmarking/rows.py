@@ -15,7 +15,7 @@ from typing import Any
 from vlmrl.benchmarking.class_rows import class_rows
 from vlmrl.benchmarking.coco_rows import coco_rows
 from vlmrl.benchmarking.moment_rows import moment_rows
-from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, JoinedRows, Rows
 
 __all__ = ["INDEX", "file_of"]
@@ -49,10 +49,15 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
     Raises:
         UserError: there is no such file or split.
     """
-    there = [path / name for name in how.files if (path / name).exists()] or [path]
-    read = LAYOUTS.get(how.layout, lambda one: open_rows(one, split))
-    parts = [read(one) for one in there]
+    named = [path / name for name in how.files if (path / name).exists()]
+    read = LAYOUTS.get(how.layout, lambda one: open_rows(one, _split_of(one, split, named)))
+    parts = [read(one) for one in named or [path]]
     return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
+
+
+def _split_of(path: Path, split: str, named: Sequence[Path]) -> str:
+    """Return the split to open: a file that the benchmark names holds its split, whatever its name says."""
+    return file_split(path) if path in named and path.is_file() else split
 
 
 class PublishedRows(Sequence[Mapping[str, Any]]):
