@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from vlmrl.engines.base import Finished, Sampling
+from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
@@ -18,7 +18,7 @@ from vlmrl.system.seeds import seed_of
 
 
 @dataclass
-class CopyEngine:
+class CopyEngine(ConcurrentEngine):
     """The hf engine on a copy of the model, prompt by prompt.
 
     `pause`: longest random wait before a prompt, in seconds. `poison`: sample whose prompt fails.

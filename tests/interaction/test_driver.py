@@ -1,10 +1,8 @@
 """The driver: turns around an engine, their limits, faults and draws."""
 
-import dataclasses
-
 import pytest
-from PIL import Image
 
+from helpers.driving import Shows, ending, shows
 from helpers.small import policy, prompt
 from helpers.turns import packed
 from vlmrl.engines.base import Engine, Sampling
@@ -17,7 +15,6 @@ from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.tools import Outcome, Toolbox
 from vlmrl.schema import Call, PromptBatch, Rollouts
 from vlmrl.tools.crop import Crop
-from vlmrl.tools.views import Shown
 
 LOOK = '<tool_call>{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}</tool_call>'
 ANSWER = "<answer>4</answer>"
@@ -43,26 +40,6 @@ class Scripted(Engine):
         said = Sampled(ids, (-1.0,) * len(ids), "stop", ((0, len(ids)),))
         groups = [[said] * sampling.n for _ in batch.prompts]
         return Rollouts(batch, tuple(make_completions(self.policy, batch.prompts, groups)), 0, 8)
-
-
-class Shows:
-    """A stand-in of a toolbox that answers every call with the same outcome."""
-
-    def __init__(self, outcome=None):
-        self.outcome, self.views = outcome, []
-
-    def run_all(self, turns):
-        self.views += [view for _, view in turns]
-        return [self.outcome or shows(calls) for calls, _ in turns]
-
-    def close(self):
-        self.closed = True
-
-
-def shows(calls, size=(56, 56), seconds=0.1):
-    image = Image.new("RGB", size, (200, 30, 30))
-    made = tuple(Call(call.name, call.arguments, "ok", seconds=seconds) for call in calls)
-    return Outcome(("Image 2:", image), (Shown(image),), made)
 
 
 @pytest.fixture(scope="module")
@@ -176,16 +153,7 @@ class Ending(Hf):
     """Draws for real, and ends each turn in time."""
 
     def generate(self, batch, sampling):
-        found = super().generate(batch, sampling)
-        end = self._policy.stop_ids[0]
-
-        def ended(said):
-            return dataclasses.replace(
-                said, token_ids=(*said.token_ids[:-1], end), finish_reason="stop"
-            )
-
-        groups = tuple(tuple(map(ended, group)) for group in found.completions)
-        return dataclasses.replace(found, completions=groups)
+        return ending(super().generate(batch, sampling), self._policy)
 
 
 def test_draws_know_neither_company_nor_order(made, monkeypatch):

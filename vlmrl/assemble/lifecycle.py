@@ -152,7 +152,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         sampler = progress.extra.get("sampler", {})
         trainer.loader.plan.restore(sampler, checkpoint.read_arrays(start, "sampler"))
         restore_state(trainer.strategies, checkpoint.read_arrays(start, "strategies"))
-        trainer.queue.restore(progress.loader, checkpoint.read_queue(start))
+        observed = checkpoint.read_arrays(start, "observed")
+        trainer.queue.restore(progress.loader, checkpoint.read_queue(start), observed)
         trainer.done, trainer.kl = progress.step, progress.extra.get("kl")
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}

@@ -12,11 +12,11 @@ from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
 from vlmrl.errors import UserError
+from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.tools import Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
-from vlmrl.system import distributed
 from vlmrl.tools.base import Tool
 
 __all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools"]
@@ -39,7 +39,8 @@ def drive(engine: Engine, sources: Sequence[SourceConfig], turns: TurnsConfig) -
     """Return a driver around the engine, with the tools and environments of the sources that act."""
     limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
     opened = {s.label: functools.partial(_open, s, turns) for s in sources if s.acts}
-    return Driver(engine, opened, limits)
+    made = ConcurrentDriver if engine.concurrent else Driver
+    return made(engine, opened, limits)
 
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:
@@ -85,8 +86,6 @@ def _build(refs: Sequence[PluginRef]) -> list[Tool]:
 
 def _refuse_others(config: Config) -> None:
     wrong = {
-        "rollout.max_staleness": config.rollout.max_staleness > 0,
-        "more than one process": distributed.world() > 1,
         "strategies": bool(config.strategies),
         "evaluation.force_thinking": bool(config.evaluation and config.evaluation.force_thinking),
         "stages": bool(config.stages),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
-from vlmrl.schema import Completion, PromptBatch, Rollouts
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -102,6 +102,8 @@ class Engine:
     """Whether its log-probs equal the trainer's; then no importance correction is needed."""
     concurrent: ClassVar[bool] = False
     """Whether it is a `ConcurrentEngine`."""
+    keyed: ClassVar[bool] = False
+    """Whether a draw depends on its own prompt and the seed, never on the rest of the batch."""
     every_rank: ClassVar[bool] = False
     """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
 
@@ -120,6 +122,13 @@ class Engine:
             UserError: a prompt does not fit, or the engine is broken and cannot be mended.
         """
         raise TypeError(f"{type(self).__name__} must define generate")
+
+    def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
+        """Refuse a prompt that it cannot continue by this many tokens.
+
+        Raises:
+            UserError: it is too long, or has too many media; the message names the option.
+        """
 
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights; afterwards no completion uses older ones."""

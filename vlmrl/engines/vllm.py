@@ -31,8 +31,6 @@ from vlmrl.engines.vllm_parts.requests import (
     EngineFault,
     check,
     media_data,
-    refuse_long,
-    refuse_many,
     sampling_fields,
 )
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
@@ -83,8 +81,8 @@ class Vllm(VllmOptions, Engine):
                 or vLLM keeps failing.
         """
         assert self._llm is not None, "engine.start was not called"
-        refuse_long(batch, sampling, self.length_limit(self._policy))
-        refuse_many(batch, self.limits)
+        for prompt in batch.prompts:
+            self.require_room(self._policy, prompt, sampling.max_tokens)
         for restart in range(self.max_restarts + 1):
             try:
                 groups = self._groups(batch, sampling)

@@ -33,8 +33,6 @@ from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
 from vlmrl.engines.vllm_parts.requests import (
     EngineFault,
     check,
-    refuse_long,
-    refuse_many,
     sampling_fields,
 )
 from vlmrl.engines.vllm_parts.server import (
@@ -85,6 +83,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     _temperature: float = field(default=1.0, init=False, repr=False)
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
     _jobs: list[Job] = field(default_factory=list, init=False, repr=False)
+    _begun: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.urls and (self.devices or self.num_servers != 1):
@@ -162,10 +161,11 @@ class VllmServer(VllmOptions, ConcurrentEngine):
                 trainer's, or was lost more than `max_restarts` times.
         """
         assert self._servers, "engine.start was not called"
-        refuse_long(batch, sampling, self.length_limit(self._policy))
-        refuse_many(batch, self.limits)
+        for prompt in batch.prompts:
+            self.require_room(self._policy, prompt, sampling.max_tokens)
         with self._lock:  # not in the middle of an update
-            job = Job(batch.prompts, sampling, self._version)
+            job = Job(batch.prompts, sampling, self._version, self._begun)
+            self._begun += 1
             self._jobs.append(job)
         try:
             self._set_temperature(sampling.temperature)
@@ -303,8 +303,8 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     def _round(self, job: Job, finished: Finished | None) -> None:
         """Send prompts to the ready servers until none waits, or no server is ready."""
         job.deadline = time.monotonic() + self.generate_timeout_s
-        # Every rank begins with another server: a few prompts from each rank use all of them.
-        servers = [s for s in in_turn(self._servers, distributed.rank()) if s.ready]
+        # Every rank and job begins with another server: a few prompts from each use all of them.
+        servers = [s for s in in_turn(self._servers, distributed.rank() + job.number) if s.ready]
         if not servers:  # they are receiving new weights: `_bring_up` waits for that
             return
         width = job.width(self.max_num_seqs)

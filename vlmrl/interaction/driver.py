@@ -8,10 +8,10 @@ never on the company. Every limit is checked before an observation is appended.
 from __future__ import annotations
 
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.errors import UserError
@@ -88,6 +88,7 @@ class _Row:
 class Driver(Engine):
     """The inner engine, with tools for the prompts of some sources; others have a single turn."""
 
+    keyed: ClassVar[bool] = True
     inner: Engine
     open_runner: Mapping[str, Callable[[Space], Runner | Worlds]]
     """By source: opens its tools or its worlds, for a policy that writes coordinates in this space."""
@@ -100,6 +101,7 @@ class Driver(Engine):
 
     def __post_init__(self) -> None:
         self.exact = self.inner.exact  # type: ignore[misc]
+        self.every_rank = self.inner.every_rank  # type: ignore[misc]
 
     def start(self, policy: ServedPolicy) -> None:
         """Start the inner engine and the tools.
@@ -131,10 +133,8 @@ class Driver(Engine):
         Raises:
             UserError: too many calls failed.
         """
-        if not any(prompt.sample.source in self._runners for prompt in batch.prompts):
-            return self.inner.generate(batch, sampling)
-        keys = [[(*key, g) for g in range(sampling.n)] for key in _number_prompts(batch.prompts)]
-        first = self.inner.generate(batch, _with_keys(sampling, keys, 0))
+        keys = keys_of(batch, sampling)
+        first = self.inner.generate(batch, with_keys(sampling, keys, 0))
         rows = [
             [self._begin(prompt, said, key) for said, key in zip(group, own, strict=True)]
             for prompt, group, own in zip(batch.prompts, first.completions, keys, strict=True)
@@ -144,14 +144,15 @@ class Driver(Engine):
         while live := self._observe(live, sampling):
             self._continue(live, sampling, turn)
             turn += 1
-        done = tuple(
-            tuple(
-                row.trail.finish(row.last, row.reason or "stop") if isinstance(row, _Row) else row
-                for row in group
-            )
-            for group in rows
-        )
-        return replace(first, completions=done)
+        return replace(first, batch=batch, completions=tuple(map(finish, rows)))
+
+    def _go_on(self, row: _Row, sampling: Sampling, goes_on: Callable[[], None]) -> None:
+        """Run one rollout to its end, by itself; `goes_on` raises if it is not to."""
+        turn = 1
+        while self._observe([row], sampling):
+            goes_on()
+            self._continue([row], sampling, turn)
+            turn += 1
 
     def _begin(self, prompt: Prompt, said: Completion, key: tuple[int, ...]) -> _Row | Completion:
         """Return a rollout after its first turn; the completion itself where its source has no tools."""
@@ -232,20 +233,25 @@ class Driver(Engine):
         ):
             return "budget"
         policy = self._policy
+        after = row.trail.observe(segment, encoded)
+        try:
+            self.inner.require_room(policy, after.next_prompt(), sampling.max_tokens)
+        except UserError:
+            return "budget"
         frames = [policy.family.frame(policy.processor, one.medium) for one in outcome.shown]
         row.view = row.view.then(outcome.shown, frames)
-        row.trail = row.trail.observe(segment, encoded)
+        row.trail = after
         return None
 
     def _continue(self, live: Sequence[_Row], sampling: Sampling, turn: int) -> None:
         """Generate the next turn of each rollout."""
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
-        single = _with_keys(replace(sampling, n=1), [[row.key] for row in live], turn)
+        single = with_keys(replace(sampling, n=1), [[row.key] for row in live], turn)
         for row, (said,) in zip(live, self.inner.generate(batch, single).completions, strict=True):
             row.write(said)
 
     def _count(self, calls: Sequence[Call]) -> None:
-        self._faults += [call.outcome == "fault" for call in calls]
+        self._faults.extend(call.outcome == "fault" for call in calls)
         share = sum(self._faults) / WINDOW
         if share > self.limits.fault_limit:
             failed = next(call for call in reversed(calls) if call.outcome == "fault")
@@ -280,19 +286,22 @@ def first_view(policy: ServedPolicy, prompt: Prompt) -> View:
     )
 
 
-def _number_prompts(prompts: Sequence[Prompt]) -> list[tuple[int, int]]:
-    """Return for each prompt what names it in any company: its sample, and how often that came before."""
-    seen: Counter[int] = Counter()
-    keys = []
-    for prompt in prompts:
+def finish(group: Sequence[_Row | Completion]) -> tuple[Completion, ...]:
+    return tuple(
+        row.trail.finish(row.last, row.reason or "stop") if isinstance(row, _Row) else row
+        for row in group
+    )
+
+
+def keys_of(batch: PromptBatch, sampling: Sampling) -> list[list[tuple[int, ...]]]:
+    """Return what names each completion in any company: sample, how often that came before, number."""
+    keys: list[list[tuple[int, ...]]] = []
+    for prompt, repeats in zip(batch.prompts, batch.repeats, strict=True):
         name = zlib.crc32(f"{prompt.sample.source}\n{prompt.sample.id}".encode())
-        keys.append((name, seen[name]))
-        seen[name] += 1
+        keys.append([(name, repeats, g) for g in range(sampling.n)])
     return keys
 
 
-def _with_keys(
-    sampling: Sampling, keys: Sequence[Sequence[tuple[int, ...]]], turn: int
-) -> Sampling:
+def with_keys(sampling: Sampling, keys: Sequence[Sequence[tuple[int, ...]]], turn: int) -> Sampling:
     seeds = tuple(tuple(seed_of(sampling.seed, *key, turn) for key in own) for own in keys)
     return replace(sampling, keys=seeds)

@@ -10,6 +10,7 @@ import functools
 import itertools
 import os
 import tempfile
+import threading
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,12 +66,14 @@ class MediaFolder:
         self._folder = tempfile.TemporaryDirectory(prefix="vlmrl-tools-")
         self._numbers = itertools.count()
         self._known: dict[int, Stored] = {}
+        self._lock = threading.Lock()
 
     def share(self, view: View) -> SharedView:
         """Write what is not written yet, and return the view without its pixels."""
         shown, stored = [], []
         for one in view.shown:
-            kept = None if one.original is not None else self._store(one.medium)
+            with self._lock:
+                kept = None if one.original is not None else self._store(one.medium)
             shown.append(replace(one, medium=_emptied(one.medium)))
             stored.append(kept)
         return SharedView(replace(view, shown=tuple(shown)), tuple(stored))

@@ -26,19 +26,27 @@ def is_here(prompt: Prompt) -> bool:
 def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
     """Generate completions of the whole batch; each rank's engine writes those of its own prompts.
 
-    Each rank has a seed of its own, so a draw depends on the number of ranks.
+    Each rank has a seed of its own, so a draw depends on the number of ranks, unless the engine's
+    depend on the prompt alone. Of completions that are not at home only what all ranks need travels.
     """
     if distributed.world() == 1:
         return engine.generate(batch, sampling)
     distributed.barrier()  # servers that the ranks share have one temperature at a time
     mine = [p for p, prompt in enumerate(batch.prompts) if is_here(prompt)]
-    own = PromptBatch(tuple(batch.prompts[p] for p in mine), batch.cursor)
-    seed = seed_of(sampling.seed, distributed.rank())
-    part = engine.generate(own, replace(sampling, seed=seed))
+    seed = sampling.seed if engine.keyed else seed_of(sampling.seed, distributed.rank())
+    part = engine.generate(batch.part(mine), replace(sampling, seed=seed))
+    home = dict(zip(mine, part.completions, strict=True))
     written: dict[int, tuple[Completion, ...]] = {}
-    for share in distributed.gather(dict(zip(mine, part.completions, strict=True))):
+    for share in distributed.gather({p: tuple(map(_bare, group)) for p, group in home.items()}):
         written |= share
+    written |= home
     return replace(part, batch=batch, completions=tuple(written[p] for p in range(len(batch))))
+
+
+def _bare(completion: Completion) -> Completion:
+    """Return the completion without what it was shown, which only its home trains on and writes."""
+    segments = tuple(replace(segment, media=()) for segment in completion.segments)
+    return replace(completion, segments=segments, suffix=None)
 
 
 def gather_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:

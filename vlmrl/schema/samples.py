@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -338,6 +338,22 @@ class PromptBatch:
     prompts: tuple[Prompt, ...]
     cursor: Mapping[str, Any] = field(default_factory=dict)
     """The loader's state AFTER this batch: resuming from it neither repeats nor skips a row."""
+    seen: tuple[int, ...] = ()
+    """Of a part of a batch: how often the whole has each prompt's sample before that prompt."""
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """Return how often each prompt's sample came before, in the whole batch."""
+        if self.seen:
+            return self.seen
+        names = [(prompt.sample.source, prompt.sample.id) for prompt in self.prompts]
+        return tuple(names[:number].count(name) for number, name in enumerate(names))
+
+    def part(self, numbers: Sequence[int]) -> PromptBatch:
+        """Return these prompts, which know their place in the whole."""
+        repeats = self.repeats
+        prompts = tuple(self.prompts[number] for number in numbers)
+        return PromptBatch(prompts, self.cursor, tuple(repeats[number] for number in numbers))

@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
+
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
-from vlmrl.engines.completions import Sampled, make_completions
+from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, PromptBatch, Rollouts
@@ -46,6 +48,7 @@ class RolloutQueue:
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
         self._pending: deque[_PendingBatch] = deque()
         self._saved: deque[Mapping[str, Any]] = deque()
+        self._observed: Mapping[str, np.ndarray] = {}
         self._cursor: Mapping[str, Any] | None = None
         self._meter = _IdleMeter()
         self._waited = 0.0
@@ -132,12 +135,23 @@ class RolloutQueue:
         return self._loader.state if self._cursor is None else self._cursor
 
     @property
-    def state(self) -> list[Mapping[str, Any]]:
-        """The issued batches with their finished groups, as JSON values."""
-        return [*(pending.state for pending in self._pending), *self._saved]
+    def state(self) -> tuple[list[Mapping[str, Any]], dict[str, np.ndarray]]:
+        """The issued batches with their finished groups, as JSON values, and what tools showed in them."""
+        observed: dict[str, np.ndarray] = {}
+        state = [*(pending.state(observed) for pending in self._pending), *self._saved]
+        waiting = [c for s in self._saved for g in s["groups"].values() for c in g["completions"]]
+        names = saved_completions.media_of(waiting)
+        return state, observed | {name: self._observed[name] for name in names}
 
-    def restore(self, cursor: Mapping[str, Any], state: Sequence[Mapping[str, Any]]) -> None:
+    def restore(
+        self,
+        cursor: Mapping[str, Any],
+        state: Sequence[Mapping[str, Any]],
+        observed: Mapping[str, np.ndarray],
+    ) -> None:
         """Continue from a checkpoint: `fill` draws the same prompts again and keeps finished groups.
+
+        `state` and `observed` are what `state` was.
 
         Raises:
             UserError: the data differ from those of the checkpoint.
@@ -145,6 +159,7 @@ class RolloutQueue:
         self._loader.restore(cursor)
         self._cursor = cursor
         self._saved = deque(state)
+        self._observed = observed
 
     def _issue(self, step: int, extra: int, place: int) -> _PendingBatch:
         """Draw the next batch, which is trained on at most `place` steps after this one."""
@@ -159,7 +174,8 @@ class RolloutQueue:
             groups = self._restore_groups(saved["groups"], batch, draw.group_size, oldest)
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
-        seed = seed_of(*parts, len(groups)) if groups else seed_of(*parts)
+        again = bool(groups) and not self._engine.keyed
+        seed = seed_of(*parts, len(groups)) if again else seed_of(*parts)
         sampling = Sampling.of(draw, draw.group_size, seed)
         return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
 
@@ -175,13 +191,14 @@ class RolloutQueue:
             group = saved.get(str(number))
             if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
                 continue
-            written = [_from_json(fields) for fields in group["completions"]]
-            if len(written) != size or any(
-                version < oldest for w in written for version, _ in w.versions
-            ):
+            saved_ones = group["completions"]
+            if len(saved_ones) != size or min(map(saved_completions.oldest, saved_ones)) < oldest:
                 self._dropped += 1
                 continue
-            (found[number],) = make_completions(self._policy, [prompt], [written])
+            found[number] = tuple(
+                saved_completions.from_json(self._policy, prompt, one, self._observed)
+                for one in saved_ones
+            )
         return found
 
 
@@ -231,13 +248,15 @@ class _PendingBatch:
         oldest = min(version for g in groups for c in g for version, _ in c.versions)
         return Rollouts(self.batch, groups, oldest, self.sampling.max_tokens)
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """The key, and the finished groups with their samples' source and id, as JSON values."""
+    def state(self, observed: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the key, and the finished groups with their samples' source and id, as JSON values.
+
+        What tools showed in them is added to `observed`.
+        """
         groups = {}
         for number, group in sorted(dict(self.groups).items()):
             sample = self.batch.prompts[number].sample
-            fields = [_to_json(completion) for completion in group]
+            fields = [saved_completions.to_json(completion, observed) for completion in group]
             groups[str(number)] = {"sample": [sample.source, sample.id], "completions": fields}
         return {"key": list(self.key), "groups": groups}
 
@@ -254,7 +273,7 @@ class _PendingBatch:
             return
         batch = self.batch
         if self.groups:
-            batch = PromptBatch(tuple(batch.prompts[n] for n in missing), batch.cursor)
+            batch = batch.part(missing)
         if self._thread is None:
             generated = self._engine.generate(batch, self.sampling).completions
             self.groups.update(zip(missing, generated, strict=True))
@@ -297,23 +316,3 @@ class _IdleMeter:
         if not self._inside:
             self._idle += now - self._since
         self._since = now
-
-
-def _to_json(completion: Completion) -> dict[str, Any]:
-    """Return what was sampled as JSON values; the text is a function of it."""
-    return {
-        "token_ids": completion.token_ids,
-        "logprobs": completion.logprobs,
-        "finish_reason": completion.finish_reason,
-        "versions": completion.versions,
-    }
-
-
-def _from_json(fields: Mapping[str, Any]) -> Sampled:
-    """Invert `_to_json`."""
-    return Sampled(
-        tuple(fields["token_ids"]),
-        tuple(fields["logprobs"]),
-        fields["finish_reason"],
-        tuple((version, count) for version, count in fields["versions"]),
-    )

@@ -160,14 +160,19 @@ class Trainer:
                 },
                 version=self.policy.version,
             )
+            issued, observed = self.queue.state
             checkpoint.save(
                 self.config.folder,
                 self.policy,
                 state,
                 self.config.run.keep_checkpoints,
                 self.best,
-                self.queue.state,
-                {"sampler": self.loader.plan.arrays, "strategies": collect_state(self.strategies)},
+                issued,
+                {
+                    "sampler": self.loader.plan.arrays,
+                    "strategies": collect_state(self.strategies),
+                    "observed": observed,
+                },
             )
 
     # --------------------------------------------------------------------------------- step parts

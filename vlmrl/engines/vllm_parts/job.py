@@ -29,8 +29,12 @@ IN_FLIGHT = 2**29
 class Job:
     """The prompts of one call of generate, by number; used by many threads."""
 
-    def __init__(self, prompts: Sequence[Prompt], sampling: Sampling, version: int) -> None:
+    def __init__(
+        self, prompts: Sequence[Prompt], sampling: Sampling, version: int, number: int = 0
+    ) -> None:
         self.prompts, self.sampling = prompts, sampling
+        self.number = number
+        """How many jobs began before it."""
         self.version = version
         """Version of the weights when the job began."""
         self.deadline = 0.0

@@ -15,7 +15,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from vlmrl.engines.vllm_parts.requests import refuse_long, refuse_many
 from vlmrl.errors import UserError
+from vlmrl.schema import Prompt
 from vlmrl.system.atomic_files import writing
 
 if TYPE_CHECKING:
@@ -80,6 +82,11 @@ class VllmOptions:
     def length_limit(self, policy: ServedPolicy) -> int:
         """`max_model_len`, or the model's own limit if that is lower."""
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
+
+    def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
+        """See `Engine`."""
+        refuse_long(prompt, max_tokens, self.length_limit(policy))
+        refuse_many(prompt, self.limits)
 
     @property
     def limits(self) -> dict[str, int]:

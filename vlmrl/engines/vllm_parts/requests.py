@@ -12,7 +12,7 @@ from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
-from vlmrl.schema import Prompt, PromptBatch
+from vlmrl.schema import Prompt
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["EngineFault", "require_same_prompt"]
@@ -61,34 +61,32 @@ def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> di
     }
 
 
-def refuse_long(batch: PromptBatch, sampling: Sampling, limit: int) -> None:
+def refuse_long(prompt: Prompt, max_tokens: int, limit: int) -> None:
     """Raise UserError if a prompt and its completions do not fit; vLLM would cut them short."""
-    for prompt in batch.prompts:
-        needed = len(prompt.encoded.ids) + sampling.max_tokens
-        if needed > limit:
-            raise UserError(
-                f"sample {prompt.sample.id!r}: {len(prompt.encoded.ids)} prompt tokens and "
-                f"{sampling.max_tokens} new ones exceed the engine's max_model_len ({limit})"
-            )
+    needed = len(prompt.encoded.ids) + max_tokens
+    if needed > limit:
+        raise UserError(
+            f"sample {prompt.sample.id!r}: {len(prompt.encoded.ids)} prompt tokens and "
+            f"{max_tokens} new ones exceed the engine's max_model_len ({limit})"
+        )
 
 
-def refuse_many(batch: PromptBatch, limits: Mapping[str, int]) -> None:
+def refuse_many(prompt: Prompt, limits: Mapping[str, int]) -> None:
     """Raise UserError if a prompt has more media of a kind than the engine was started for.
 
     `limits` are by the engine's options: `max_images`, `max_audios`, `max_videos`.
     """
-    for prompt in batch.prompts:
-        counts = {
-            "max_images": len(prompt.images),
-            "max_audios": sum(isinstance(m, Audio) for m in prompt.media),
-            "max_videos": sum(isinstance(m, Video) for m in prompt.media),
-        }
-        for option, count in counts.items():
-            if count > limits[option]:
-                raise UserError(
-                    f"sample {prompt.sample.id!r}: {count} {option[4:]} exceed the engine's "
-                    f"{option} ({limits[option]})"
-                )
+    counts = {
+        "max_images": len(prompt.images),
+        "max_audios": sum(isinstance(m, Audio) for m in prompt.media),
+        "max_videos": sum(isinstance(m, Video) for m in prompt.media),
+    }
+    for option, count in counts.items():
+        if count > limits[option]:
+            raise UserError(
+                f"sample {prompt.sample.id!r}: {count} {option[4:]} exceed the engine's "
+                f"{option} ({limits[option]})"
+            )
 
 
 def media_data(prompt: Prompt) -> dict[str, list[Any]]:

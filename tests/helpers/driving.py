@@ -1,0 +1,44 @@
+"""Stand-ins for tools, and completions that end in time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from PIL import Image
+
+from vlmrl.interaction.tools import Outcome
+from vlmrl.schema import Call
+from vlmrl.tools.views import Shown
+
+
+class Shows:
+    """A stand-in of a toolbox that answers every call with the same outcome."""
+
+    def __init__(self, outcome=None):
+        self.outcome, self.views = outcome, []
+
+    def run_all(self, turns):
+        self.views += [view for _, view in turns]
+        return [self.outcome or shows(calls) for calls, _ in turns]
+
+    def close(self):
+        self.closed = True
+
+
+def shows(calls, size=(56, 56), seconds=0.1):
+    image = Image.new("RGB", size, (200, 30, 30))
+    made = tuple(Call(call.name, call.arguments, "ok", seconds=seconds) for call in calls)
+    return Outcome(("Image 2:", image), (Shown(image),), made)
+
+
+def ending(rollouts, policy):
+    """The rollouts with the end of the turn as the last token of each completion."""
+    end = policy.stop_ids[0]
+
+    def ended(said):
+        return dataclasses.replace(
+            said, token_ids=(*said.token_ids[:-1], end), finish_reason="stop"
+        )
+
+    groups = tuple(tuple(map(ended, group)) for group in rollouts.completions)
+    return dataclasses.replace(rollouts, completions=groups)

@@ -1,0 +1,114 @@
+"""The driver around an engine that generates in several threads: a slow tool holds up its own rollout.
+
+Every rollout has a thread from its second turn on. What is drawn is that of `Driver`, whoever waits for whom.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
+
+from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
+from vlmrl.errors import UserError
+from vlmrl.interaction.driver import Driver, finish, keys_of, with_keys
+from vlmrl.interaction.tools import Outcome
+from vlmrl.schema import Call, Completion, FinishReason, PromptBatch, Rollouts
+
+__all__ = ["ConcurrentDriver"]
+
+MAX_THREADS = 256
+"""Rollouts of one call that go on at a time; others wait."""
+
+
+@dataclass
+class ConcurrentDriver(Driver, ConcurrentEngine):
+    """`Driver` around a `ConcurrentEngine`."""
+
+    concurrent: ClassVar[bool] = True
+    _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
+    _running: set[_Running] = field(default_factory=set, init=False, repr=False)
+
+    def generate(
+        self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
+    ) -> Rollouts:
+        """Generate as in `Driver`; `finished` is given every group as soon as it is whole."""
+        keys = keys_of(batch, sampling)
+        with ThreadPoolExecutor(min(MAX_THREADS, len(batch) * sampling.n)) as pool:
+            running = _Running(self, batch, sampling, keys, finished, pool)
+            self._running.add(running)
+            try:
+                first = cast(ConcurrentEngine, self.inner).generate(
+                    batch, with_keys(sampling, keys, 0), running.begin
+                )
+                pool.shutdown()
+            except BaseException:
+                running.ended.set()
+                raise
+            finally:
+                self._running.discard(running)
+        if running.errors:
+            raise running.errors[0]
+        whole = tuple(running.groups[number] for number in range(len(batch)))
+        return replace(first, batch=batch, completions=whole)
+
+    def abort(self) -> None:
+        """Make every running call of `generate` raise soon."""
+        for running in list(self._running):
+            running.ended.set()
+        cast(ConcurrentEngine, self.inner).abort()
+
+    # A tokenizer serves one thread at a time.
+    def _show(self, row: Any, outcome: Outcome, sampling: Sampling) -> FinishReason | None:
+        with self._lock:
+            return super()._show(row, outcome, sampling)
+
+    def _count(self, calls: Sequence[Call]) -> None:
+        with self._lock:
+            super()._count(calls)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A call of `generate`: groups fill by prompt number, from the threads of their rollouts."""
+
+    driver: ConcurrentDriver
+    batch: PromptBatch
+    sampling: Sampling
+    keys: Sequence[Sequence[tuple[int, ...]]]
+    finished: Finished | None
+    pool: ThreadPoolExecutor
+    groups: dict[int, tuple[Completion, ...]] = field(default_factory=dict)
+    errors: list[BaseException] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when no rollout is to go on."""
+
+    def begin(self, number: int, said: Sequence[Completion]) -> None:
+        """Let the rollouts of a group go on after their first turns."""
+        own = zip(said, self.keys[number], strict=True)
+        rows = [self.driver._begin(self.batch.prompts[number], one, key) for one, key in own]
+        left = set(range(len(rows)))
+        for place in range(len(rows)):
+            self.pool.submit(self._run, number, rows, place, left)
+
+    def _run(self, number: int, rows: Sequence[Any], place: int, left: set[int]) -> None:
+        """Run one rollout of a group to its end; the last of them hands the group over."""
+        try:
+            if not isinstance(rows[place], Completion):
+                self.driver._go_on(rows[place], self.sampling, self._require_going)
+            with self.driver._lock:
+                left.discard(place)
+                whole = not left
+            if whole:
+                self.groups[number] = finish(rows)
+                if self.finished is not None:
+                    self.finished(number, self.groups[number])
+        except BaseException as error:  # `generate` raises it again
+            self.errors.append(error)
+            self.ended.set()
+
+    def _require_going(self) -> None:
+        if self.ended.is_set():
+            raise UserError("generation was aborted")

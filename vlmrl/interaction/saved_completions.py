@@ -1,0 +1,157 @@
+"""Completions as a checkpoint keeps them: JSON values, and what was observed by the hash of its content.
+
+A completion comes back equal in every token, log-prob, position and pixel: media are kept without loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from pydantic import TypeAdapter
+
+from vlmrl.engines.base import ServedPolicy
+from vlmrl.engines.completions import Sampled, make_completions
+from vlmrl.errors import UserError
+from vlmrl.interaction.trail import Trail
+from vlmrl.media_types import Audio, Decoded, PilImage, Video
+from vlmrl.schema import Call, Completion, Prompt, Segment
+
+__all__ = ["from_json", "media_of", "oldest", "to_json"]
+
+_CALL = TypeAdapter(Call)
+
+
+def to_json(completion: Completion, media: MutableMapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what was sampled and shown as JSON values, and add what was observed to `media`.
+
+    The text of a single turn is a function of its tokens.
+    """
+    saved: dict[str, Any] = {
+        "token_ids": completion.token_ids,
+        "logprobs": completion.logprobs,
+        "finish_reason": completion.finish_reason,
+        "versions": completion.versions,
+    }
+    if completion.segments:
+        saved["segments"] = [_segment_to_json(s, media) for s in completion.segments]
+    return saved
+
+
+def from_json(
+    policy: ServedPolicy,
+    prompt: Prompt,
+    saved: Mapping[str, Any],
+    media: Mapping[str, np.ndarray],
+) -> Completion:
+    """Invert `to_json`.
+
+    Raises:
+        UserError: what was observed is missing, or would be told in other tokens now.
+    """
+    if "segments" not in saved:
+        return _read(policy, prompt, saved)
+    trail = Trail(policy.family, policy.processor, prompt)
+    for fields_of_one in saved["segments"]:
+        segment = _segment_from_json(fields_of_one, media)
+        if segment.of_policy:
+            last = _read(policy, prompt, {**saved, **fields_of_one})
+            trail = trail.write(last)
+        else:
+            start = (trail.encoded or prompt.encoded).next_position
+            encoded = policy.family.extend(policy.processor, segment.text, segment.media, start)
+            if encoded.compact_ids != segment.token_ids:
+                raise UserError(f"sample {prompt.sample.id!r}: an observation has other tokens now")
+            trail = trail.observe(segment, encoded)
+        trail = trail.note(**{f.name: getattr(segment, f.name) for f in fields(Segment)})
+    return trail.finish(last, saved["finish_reason"])
+
+
+def oldest(saved: Mapping[str, Any]) -> int:
+    """Return the oldest policy version that wrote a token of a completion."""
+    return min((version for version, _ in saved["versions"]), default=0)
+
+
+def _read(policy: ServedPolicy, prompt: Prompt, saved: Mapping[str, Any]) -> Completion:
+    written = Sampled(
+        tuple(saved["token_ids"]),
+        tuple(saved["logprobs"]),
+        saved["finish_reason"],
+        tuple((version, count) for version, count in saved["versions"]),
+    )
+    ((completion,),) = make_completions(policy, [prompt], [[written]])
+    return completion
+
+
+def _segment_to_json(segment: Segment, media: MutableMapping[str, np.ndarray]) -> dict[str, Any]:
+    saved = {f.name: getattr(segment, f.name) for f in fields(segment)}
+    saved["calls"] = [asdict(call) for call in segment.calls]
+    saved["media"] = [_store(medium, media) for medium in segment.media]
+    return saved
+
+
+def _segment_from_json(saved: Mapping[str, Any], media: Mapping[str, np.ndarray]) -> Segment:
+    return Segment(
+        **{
+            **saved,
+            "token_ids": tuple(saved["token_ids"]),
+            "logprobs": tuple(saved["logprobs"]),
+            "versions": tuple((version, count) for version, count in saved["versions"]),
+            "calls": tuple(_CALL.validate_python(call) for call in saved["calls"]),
+            "media": tuple(_load(name, media) for name in saved["media"]),
+        }
+    )
+
+
+def _store(medium: Decoded, media: MutableMapping[str, np.ndarray]) -> str:
+    """Add the medium's content as bytes, uint8 [N], and return the name under which it is there."""
+    buffer = io.BytesIO()
+    if isinstance(medium, PilImage):
+        medium.save(buffer, "PNG")
+    elif isinstance(medium, Audio):
+        np.savez(buffer, samples=medium.samples, rate=medium.rate)
+    else:
+        heard = medium.audio
+        own: dict[str, Any] = {f.name: getattr(medium, f.name) for f in fields(medium)}
+        del own["audio"]
+        own |= {} if heard is None else {"samples": heard.samples, "rate": heard.rate}
+        np.savez_compressed(buffer, **own)
+    content = buffer.getvalue()
+    name = hashlib.sha256(content).hexdigest()
+    media[name] = np.frombuffer(content, np.uint8)
+    return name
+
+
+def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
+    if name not in media:
+        raise UserError(f"the checkpoint lacks what was observed: {name}")
+    buffer = io.BytesIO(media[name].tobytes())
+    if buffer.getbuffer()[:4] != b"PK\x03\x04":
+        return Image.open(buffer).convert("RGB")
+    with np.load(buffer, allow_pickle=False) as found:
+        arrays: dict[str, Any] = {key: found[key] for key in found.files}
+    heard = Audio(arrays["samples"], int(arrays["rate"])) if "samples" in arrays else None
+    if "frames" not in arrays:
+        assert heard is not None
+        return heard
+    return Video(
+        frames=arrays["frames"],
+        times=tuple(arrays["times"].tolist()),
+        duration=float(arrays["duration"]),
+        indices=tuple(arrays["indices"].tolist()),
+        total=int(arrays["total"]),
+        fps=float(arrays["fps"]),
+        original=(int(arrays["original"][0]), int(arrays["original"][1])),
+        audio=heard,
+    )
+
+
+def media_of(saved: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names of what was observed in these completions."""
+    segments = (segment for one in saved for segment in one.get("segments", ()))
+    return {name for segment in segments for name in segment["media"]}
