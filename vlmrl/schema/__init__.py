@@ -10,6 +10,7 @@ completion is read (its `Frame`), a verifier never sees another space.
 """
 
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
+from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch
 from vlmrl.schema.rollouts import (
     CUT,
     ORIGINS,
@@ -25,11 +26,8 @@ from vlmrl.schema.rollouts import (
 from vlmrl.schema.samples import (
     AnswerForm,
     Demo,
-    Encoded,
     Media,
     MediaKind,
-    Prompt,
-    PromptBatch,
     Role,
     RowReward,
     Sample,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmrl.schema.geometry import Frame
-from vlmrl.schema.samples import PromptBatch
+from vlmrl.schema.prompts import PromptBatch
 from vlmrl.schema.turns import Segment, Suffix
 
 if TYPE_CHECKING:

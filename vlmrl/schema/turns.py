@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from vlmrl.media_types import Decoded
 from vlmrl.schema.geometry import Box
-from vlmrl.schema.samples import Encoded
+from vlmrl.schema.prompts import Encoded
 
 __all__ = ["Call", "CallOutcome", "Segment", "Suffix"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vlmrl.schema.prompts import Encoded, Prompt
 from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
-from vlmrl.schema.samples import Encoded, Prompt
 from vlmrl.schema.turns import Suffix
 
 if TYPE_CHECKING:
