@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from vlmrl.config import ModelConfig, RolloutConfig
 
-__all__ = ["ConcurrentEngine", "Engine", "Sampling", "ServedPolicy", "require_concurrent"]
+__all__ = [
+    "ConcurrentEngine",
+    "Engine",
+    "Finished",
+    "Sampling",
+    "ServedPolicy",
+    "require_concurrent",
+]
 
 
 class ServedPolicy(Protocol):
