@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from helpers.runs import TINY
+from helpers.turns import script_turns
 from vlmrl.commands.curricula.rate import rate
 from vlmrl.config import Config, load
 from vlmrl.errors import UserError
@@ -106,3 +107,25 @@ def test_its_file_chooses_rows_of_a_run(whole: Path) -> None:
     source = open_configured(config, config.data.train[0].model_copy(update=update))
     assert source.rows.positions == chosen  # type: ignore[attr-defined]
     assert 2 < len(chosen) < 10
+
+
+def test_a_source_with_tools_is_rated_by_rollouts_of_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: list[str] = []
+
+    def say(prompt: Any) -> str:
+        prompts.append(prompt.text)
+        call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 1"}}</tool_call>'
+        return "<answer>3</answer>" if "<tool_response>\n3" in prompt.text else call
+
+    script_turns(monkeypatch, say)
+    config = settings(
+        tmp_path,
+        "data.train.0.tools=[calculator]",
+        "rewards=[{verifier: exact}]",
+        "rollout.max_tokens=64",
+    )
+    assert rate(config, tmp_path / "out.jsonl", samples=2, limit=4, metric="exact").finished
+    assert all('"name": "calculator"' in text for text in prompts)
+    assert [one["pass_rate"] for one in ratings(tmp_path / "out.jsonl")] == [0.0, 0.0, 0.0, 1.0]

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from helpers.small import audio, prompt
+from vlmrl.answers import templates
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.packing import pack
@@ -67,3 +68,21 @@ def packed(rollouts, sharing=False, micro_tokens=10**6):
         rollouts, kept, updates=1, micro_tokens=micro_tokens, max_tokens=64, sharing=sharing
     )
     return batch
+
+
+def script_turns(monkeypatch, say):
+    """Let `Hf` write what `say(prompt)` returns instead of what it draws, each turn with its end."""
+
+    def generate(self, batch, sampling):
+        def completion(prompt):
+            text = say(prompt)
+            ids = self._policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+            told = {"token_ids": (*ids, self._policy.stop_ids[0]), "finish_reason": "stop"}
+            told |= {"logprobs": (-0.1,) * (len(ids) + 1)}
+            told |= {"versions": ((self._policy.version, len(ids) + 1),)}
+            return templates.completion(text, prompt.sample.template, prompt.frame, **told)
+
+        groups = tuple(tuple(completion(p) for _ in range(sampling.n)) for p in batch.prompts)
+        return Rollouts(batch, groups, self._policy.version, sampling.max_tokens)
+
+    monkeypatch.setattr(Hf, "generate", generate)

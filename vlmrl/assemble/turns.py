@@ -19,7 +19,7 @@ from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
 from vlmrl.tools.base import Tool
 
-__all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools"]
+__all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools", "with_tools_of"]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -28,11 +28,15 @@ def with_tools(config: Config, engine: Engine) -> Engine:
     Raises:
         UserError: another part of the config does not work with several turns.
     """
+    if _acting(config):
+        _refuse_others(config)
+    return with_tools_of(config, engine)
+
+
+def with_tools_of(config: Config, engine: Engine) -> Engine:
+    """Return the engine as `with_tools` does, for what does not train."""
     acting = _acting(config)
-    if not acting:
-        return engine
-    _refuse_others(config)
-    return drive(engine, acting, config.rollout.turns)
+    return drive(engine, acting, config.rollout.turns) if acting else engine
 
 
 def drive(engine: Engine, sources: Sequence[SourceConfig], turns: TurnsConfig) -> Driver:

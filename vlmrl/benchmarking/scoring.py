@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class Answer:
     tokens: int
     finish_reason: FinishReason
     frame: Mapping[str, Any]
+    calls: Sequence[Mapping[str, Any]] = ()
+    """The calls of tools before it, in order: the turn, counted from 0, and the fields of `Call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class RowScore:
     truth: str
     details: Mapping[str, Any] = field(default_factory=dict)
     """What some aggregates need besides: `official` and `strict` -> the boxes, the verdict's parts, or
-    the stated and the true number."""
+    the stated and the true number; `calls` -> those of its answer, where it made any."""
 
     @property
     def name(self) -> str:
@@ -152,7 +154,9 @@ def score_answers(
                 some, samples, completions, judged, strict=True
             ):
                 (verdict,) = verdicts[0].verdicts.values()
-                rows.append(score_row(benchmark, official, one.index, sample, completion, verdict))
+                row = score_row(benchmark, official, one.index, sample, completion, verdict)
+                called = {"calls": one.calls} if one.calls else {}
+                rows.append(replace(row, details={**row.details, **called}))
     return sum_up(benchmark, official, rows)
 
 

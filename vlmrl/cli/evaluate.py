@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vlmrl.cli.arguments import Options
 from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.config import PluginRef
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
 Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
@@ -68,6 +71,13 @@ JudgeAt = Annotated[
     ),
 ]
 
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Let it call this tool on a benchmark, e.g. `crop(min_side=56)`; repeatable."
+    ),
+]
+
 
 def evaluate(
     model: Model,
@@ -88,6 +98,7 @@ def evaluate(
     control: Control = None,
     train_data: TrainData = None,
     judge: JudgeAt = None,
+    tools: Tools = None,
 ) -> None:
     """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
@@ -99,21 +110,21 @@ def evaluate(
       harness's number next to a strict one; run again, it goes on where it was stopped
     - `vlmrl eval runs/mine --benchmark ai2d --control text_only,shuffled_options --samples 128` also
       asks without images and with other options, and prints the best constant answer and pass@k
+    - `vlmrl eval runs/look --benchmark vstar_bench,hr_bench_4k --tools crop` lets it look again
 
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
     `vlmrl list benchmarks` lists the benchmarks.
     """
-    from vlmrl.config import PluginRef, RewardConfig, tree
+    from vlmrl.config import RewardConfig, tree
 
-    _check_what(data, benchmark, control=control, train_data=train_data, judge=judge)
-    name, engine_options = tree.named(engine)
-    generator = PluginRef(name=name, options=engine_options)
+    _check_what(data, benchmark, control=control, train_data=train_data, judge=judge, tools=tools)
     common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
-    common |= {"samples": samples, "engine": generator}
+    common |= {"samples": samples, "engine": _reference(engine)}
     if benchmark is not None:
         _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
         asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
         asked |= {"export": export, "train_data": train_data, "judge": judge}
+        asked |= {"tools": tuple(_reference(text) for text in tools or ())}
         return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
     assert data is not None
     from vlmrl.commands import evaluate
@@ -129,6 +140,13 @@ def evaluate(
         **common,
     )
     _print_result(result)
+
+
+def _reference(text: str) -> PluginRef:
+    from vlmrl.config import PluginRef, tree
+
+    name, options = tree.named(text)
+    return PluginRef(name=name, options=options)
 
 
 def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from vlmrl import plugins
 from vlmrl.answers.templates import Template
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
-from vlmrl.benchmarking.controls import controlled
+from vlmrl.benchmarking.controls import NO_THINK, controlled
 from vlmrl.commands.benchmarks.export import check_export, export_answers
 from vlmrl.commands.benchmarks.judge import check_judge
-from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, Told
+from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, Told, build_engine
 from vlmrl.commands.evaluate import run_of
-from vlmrl.config import ModelConfig
+from vlmrl.config import Config, ModelConfig, TurnsConfig
 from vlmrl.data.files.rows import View
 from vlmrl.data.source import Source, read_template
 from vlmrl.errors import UserError
@@ -26,6 +25,9 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 
 __all__ = ["evaluate_benchmarks"]
+
+MAX_LENGTH = 32768
+"""Longest rollout of several turns of a model without a run, in tokens: benchmarks have large images."""
 
 
 def evaluate_benchmarks(
@@ -55,18 +57,28 @@ def evaluate_benchmarks(
             controlled(source, control)  # refused before the model is loaded
     settings = ModelConfig(path=folder)
     policy = Policy(*load_model(settings), settings)
+    turns = _turns(run, plan)
     results = []
     with ExitStack() as stack:
-        engine = plugins.build("engine", plan.engine.name, plan.engine.options)
+        engine = build_engine(plan, sources, turns)
         stack.callback(engine.close)
         engine.start(policy)
         for benchmark, source in zip(opened, sources, strict=True):
-            session = Session(engine, policy, plan, folder, tell)
+            session = Session(engine, policy, plan, folder, tell, turns)
             result = session.evaluate(benchmark, source)
             if plan.export:
                 export_answers(plan.export, plan.out / plan.export, source, result)
             results.append(session.with_controls(benchmark, source, result))
     return results
+
+
+def _turns(run: Config | None, plan: Plan) -> TurnsConfig | None:
+    """Return the limits of several turns where the plan has tools: the run's, if there is one."""
+    if not plan.tools:
+        return None
+    if NO_THINK in plan.controls:
+        raise UserError(f"vlmrl eval --control {NO_THINK}: expected no --tools")
+    return run.last.rollout.turns if run else TurnsConfig(max_length=MAX_LENGTH)
 
 
 def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template | None) -> Source:

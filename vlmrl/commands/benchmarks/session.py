@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vlmrl import plugins
 from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard
 from vlmrl.benchmarking.contamination import Overlap, find_overlap
 from vlmrl.benchmarking.controls import NO_THINK, Constant, best_constant, controlled
@@ -16,7 +18,7 @@ from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers
 from vlmrl.benchmarking.stored import CONTROLS, write_result
 from vlmrl.commands.benchmarks.judge import Judge, judge_unread, open_judge
-from vlmrl.config import PluginRef
+from vlmrl.config import PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import View
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
@@ -33,8 +35,10 @@ from vlmrl.training import forced_thinking
 from vlmrl.training.evaluation import interval, pass_at_k
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["Evaluated", "Plan", "Session", "Told"]
+__all__ = ["Evaluated", "Plan", "Session", "Told", "build_engine"]
 
+MAX_TOKENS = 512
+"""Longest answer, or turn, where neither the user nor a harness says."""
 PASSES = 0.5
 """A sampled answer is right when its strict score is at least this."""
 ANSWERS, SAMPLES = "answers.jsonl", "samples.jsonl"
@@ -61,6 +65,11 @@ class Plan:
     samples: int = 0
     train_data: str | None = None
     judge: str | None = None
+    tools: tuple[PluginRef, ...] = ()
+
+    def acting(self, benchmark: str) -> SourceConfig:
+        """Return what a config would say of a benchmark with these tools."""
+        return SourceConfig(card=benchmark, name=benchmark, tools=[*self.tools])
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,12 @@ class Evaluated:
     """By row the frame of its answer's coordinates."""
 
 
+def build_engine(plan: Plan, sources: Sequence[Source], turns: TurnsConfig | None) -> Engine:
+    """Build the plan's engine, with a driver around it where there are tools."""
+    engine: Engine = plugins.build("engine", plan.engine.name, plan.engine.options)
+    return drive(engine, [plan.acting(one.name) for one in sources], turns) if turns else engine
+
+
 @dataclass(frozen=True)
 class Session:
     """An engine that serves a policy, and how it is to be asked."""
@@ -89,13 +104,15 @@ class Session:
     plan: Plan
     model: str
     tell: Told
+    turns: TurnsConfig | None = None
+    """The limits of several turns; None: the plan has no tools."""
 
     def evaluate(self, benchmark: Benchmark, source: Source, control: str = "") -> Result:
         """Ask all rows, greedily, score the answers, some by the plan's judge, and write the result.
 
         Raises:
-            UserError: the output folder holds answers to other questions, a row cannot be asked, or the
-                judge does not answer.
+            UserError: the output folder holds answers to other questions, a row cannot be asked, a tool
+                failed, or the judge does not answer.
         """
         folder = self._folder(source, control)
         manifest = to_json(self._manifest(benchmark, source, control))
@@ -161,7 +178,14 @@ class Session:
         return self.plan.out / source.name / control if control else self.plan.out / source.name
 
     def _sampling(self, benchmark: Benchmark) -> Sampling:
-        return Sampling(1, _max_tokens(benchmark, self.plan), greedy=True)
+        return Sampling(1, self._max_tokens(benchmark), greedy=True)
+
+    def _max_tokens(self, benchmark: Benchmark) -> int:
+        """Return the longest turn: a harness's limit leaves no room for a call."""
+        official = benchmark.official(self.plan.protocol)
+        if self.plan.tools or official is None:
+            return self.plan.max_tokens or MAX_TOKENS
+        return self.plan.max_tokens or official.max_tokens
 
     def _frames(self, source: Source) -> dict[int, Mapping[str, Any]]:
         lines = atomic_files.read_lines(self._folder(source, "") / ANSWERS)
@@ -182,15 +206,24 @@ class Session:
         count = sampling.n  # what a kill left of a row's samples comes before all of them
         stored = {i: some[-count:] for i, some in stored.items() if len(some) >= count}
         left = [index for index in range(len(source.rows)) if index not in stored]
+        faults: dict[int, str] = {}
         for batch in self._batches(source, left) if left else ():
             for prompt, group in zip(
                 batch.prompts, self._generate(batch, sampling, control), strict=True
             ):
                 index = prompt.sample.meta[INDEX]
+                if failed := [fault for one in group for fault in _faults(one)]:
+                    faults[index] = failed[0]
+                    continue
                 stored[index] = [_answer(index, one) for one in group]
                 for answer in stored[index]:
                     atomic_files.append_line(file, asdict(answer))
             self.tell(f"{source.name} {control}".strip(), len(stored), len(source.rows))
+        if faults:
+            raise UserError(
+                f"benchmark {source.name!r}: a tool failed on {len(faults)} rows, the first row "
+                f"{min(faults)}: {faults[min(faults)]}; the same command asks them again"
+            )
         return [answer for index in sorted(stored) for answer in stored[index]]
 
     def _generate(
@@ -216,7 +249,8 @@ class Session:
         quarantine = Quarantine()
         forms = {source.name: form_of([source.card.benchmark.strict.reward()])}
         instruct = {source.name: self.plan.protocol == OURS}
-        make = build_prompt_maker(self.policy, instruct, forms)
+        offered = {source.name: schemas_of(self.plan.acting(source.name), self.policy.family.space)}
+        make = build_prompt_maker(self.policy, instruct, forms, tools=offered)
         part = replace(source, rows=View(source.rows, left))
         yield from eval_batches([part], make, self.plan.batch_size, quarantine=quarantine)
         if quarantine.counts:
@@ -238,11 +272,15 @@ class Session:
             "ask": official.ask if official else None,
             "template": str(source.template),
             "decoding": "greedy",
-            "max_tokens": _max_tokens(benchmark, self.plan),
+            "max_tokens": self._max_tokens(benchmark),
             "engine": self.plan.engine.model_dump(mode="json"),
             "space": policy.family.space,
             "pixels": getattr(policy.processor.image_processor, "size", None),
             "judge": {"model": judge.model, "task": judge.task} if judge else None,
+            "tools": [tool.model_dump(mode="json") for tool in self.plan.tools] or None,
+            "turns": self.turns.model_dump(mode="json", exclude={"workers"})
+            if self.turns
+            else None,
             "versions": run_folder.versions(),
             "git": run_folder.revision(),
             **({"control": control} if control else {}),
@@ -251,7 +289,17 @@ class Session:
 
 def _answer(index: int, completion: Completion) -> Answer:
     told = (completion.text, len(completion.token_ids), completion.finish_reason)
-    return Answer(index, *told, asdict(completion.frame))
+    turns = enumerate(segment for segment in completion.segments if segment.of_policy)
+    calls = [{"turn": n, **to_json(asdict(call))} for n, one in turns for call in one.calls]
+    return Answer(index, *told, asdict(completion.frame), calls)
+
+
+def _faults(completion: Completion) -> list[str]:
+    """Return how tools failed in a completion that ended so."""
+    if completion.finish_reason != "abort":
+        return []
+    calls = [call for segment in completion.segments for call in segment.calls]
+    return [f"{call.name}: {call.note}" for call in calls if call.outcome == "fault"]
 
 
 def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
@@ -269,8 +317,3 @@ def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
             yield from (Answer(**line) for line in atomic_files.read_lines(file))
         return
     atomic_files.write_json(note, asked)
-
-
-def _max_tokens(benchmark: Benchmark, plan: Plan) -> int:
-    official = benchmark.official(plan.protocol)
-    return plan.max_tokens or (official.max_tokens if official else 512)

@@ -60,8 +60,13 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
 
 
 def extra_lines(each: Evaluated) -> Iterator[str]:
-    """Yield what the official number lacks, the best constant answers, pass@k and the calibration."""
-    name = each.result.benchmark
+    """Yield what the official number lacks, calls, the best constant answers, pass@k, the calibration."""
+    name, rows = each.result.benchmark, each.result.rows
+    if called := [row.strict or 0.0 for row in rows if "calls" in row.details]:
+        others = [row.strict or 0.0 for row in rows if "calls" not in row.details]
+        apart = f", {sum(others) / len(others):.3f} elsewhere" if others else ""
+        share = f"{len(called)} of {len(rows)} rows"
+        yield f"{name}: tools were called on {share}: strict {sum(called) / len(called):.3f} there{apart}"
     for control, one in {"": each.result, **each.controls}.items():
         if one.note:
             yield f"{name}{f', {control}' if control else ''}: official: {one.note}"

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.assemble.prompts import prompt_maker_of
 from vlmrl.assemble.sources import (
-    forms_by_source,
-    instruct_by_source,
     rewards_by_source,
     rewards_by_stage,
     with_audio,
 )
+from vlmrl.assemble.turns import with_tools_of
 from vlmrl.commands.curricula.rating_manifest import begin, manifest_of
 from vlmrl.commands.trained_run import find_run
 from vlmrl.config import Config, EvaluationConfig, ModelConfig, SourceConfig
@@ -185,12 +184,14 @@ def rate(
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
         before = begin(out, hide_secrets(manifest))
-        engine = plugins.build("engine", config.engine.name, config.engine.options)
+        engine = with_tools_of(
+            config, plugins.build("engine", config.engine.name, config.engine.options)
+        )
         stack.callback(engine.close)
         engine.start(policy)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
-        make = build_prompt_maker(policy, instruct_by_source(config), forms_by_source(config))
+        make = prompt_maker_of(config, policy)
         rater = _Rater(config, engine, scorer, make, samples, metric, threshold)
         blocks = _blocks(with_audio(sources, policy.family), limit, block)
         kept = _keep_whole(out, before, blocks)
