@@ -123,8 +123,7 @@ def evaluate(
     if benchmark is not None:
         _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
         asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
-        asked |= {"export": export, "train_data": train_data, "judge": judge}
-        asked |= {"tools": tuple(_reference(text) for text in tools or ())}
+        asked |= {"export": export, "train_data": train_data, "judge": judge, "tools": tools or ()}
         return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
     assert data is not None
     from vlmrl.commands import evaluate
@@ -183,6 +182,7 @@ def _evaluate_benchmarks(model: str, names: str, control: str | None, **asked: A
     from vlmrl.commands.benchmarks.tables import print_results
     from vlmrl.commands.benchmarks.written_tables import write_tables
 
+    asked["tools"] = tuple(_reference(text) for text in asked["tools"])
     plan = Plan(**asked, controls=tuple(control.split(",")) if control else ())
     evaluated = evaluate_benchmarks(model, names.split(","), plan, tell=_show_progress)
     print_results(evaluated)
