@@ -72,7 +72,7 @@ class ToolCuriosity(GroupVerifier):
     def _calls(self, completion: Completion) -> list[bool]:
         """Return for each call whether it counts for the bonus."""
         if completion.segments:
-            return [c.outcome == "ok" for segment in completion.segments for c in segment.calls]
+            return [call.outcome == "ok" for call in completion.calls]
         return [_is_call(inside) for inside in self._blocks(completion.text)]
 
     def _blocks(self, text: str) -> list[str]:

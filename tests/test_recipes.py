@@ -17,12 +17,13 @@ RECIPES = [name for name in shipped() if name.startswith("recipes/")]
 QUICK = (
     "recipes/adarft",
     "recipes/concise",
+    "recipes/deepeyes",
     "recipes/r1_aqa",
     "recipes/videochat_r1",
     "recipes/visual_rft_lisa",
     "recipes/vlm_r1_lora",
 )
-"""A sampler, stages, audio, video, an image and LoRA: these train whenever tests run, the others at night."""
+"""A sampler, stages, tools, audio, video, an image, LoRA: these train in every run, the others at night."""
 SMALL = [
     "model.path=",
     "model.dtype=float32",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ VALUES: dict[str, Any] = {
     "video": "video.mkv",
     "audio": "sound.wav",
     "question": "Which one is it?",
+    "system": "You call functions.",
     "answer": "7",
     "boxes": [BOX],
     "box_labels": ["dog"],
@@ -89,7 +91,12 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
     if source.card == "table":
         values = {**VALUES, "id": str(number), "image": f"{number}.png"}
         columns = source.options["columns"]
-        row = {column: values[key] for key, column in columns.items()}
+        row: dict[str, Any] = {}
+        for key, column in columns.items():
+            *outer, name = column.split(".")
+            functools.reduce(lambda inside, part: inside.setdefault(part, {}), outer, row)[name] = (
+                values[key]
+            )
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row

@@ -187,7 +187,9 @@ def _gather(view: View, pending: Sequence[_Pending]) -> Outcome:
         cut = (part for part in told if isinstance(part, Shown) and part.original is not None)
         first = next(cut, None)
         box, image = (first.box, first.original) if first is not None else (None, None)
-        calls.append(Call(name, arguments, outcome, answer.refused, answer.seconds, box, image))
+        found = tuple(part.name for part in told if isinstance(part, Shown) and part.name)
+        log = (outcome, answer.refused, answer.seconds, box, image, found)
+        calls.append(Call(name, arguments, *log))
     if faults:
         return Outcome(calls=tuple(calls), fault="; ".join(faults))
     return Outcome(tuple(parts), tuple(shown), tuple(calls))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmrl.schema.geometry import Frame
 from vlmrl.schema.prompts import PromptBatch
-from vlmrl.schema.turns import Segment, Suffix
+from vlmrl.schema.turns import Call, Segment, Suffix
 
 if TYPE_CHECKING:
     import torch
@@ -88,6 +88,11 @@ class Completion:
         if not self.segments:
             return (Segment(self.token_ids, self.logprobs, (), self.versions, self.text),)
         return tuple(segment for segment in self.segments if segment.of_policy)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Return the calls that were run, in order; empty where the source has no tools."""
+        return tuple(call for segment in self.segments for call in segment.calls)
 
     @property
     def truncated(self) -> bool:

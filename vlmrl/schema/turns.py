@@ -39,6 +39,8 @@ class Call:
     """Where what it returned first was cut from, in the unit square of `image`; None: it was not cut."""
     image: int | None = None
     """Number of the image that `box` is in, from 1, in the order in which images were shown."""
+    found: tuple[str, ...] = ()
+    """Names of what a search returned, the best first; the policy need not be shown them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Shown:
     """Where it is in the original."""
     source: Media | None = None
     """The file of a video or audio, for a tool that reads more of it."""
+    name: str = ""
+    """Of what a search found: its name in the index, for rewards; `Call.found` keeps it."""
 
     def resized(self, width: int, height: int) -> Shown:
         """Return an image at another size in pixels."""

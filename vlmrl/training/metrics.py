@@ -70,7 +70,7 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
     """
     if not completion.segments:
         return {}
-    calls = [call for turn in completion.turns for call in turn.calls]
+    calls = completion.calls
     found = {"rollout/turns": float(len(completion.turns)), "tool/used": float(bool(calls))}
     for call in calls:
         found[f"tool/{call.name}/seconds"] = call.seconds
@@ -101,7 +101,7 @@ def crop_metrics(prompt: Prompt, completion: Completion) -> dict[str, float]:
     truth = prompt.sample.truth
     seen = [medium.kind for medium in prompt.sample.media if medium.kind != "audio"]
     number = seen[: truth.image + 1].count("image")
-    boxes = [call.box for turn in completion.turns for call in turn.calls if call.image == number]
+    boxes = [call.box for call in completion.calls if call.image == number]
     found = [max(geometry.iou(b, t) for t in truth.boxes) for b in boxes if b and truth.boxes]
     return {"tool/crop_iou": statistics.fmean(found)} if found else {}
 
