@@ -65,7 +65,7 @@ def write_rows(config: Config, home: Path) -> None:
             (home / "data").mkdir(exist_ok=True)
             if not (home / source.options["path"]).exists():
                 PUBLISHED[source.card](home / "data")
-        else:
+        elif source.card != "world":
             folder = home / source.options["path"]
             folder.mkdir(parents=True, exist_ok=True)
             _write_media(folder)

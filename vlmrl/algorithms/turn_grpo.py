@@ -29,7 +29,7 @@ class TurnGrpo(Grpo):
 
     scale: Literal["none"] = "none"
     gamma: float = 1.0
-    """What a reward of the next turn is worth now; VAGEN and ERA: 0.99."""
+    """What a reward of the next turn is worth now; ERA: 0.99, VAGEN: 0.9."""
     paid: float = 1.0
     """Weight of what an environment paid for a turn."""
     counted: float = 1.0
