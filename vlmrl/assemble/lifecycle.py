@@ -14,6 +14,7 @@ import torch
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import build_algorithms, build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
+from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
 from vlmrl.forward import finite
@@ -97,13 +98,19 @@ def run_cold_start(
             checkpoint.restore_adapter(start, policy)
         return True
     settings = config.sft
-    sources = [open_configured(config, s) for s in settings.sources or config.data.train]
+    chosen = settings.sources or config.data.train
+    sources = [open_configured(config, source) for source in chosen]
     name, decay = config.optimizer.name, settings.weight_decay
     optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
-    with build_loader(config, sources, policy, settings.batch_size, quarantine) as loader:
+    with (
+        opened_tools(chosen, config.rollout.turns, policy.family.space) as tools,
+        build_loader(
+            config, sources, policy, settings.batch_size, quarantine, tools=tools
+        ) as loader,
+    ):
         if start:
             checkpoint.restore(start, policy, progress)
             loader.restore(progress.loader)

@@ -16,6 +16,8 @@ from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source
+from vlmrl.interaction.demonstrations import Writer, demonstrating
+from vlmrl.interaction.driver import Runner
 from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
 from vlmrl.samplers.base import Sampler
@@ -71,16 +73,21 @@ def build_loader(
     quarantine: Quarantine,
     sampler: Sampler | None = None,
     weights: Callable[[float], Sequence[float]] | None = None,
+    tools: Mapping[str, Runner] = MappingProxyType({}),
 ) -> Loader:
     """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
 
-    `weights` are those of the sources by progress, where they change over training.
+    `weights` are those of the sources by progress, where they change over training. With `tools`, by
+    source, the calls of demonstrations are run as prompts are made.
     """
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
+    make = prompt_maker_of(config, policy, processor)
+    if tools:
+        make = demonstrating(make, Writer(policy.family, processor or policy.processor), tools)
     return Loader(
         with_audio(sources, policy.family),
-        prompt_maker_of(config, policy, processor),
+        make,
         size,
         sampler=sampler,
         lag=config.sampler_lag,

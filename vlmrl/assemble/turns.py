@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from vlmrl import plugins
@@ -19,7 +20,15 @@ from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
 from vlmrl.tools.base import Tool
 
-__all__ = ["drive", "open_tools", "schemas_of", "tools_by_source", "with_tools", "with_tools_of"]
+__all__ = [
+    "drive",
+    "open_tools",
+    "opened_tools",
+    "schemas_of",
+    "tools_by_source",
+    "with_tools",
+    "with_tools_of",
+]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -66,6 +75,19 @@ def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox | Wo
     """Yield each source that acts, with its tools or its worlds, which the caller closes."""
     for source in {s.label: s for s in _acting(config)}.values():
         yield source.label, _open(source, config.rollout.turns, space)
+
+
+@contextmanager
+def opened_tools(
+    sources: Sequence[SourceConfig], turns: TurnsConfig, space: Space
+) -> Iterator[dict[str, Toolbox | Worlds]]:
+    """Open the tools or worlds of sources for a `with`, by label; those that do not act are not in it."""
+    with ExitStack() as stack:
+        yield {
+            source.label: stack.enter_context(closing(_open(source, turns, space)))
+            for source in sources
+            if source.acts
+        }
 
 
 def _acting(config: Config) -> list[SourceConfig]:

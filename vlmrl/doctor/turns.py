@@ -34,7 +34,8 @@ def _example(bench: Bench, prompt: Prompt, runner: Toolbox | Worlds) -> Finding:
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
     told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
     said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
-    outcome = _run(runner, text, first_view(policy, prompt), prompt)
+    view = first_view(policy.family, policy.processor, prompt)
+    outcome = _run(runner, text, view, prompt)
     if outcome.fault is not None:
         return Finding("FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}")
     if outcome.step is not None and outcome.step.done:

@@ -20,6 +20,7 @@ from vlmrl.interaction.tools import Outcome
 from vlmrl.interaction.trail import Trail
 from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.media_types import PilImage
+from vlmrl.models.base import Family
 from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Rollouts, Space
 from vlmrl.system.seeds import seed_of
 from vlmrl.tools.views import Shown, View
@@ -162,7 +163,8 @@ class Driver(Engine):
         policy = self._policy
         trail = Trail(policy.family, policy.processor, prompt)
         world = World(prompt.sample, key[0]) if isinstance(runner, Worlds) else None
-        row = _Row(runner, trail, first_view(policy, prompt), said, key, world)
+        view = first_view(policy.family, policy.processor, prompt)
+        row = _Row(runner, trail, view, said, key, world)
         row.write(said)
         return row
 
@@ -274,9 +276,9 @@ def _run(
     return runner.run_all(turns)
 
 
-def first_view(policy: ServedPolicy, prompt: Prompt) -> View:
+def first_view(family: Family, processor: Any, prompt: Prompt) -> View:
     """Return what tools see of a prompt: its media, each in the space in which the policy writes of it."""
-    frames = [policy.family.frame(policy.processor, medium) for medium in prompt.media]
+    frames = [family.frame(processor, medium) for medium in prompt.media]
     shown = zip(prompt.media, frames, prompt.sample.media, strict=True)
     return View(
         tuple(

@@ -9,6 +9,7 @@ is in seconds. A card converts once at load, a model family's native space conve
 completion is read (its `Frame`), a verifier never sees another space.
 """
 
+from vlmrl.schema.demos import DemoTurn
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
 from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch
 from vlmrl.schema.rollouts import (
@@ -48,6 +49,7 @@ __all__ = [
     "CallOutcome",
     "Completion",
     "Demo",
+    "DemoTurn",
     "Encoded",
     "FinishReason",
     "Frame",

@@ -13,6 +13,8 @@ from vlmrl.schema.samples import Sample, Turn
 if TYPE_CHECKING:
     import torch
 
+    from vlmrl.schema.rollouts import Completion
+
 __all__ = ["Encoded", "Prompt", "PromptBatch"]
 
 
@@ -51,6 +53,8 @@ class Prompt:
     """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
     place: tuple[int, int] = (0, 0)
     """The number of its training source, and of its row there."""
+    demonstrated: Completion | None = None
+    """The turns of its demonstration and what its calls returned; an answer, if one follows, is not in it."""
 
     @property
     def images(self) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmrl.errors import UserError
+from vlmrl.schema.demos import DemoTurn
 from vlmrl.schema.geometry import Box, Point, Span, Track
 from vlmrl.schema.template import Template
 
@@ -130,6 +131,8 @@ class Demo:
     `answer`."""
     contents: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What stands in other tags of the template, by tag: {"info": "Two cats on a mat."}."""
+    turns: tuple[DemoTurn, ...] = ()
+    """Calls of tools before the answer, one a turn; empty: it is answered at once."""
 
 
 @dataclass(frozen=True, slots=True)

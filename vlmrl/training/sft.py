@@ -18,6 +18,7 @@ from vlmrl.config import SftConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
 from vlmrl.forward.packing import pack
+from vlmrl.interaction.demonstrations import Writer, join_answer
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -124,43 +125,19 @@ def demonstrations(
         UserError: a sample has no demonstration, or none that its template accepts.
     """
     rng = random.Random(seed)
-    added = policy.tokenizer.added_tokens_decoder
-    special = {i for i, t in added.items() if t.special} | {*policy.tokenizer.all_special_ids}
+    writer = Writer(policy.family, policy.processor)
+    special = writer.special()
     groups = []
     for prompt in batch.prompts:
+        sample = prompt.sample
         text = _write_demonstration(prompt, drop_thought=rng.random() < thought_dropout)
-        ids = (*_encode(policy, prompt, text, special), policy.stop_ids[0])
-        groups.append(
-            (
-                templates.completion(
-                    text,
-                    prompt.sample.template,
-                    prompt.frame,
-                    token_ids=ids,
-                    logprobs=(0.0,) * len(ids),
-                ),
-            )
+        tags = [tag for t in templates.template(sample.template).tags for tag in (t.open, t.close)]
+        ids = writer.encode(sample, text, tags, special)
+        answer = templates.completion(
+            text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )
+        groups.append((join_answer(writer, prompt, answer),))
     return Rollouts(batch, tuple(groups))
-
-
-def _encode(policy: Policy, prompt: Prompt, text: str, special: set[int]) -> list[int]:
-    """Return the ids of a demonstration; `special` tokens that its data spell out are ordinary text.
-
-    Tokens of the template's own tags stay tokens.
-    """
-    tokenizer, sample = policy.tokenizer, prompt.sample
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    tags = [mark for t in templates.template(sample.template).tags for mark in (t.open, t.close)]
-    if special.intersection(ids) - {tokenizer.convert_tokens_to_ids(tag) for tag in tags}:
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    if media := {*policy.banned.tolist()}.intersection(ids):
-        token = tokenizer.convert_ids_to_tokens(min(media))
-        raise UserError(
-            f"sft: the demonstration of sample {sample.id!r} of source {sample.source!r} contains the "
-            f"media token {token}"
-        )
-    return ids
 
 
 def _write_demonstration(prompt: Prompt, drop_thought: bool) -> str:

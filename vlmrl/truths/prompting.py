@@ -13,11 +13,33 @@ from dataclasses import replace
 from vlmrl.answers import parsing
 from vlmrl.answers.templates import EMPTY_THOUGHT, template
 from vlmrl.errors import UserError
-from vlmrl.schema import AnswerForm, Demo, Frame, Space, Template, Truth
+from vlmrl.schema import (
+    AnswerForm,
+    Box,
+    Demo,
+    DemoTurn,
+    Frame,
+    Point,
+    Space,
+    Span,
+    Template,
+    Truth,
+)
 from vlmrl.truths.base import PLACES, TruthKind, kinds
+from vlmrl.truths.boxes import write_box
+from vlmrl.truths.points import write_point
 from vlmrl.truths.spans import write_time
 
-__all__ = ["ANY", "can_write", "demonstrate", "instruct", "lay_out", "put_in_form", "write"]
+__all__ = [
+    "ANY",
+    "can_write",
+    "demonstrate",
+    "instruct",
+    "lay_out",
+    "put_in_form",
+    "write",
+    "write_call",
+]
 
 ANY = AnswerForm()
 """The form where no verifier says how it reads an answer."""
@@ -124,6 +146,33 @@ def demonstrate(
         pairs = (f"({write_time(s.start)}, {write_time(s.end)})" for s in evidence)
         contents["glue"] = f"[{', '.join(pairs)}]"
     return lay_out(chosen, answer, contents, form)
+
+
+def write_call(turn: DemoTurn, frame: Frame) -> str:
+    """Write a turn of a demonstration that calls a tool, its places in `frame.space`.
+
+    `frame` is that of the image which the call names.
+
+    Example: `<think>top left</think><tool_call>{"name": "crop", "arguments": {...}}</tool_call>`
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+    arguments = {key: _write_argument(value, frame) for key, value in turn.arguments.items()}
+    call = json.dumps({"name": turn.name, "arguments": arguments}, ensure_ascii=False)
+    thought = f"<think>{turn.thought}</think>" if turn.thought else ""
+    return f"{thought}<tool_call>{call}</tool_call>"
+
+
+def _write_argument(value: object, frame: Frame) -> object:
+    match value:
+        case Box():
+            return write_box(value, frame)
+        case Point():
+            return write_point(value, frame)
+        case Span():
+            return [round(value.start, 2), round(value.end, 2)]
+    return value
 
 
 def lay_out(

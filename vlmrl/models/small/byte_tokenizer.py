@@ -51,6 +51,9 @@ class Format:
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 LEAD_INS = ('{"bbox_2d": [', '{"point_2d": [')
+MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Tokens of a small model whose corpus has calls, as they are of Qwen's own."""
+_CALLS = re.compile(r'<tool_call>(\{"name": "\w+", "arguments": \{(?:"\w+": \[?)?)')
 
 # A number is a piece, a word takes its leading space, the rest (", " or "]}") stays together.
 _PIECES = r"[0-9]+| ?\p{L}+|(?:(?! ?\p{L})[^0-9])+"
@@ -68,7 +71,9 @@ def train(
         UserError: The bytes and the tokens of the chat format alone exceed `vocab_size`.
     """
     format = format or Format()
-    leads = (lead for lead in LEAD_INS if any(lead in text for text in corpus))
+    leads = [lead for lead in LEAD_INS if any(lead in text for text in corpus)]
+    calls = {lead for text in corpus for lead in _CALLS.findall(text)}
+    leads += [*MARKS, *sorted(calls)] if calls else []
     added = [*format.special, *format.plain, *TAGS, *leads]
     free = vocab_size - 256 - len(added)
     if free < 0:

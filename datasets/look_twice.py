@@ -1,0 +1,140 @@
+"""Small print to read: data of the embedded default for tools, drawn on the fly, with exact truth.
+
+An image of 224 x 224 pixels has one label of 112 x 112 with fine lines in one of four directions, each a
+letter. Shown at a quarter of its size the lines are gone: 6 pixels from line to line are one and a half then.
+Whoever cuts the label out sees them, the better the closer the cut. Ink, paper and phase differ from image
+to image; the splits are other drawings of the same 100 scenes (25 places, 4 letters).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from vlmrl.data.cards import demonstrations
+from vlmrl.data.cards.card import Card
+from vlmrl.data.cards.demonstrations import cell_name, loosened
+from vlmrl.errors import UserError
+from vlmrl.schema import Box, Demo, DemoTurn, Frame, Media, Sample, Truth
+
+SIDE, GRID, LABEL = 224, 8, 4
+"""Pixels of the image, cells along it, and cells along the label."""
+PERIOD = 6
+"""Pixels from line to line."""
+LINES = {"A": (0, 1), "B": (1, 0), "C": (0.7071, 0.7071), "D": (0.7071, -0.7071)}
+"""Letter -> the direction in which the lines follow each other: down, right, and both diagonals."""
+QUESTION = "How do the fine lines of the label run: A level, B upright, C rising or D falling?"
+COUNTS = {"train": 4000, "demos": 8000, "val": 96, "test": 200}
+
+
+@dataclass(frozen=True)
+class LookTwice(Card):
+    """Fine lines on a label: answer at once, or crop the label and look."""
+
+    origin: ClassVar[str] = "drawn by this file"
+    licence: ClassVar[str] = "Apache-2.0"
+    splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("exact", "format")
+
+    look: float = 0.7
+    """Share of demonstrations that crop before they answer."""
+    loose: int = 2
+    """Push each side of a demonstration's crop outwards by up to this many of 8 cells; 0: exact."""
+    count: int | None = None
+    """Scenes per split; None: train 4000, demos 8000, val 96, test 200."""
+    seed: int = 0
+    """Seed of the scenes."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.look <= 1:
+            raise ValueError(f"look: expected a share from 0 to 1, got {self.look}")
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count: expected at least 1, got {self.count}")
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        """Return one small dictionary for each scene; nothing is drawn yet."""
+        if split not in COUNTS:
+            raise UserError(
+                f"card 'look_twice' has no split {split!r}; there are: {', '.join(COUNTS)}"
+            )
+        return [
+            {"id": f"look-{split}-{i}", "split": split, "index": i}
+            for i in range(self.count or COUNTS[split])
+        ]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """Draw the scene of a row and ask about it."""
+        key = f"{self.seed} {row['split']} {row['index']}"
+        rng = random.Random(f"scene {key}")
+        letter, box = _scene(rng)
+        image = _image(letter, box, rng)
+        return Sample(
+            id=row["id"],
+            source=source,
+            parts=(Media("image", data=image), QUESTION),
+            truth=Truth(text=(letter,), boxes=(box,)),
+            template="answer_only",
+            demo=self._demo(letter, box, random.Random(f"demo {key}")),
+        )
+
+    def corpus(self) -> list[str]:
+        """Return the question, with demonstrations as the model is to write them."""
+        shown = Frame(
+            SIDE, SIDE, resized_width=SIDE // 4, resized_height=SIDE // 4, space="resized"
+        )
+        return demonstrations.corpus(self, self.rows("demos")[:200], shown)
+
+    def _demo(self, letter: str, box: Box, rng: random.Random) -> Demo:
+        """Return a right answer; before it a crop that is as loose as the card says, or none."""
+        if rng.random() >= self.look:
+            return Demo(text=letter)
+        loose = loosened(box, [step / GRID for step in range(self.loose + 1)], rng)
+        crop = DemoTurn("crop", {"bbox_2d": loose}, thought=cell_name(box))
+        return Demo(text=letter, turns=(crop,))
+
+
+def _scene(rng: random.Random) -> tuple[str, Box]:
+    """Draw a letter, and where its label is."""
+    x, y = rng.randint(0, GRID - LABEL), rng.randint(0, GRID - LABEL)
+    box = Box(x / GRID, y / GRID, (x + LABEL) / GRID, (y + LABEL) / GRID)
+    return rng.choice(list(LINES)), box
+
+
+def _image(letter: str, box: Box, rng: random.Random) -> bytes:
+    """Draw the scene as a BMP file (uncompressed: the quickest to write and to read)."""
+    scene = _background(rng.randint(40, 80)).copy()
+    left, top, right, bottom = (round(v * SIDE) for v in box.xyxy)
+    paper = rng.randint(200, 250)
+    ink = rng.randint(0, paper // 2)
+    wave = np.sin(_phases(letter, right - left) + rng.uniform(0, 2 * math.pi))
+    label = ink + (paper - ink) * (wave + 1) / 2
+    scene[top:bottom, left:right] = label.round().astype(np.uint8)[:, :, None]
+    buffer = io.BytesIO()
+    Image.fromarray(scene).save(buffer, format="BMP")
+    return buffer.getvalue()
+
+
+@functools.lru_cache(maxsize=len(LINES))
+def _phases(letter: str, side: int) -> np.ndarray:
+    """Return [side, side] float: the angle of the wave of lines at each pixel."""
+    along, down = LINES[letter]
+    places = np.arange(side) * (2 * math.pi / PERIOD)
+    return along * places[None, :] + down * places[:, None]
+
+
+@functools.lru_cache(maxsize=64)
+def _background(shade: int) -> np.ndarray:
+    """Return [224, 224, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
+    fall = np.linspace(220, 10, SIDE).round().astype(np.uint8)
+    image = np.full((SIDE, SIDE, 3), shade, np.uint8)
+    image[:, :, 0] = fall[None, :]
+    image[:, :, 2] = fall[:, None]
+    return image

@@ -1,0 +1,236 @@
+"""Demonstrations of several turns: their calls are run, and the loss is that of what they write alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+from helpers.small import policy
+from vlmrl.config import SftConfig, SourceConfig
+from vlmrl.data.loader import Loader
+from vlmrl.data.prompt import make_prompt
+from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.source import open_source
+from vlmrl.errors import UserError
+from vlmrl.interaction.calls import AskedCall, parse_calls
+from vlmrl.interaction.demonstrations import Writer, demonstrating, play
+from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.schema import (
+    Box,
+    Call,
+    Demo,
+    DemoTurn,
+    Frame,
+    Media,
+    Point,
+    PromptBatch,
+    Sample,
+    Span,
+    Truth,
+)
+from vlmrl.tools import Shown
+from vlmrl.tools.crop import Crop
+from vlmrl.training import sft
+from vlmrl.truths import prompting
+
+LOOK = DemoTurn("crop", {"bbox_2d": Box(0.0, 0.0, 0.5, 0.5)}, thought="top left")
+CLOSER = DemoTurn("crop", {"bbox_2d": Box(0.5, 0.0, 1.0, 1.0), "image": 2})
+
+
+class Cuts:
+    """A stand-in of a toolbox: shows what `Crop` returns, in this process."""
+
+    def __init__(self, outcome: Outcome | None = None) -> None:
+        self.asked: list[AskedCall] = []
+        self.outcome = outcome
+
+    def run_all(self, turns):
+        found = []
+        for calls, view in turns:
+            self.asked += calls
+            (call,) = calls
+            shown = self.outcome or Crop().call(call.name, call.arguments, view)
+            found.append(_shown(call, shown) if isinstance(shown, Shown) else shown)
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+def _shown(call: AskedCall, shown: Shown) -> Outcome:
+    made = Call(call.name, call.arguments, "ok", box=shown.box, image=shown.original)
+    return Outcome(("Image:", shown.medium), (shown,), (made,))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return policy()
+
+
+def image(width=112, height=84):
+    return Image.effect_noise((width, height), 80).convert("RGB")
+
+
+def prompt_of(made, *turns, number=0, text="7", weight=1.0):
+    demo = Demo(text=text, turns=turns)
+    parts = (Media("image", data=b"-"), "What is it?" + " Well?" * number)
+    sample = Sample(f"row {number}", "test", parts, Truth(text=("7",)), "answer_only", demo, weight)
+    return make_prompt(sample, [image()], made.family, made.processor)
+
+
+def played(made, runner, *turns, **fields):
+    prompt = prompt_of(made, *turns, **fields)
+    if not turns:
+        return prompt
+    return replace(prompt, demonstrated=play(Writer(made.family, made.processor), prompt, runner))
+
+
+def demonstrated(made, *prompts):
+    rollouts = sft.demonstrations(made, PromptBatch(prompts), 0.0, seed=0)
+    return [group[0] for group in rollouts.completions]
+
+
+def test_a_call_is_written_in_the_space_of_the_image_that_it_names(made):
+    runner = Cuts()
+    prompt = played(made, runner, LOOK, CLOSER)
+    first, second = runner.asked
+    assert first == AskedCall("crop", {"bbox_2d": [0, 0, 56, 42]})
+    shown = prompt.demonstrated.segments[1].media[0]
+    assert shown.size == (56, 42)
+    frame = made.family.frame(made.processor, shown)
+    width, height = frame.resized_width, frame.resized_height
+    assert second.arguments == {"bbox_2d": [width // 2, 0, width, height], "image": 2}
+    (said,) = demonstrated(made, prompt)
+    boxes = [call.box for turn in said.turns for call in turn.calls]
+    assert boxes[0] == Box(0, 0, 0.5, 0.5)
+    assert boxes[1].xyxy == pytest.approx((0.25, 0, 0.5, 0.5))  # a crop of a crop, in the original
+
+
+def test_what_is_written_can_be_read_as_a_call():
+    frame = Frame(200, 100, space="pixel")
+    given = {"at": Point(0.5, 0.5), "part": Span(1.0, 2.5), "how": "slowly", "box": LOOK}
+    text = prompting.write_call(DemoTurn("see", {**given, "box": Box(0, 0, 1, 1)}, "so"), frame)
+    (call,) = parse_calls(text)
+    assert text.startswith("<think>so</think><tool_call>")
+    assert call.arguments == {"at": [100, 50], "part": [1.0, 2.5], "how": "slowly"} | {
+        "box": [0, 0, 200, 100]
+    }
+
+
+def test_the_turns_are_what_a_rollout_would_have_and_the_answer_is_the_last(made):
+    prompt = played(made, Cuts(), LOOK, CLOSER)
+    (said,) = demonstrated(made, prompt)
+    assert [s.of_policy for s in said.segments] == [True, False, True, False, True]
+    assert (said.text, said.answer) == ("<answer>7</answer>", "7")
+    assert said.turns[0].text.startswith("<think>top left</think><tool_call>")
+    assert all(turn.token_ids[-1] == made.stop_ids[0] for turn in said.turns)
+    written = [i for turn in said.turns for i in turn.token_ids]
+    assert said.token_ids == tuple(written)
+    assert made.tokenizer.decode(said.segments[1].token_ids).startswith("\n<|im_start|>user\n")
+
+
+def test_the_loss_is_that_of_the_whole_sequence_token_by_token(made):
+    """Against the HF model itself, row by row, on all ids and images joined."""
+    prompts = [
+        played(made, Cuts(), LOOK, CLOSER, number=0, weight=2.0),
+        played(made, Cuts(), number=1),
+        played(made, Cuts(), LOOK, number=2, text="8"),
+    ]
+    total, count = 0.0, 0
+    for prompt, said in zip(prompts, demonstrated(made, *prompts), strict=True):
+        nll, tokens = plain_nll(made, prompt, said)
+        total, count = total + prompt.sample.weight * nll, count + tokens
+    fresh = policy()
+    config = SftConfig(warmup_steps=0, lr=1e-3)
+    found = sft.step(fresh, PromptBatch(tuple(prompts)), config, sft.Stage(), 10**6, seed=0)
+    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def plain_nll(made, prompt, said):
+    """-log p of what the policy wrote, summed, and the number of its tokens."""
+    stretches = [(prompt.encoded.compact_ids, False)]
+    segments = said.segments or said.turns
+    stretches += [(segment.token_ids, segment.of_policy) for segment in segments]
+    media = [*prompt.media, *(m for segment in segments for m in segment.media)]
+    text = "".join(made.tokenizer.decode(ids) for ids, _ in stretches)
+    whole = made.processor(text=[text], images=media, return_tensors="pt")
+    compact = [i for ids, _ in stretches for i in ids]
+    assert made.tokenizer(text)["input_ids"] == compact
+    written = [own for ids, own in stretches for _ in ids]
+    pad = made.processor.image_token_id
+    ids = whole["input_ids"][0]
+    counts = iter((whole["image_grid_thw"].prod(-1) // 4).tolist())
+    carries = [
+        c for i, own in zip(compact, written, strict=True) for c in spread(i, own, pad, counts)
+    ]
+    with torch.no_grad():
+        logits = made.base(**whole).logits[0].log_softmax(-1)
+    scored = [(place, i) for place, i in enumerate(ids.tolist()) if carries[place]]
+    return -sum(float(logits[place - 1, i]) for place, i in scored), len(scored)
+
+
+def spread(token, own, pad, counts):
+    return [False] * next(counts) if token == pad else [own]
+
+
+def test_a_call_that_fails_or_is_refused_makes_the_row_bad(made):
+    failing = Cuts(Outcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died"))
+    with pytest.raises(
+        UserError, match="sample 'row 0': call 1 of its demonstration failed: crop: it"
+    ):
+        played(made, failing, LOOK)
+    refusing = Cuts(Outcome(("Error: no",), (), (Call("crop", {}, "refused", "no pixel"),)))
+    with pytest.raises(UserError, match="call 1 of its demonstration is refused: no pixel"):
+        played(made, refusing, LOOK)
+    with pytest.raises(UserError, match="call 1 of its demonstration: image 2 does not exist"):
+        played(made, Cuts(), CLOSER)
+
+
+def test_a_bad_demonstration_is_left_out_by_name_and_counted(made, tmp_path):
+    source = open_source(SourceConfig(card="look_twice", options={"count": 40, "look": 1.0}))
+
+    class Fails(Cuts):
+        def run_all(self, turns):
+            self.outcome = (
+                None
+                if len(self.asked) % 20
+                else Outcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died")
+            )
+            return super().run_all(turns)
+
+    def plain(sample, media):
+        return make_prompt(sample, media, made.family, made.processor)
+
+    make = demonstrating(plain, Writer(made.family, made.processor), {source.name: Fails()})
+    quarantine = Quarantine(tmp_path / "quarantine.jsonl")
+    loader = Loader([source], make, 16, quarantine=quarantine, quarantine_limit=0.2)
+    batch = loader.next()
+    assert len(batch) == 16
+    assert all(len(prompt.demonstrated.turns) == 1 for prompt in batch.prompts)
+    (line,) = map(json.loads, (tmp_path / "quarantine.jsonl").read_text().splitlines())
+    assert line["reason"].endswith("call 1 of its demonstration failed: crop: it died")
+    assert quarantine.counts == {"row": 1}
+
+
+def test_calls_of_a_source_without_tools_are_refused_by_name(made):
+    prompt = prompt_of(made, LOOK)
+    make = demonstrating(
+        lambda sample, media: prompt, Writer(made.family, made.processor), {"a": 1}
+    )
+    with pytest.raises(
+        UserError, match="calls 'crop', but source 'test' of the cold start names no"
+    ):
+        make(prompt.sample, [])
+
+
+@pytest.mark.slow
+def test_the_real_toolbox_shows_the_pixels_of_the_original(made):
+    prompt = prompt_of(made, LOOK)
+    with Toolbox([Crop()], made.family.space) as toolbox:
+        said = play(Writer(made.family, made.processor), prompt, toolbox)
+    (shown,) = said.segments[1].media
+    assert shown.tobytes() == prompt.media[0].crop((0, 0, 56, 42)).tobytes()

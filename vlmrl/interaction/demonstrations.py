@@ -1,0 +1,146 @@
+"""Demonstrations of several turns: their calls are run, so that what they show is what a policy will see.
+
+A call that fails or is refused is no demonstration of anything: its row is bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vlmrl.answers import templates
+from vlmrl.errors import UserError
+from vlmrl.interaction.calls import parse_calls
+from vlmrl.interaction.driver import Runner, first_view
+from vlmrl.interaction.trail import Trail
+from vlmrl.media_types import Decoded
+from vlmrl.models.base import Family
+from vlmrl.schema import Box, Completion, DemoTurn, Frame, Point, Prompt, Sample
+from vlmrl.tools import Refused, View
+from vlmrl.truths import prompting
+
+__all__ = ["Writer", "demonstrating", "join_answer", "play"]
+
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Marks of a turn that calls a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What demonstrations are encoded for: a family, and a processor of the thread in which it is done."""
+
+    family: Family
+    processor: Any
+
+    @property
+    def end(self) -> int:
+        """Return the id that ends a turn."""
+        return self.family.stop_token_ids(self.processor)[0]
+
+    def special(self) -> set[int]:
+        """Return the ids of special tokens."""
+        tokenizer = self.processor.tokenizer
+        added = tokenizer.added_tokens_decoder
+        return {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
+
+    def encode(
+        self, sample: Sample, text: str, tags: Sequence[str], special: set[int]
+    ) -> tuple[int, ...]:
+        """Return the ids of a demonstrated turn, its end included.
+
+        `special` tokens that its data spell out are ordinary text; those of the `tags` stay tokens.
+
+        Raises:
+            UserError: the text holds a media token.
+        """
+        tokenizer = self.processor.tokenizer
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if special.intersection(ids) - {tokenizer.convert_tokens_to_ids(tag) for tag in tags}:
+            ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if media := {*self.family.media_token_ids(self.processor)}.intersection(ids):
+            token = tokenizer.convert_ids_to_tokens(min(media))
+            raise UserError(
+                f"sft: the demonstration of sample {sample.id!r} of source {sample.source!r} contains "
+                f"the media token {token}"
+            )
+        return (*ids, self.end)
+
+
+def demonstrating(
+    make: Callable[[Sample, list[Decoded]], Prompt],
+    writer: Writer,
+    runners: Mapping[str, Runner],
+) -> Callable[[Sample, list[Decoded]], Prompt]:
+    """Return `make` with the turns of the sample's demonstration played; `runners` are by source."""
+
+    def made(sample: Sample, media: list[Decoded]) -> Prompt:
+        prompt = make(sample, media)
+        if prompt.sample.demo is None or not prompt.sample.demo.turns:
+            return prompt
+        if sample.source not in runners:
+            raise UserError(
+                f"sample {sample.id!r}: its demonstration calls {prompt.sample.demo.turns[0].name!r}, but "
+                f"source {sample.source!r} of the cold start names no `tools`"
+            )
+        return replace(prompt, demonstrated=play(writer, prompt, runners[sample.source]))
+
+    return made
+
+
+def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
+    """Return the calls of a prompt's demonstration and what they returned, without its answer.
+
+    Raises:
+        UserError: a call failed or was refused, or what it returned cannot be shown.
+    """
+    sample = prompt.sample
+    assert sample.demo is not None
+    trail = Trail(writer.family, writer.processor, prompt)
+    view, special = first_view(writer.family, writer.processor, prompt), writer.special()
+    said = None
+    for number, turn in enumerate(sample.demo.turns, start=1):
+        where = f"sample {sample.id!r}: call {number} of its demonstration"
+        text = prompting.write_call(turn, _frame_of(turn, view, where))
+        ids = writer.encode(sample, text, TAGS, special)
+        said = templates.completion(
+            text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
+        )
+        (outcome,) = runner.run_all([(parse_calls(text), view)])
+        if outcome.fault is not None:
+            raise UserError(f"{where} failed: {outcome.fault}")
+        if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
+            raise UserError(f"{where} is refused: {wrong[0]}")
+        trail = trail.write(said).note(calls=outcome.calls)
+        trail = trail.observe(*trail.encode_observation(outcome.parts))
+        frames = [writer.family.frame(writer.processor, one.medium) for one in outcome.shown]
+        view = view.then(outcome.shown, frames)
+    assert said is not None
+    return trail.finish(said, "stop")
+
+
+def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completion:
+    """Return the whole demonstration: the turns that were played, and this answer."""
+    played = prompt.demonstrated
+    if played is None:
+        return answer
+    assert played.suffix is not None
+    trail = Trail(
+        writer.family,
+        writer.processor,
+        prompt,
+        played.segments,
+        played.suffix.encoded,
+        played.suffix.turns,
+    )
+    return trail.write(answer).finish(answer, "stop")
+
+
+def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:
+    """Return the frame in which a call writes places: that of the image which it names."""
+    if not any(isinstance(value, Box | Point) for value in turn.arguments.values()):
+        return Frame()
+    try:
+        return view.frame("image", turn.arguments.get("image", 1))
+    except Refused as error:
+        raise UserError(f"{where}: {error}") from error
