@@ -1,9 +1,9 @@
 """Small print to read: data of the embedded default for tools, drawn on the fly, with exact truth.
 
-An image of 224 x 224 pixels has one label of 112 x 112 with fine lines in one of four directions, each a
-letter. Shown at a quarter of its size the lines are gone: 6 pixels from line to line are one and a half then.
+An image of 336 x 336 pixels has one label of 126 x 126 with fine lines in one of four directions, each a
+letter. Shown at a sixth of its size the lines are gone: 10 pixels from line to line are less than two then.
 Whoever cuts the label out sees them, the better the closer the cut. Ink, paper and phase differ from image
-to image; the splits are other drawings of the same 100 scenes (25 places, 4 letters).
+to image; the splits are other drawings of the same 144 scenes (36 places, 4 letters).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from vlmrl.data.cards.demonstrations import cell_name, loosened
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, DemoTurn, Frame, Media, Sample, Truth
 
-SIDE, GRID, LABEL = 224, 8, 4
+SIDE, GRID, LABEL = 336, 8, 3
 """Pixels of the image, cells along it, and cells along the label."""
-PERIOD = 6
+PERIOD = 10
 """Pixels from line to line."""
 LINES = {"A": (0, 1), "B": (1, 0), "C": (0.7071, 0.7071), "D": (0.7071, -0.7071)}
 """Letter -> the direction in which the lines follow each other: down, right, and both diagonals."""
@@ -88,7 +88,7 @@ class LookTwice(Card):
     def corpus(self) -> list[str]:
         """Return the question, with demonstrations as the model is to write them."""
         shown = Frame(
-            SIDE, SIDE, resized_width=SIDE // 4, resized_height=SIDE // 4, space="resized"
+            SIDE, SIDE, resized_width=SIDE // 6, resized_height=SIDE // 6, space="resized"
         )
         return demonstrations.corpus(self, self.rows("demos")[:200], shown)
 
@@ -132,7 +132,7 @@ def _phases(letter: str, side: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _background(shade: int) -> np.ndarray:
-    """Return [224, 224, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
+    """Return [336, 336, 3] uint8: red falls by 210 levels to the right, blue to the bottom."""
     fall = np.linspace(220, 10, SIDE).round().astype(np.uint8)
     image = np.full((SIDE, SIDE, 3), shade, np.uint8)
     image[:, :, 0] = fall[None, :]

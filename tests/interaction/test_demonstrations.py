@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from helpers.small import policy
+from vlmrl import plugins
 from vlmrl.config import SftConfig, SourceConfig
 from vlmrl.data.loader import Loader
 from vlmrl.data.prompt import make_prompt
@@ -19,6 +21,7 @@ from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
 from vlmrl.interaction.demonstrations import Writer, demonstrating, play
 from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import (
     Box,
     Call,
@@ -150,11 +153,12 @@ def test_the_loss_is_that_of_the_whole_sequence_token_by_token(made):
     assert found["loss"] == pytest.approx(total / count, rel=1e-5)
 
 
-def plain_nll(made, prompt, said):
-    """-log p of what the policy wrote, summed, and the number of its tokens."""
+def plain_nll(made, prompt, said, last_only=False):
+    """-log p of what the policy wrote, or of its last turn, summed, and the number of tokens."""
     stretches = [(prompt.encoded.compact_ids, False)]
     segments = said.segments or said.turns
-    stretches += [(segment.token_ids, segment.of_policy) for segment in segments]
+    scored = segments[-1:] if last_only else segments
+    stretches += [(s.token_ids, s.of_policy and s in scored) for s in segments]
     media = [*prompt.media, *(m for segment in segments for m in segment.media)]
     text = "".join(made.tokenizer.decode(ids) for ids, _ in stretches)
     whole = made.processor(text=[text], images=media, return_tensors="pt")
@@ -169,8 +173,8 @@ def plain_nll(made, prompt, said):
     ]
     with torch.no_grad():
         logits = made.base(**whole).logits[0].log_softmax(-1)
-    scored = [(place, i) for place, i in enumerate(ids.tolist()) if carries[place]]
-    return -sum(float(logits[place - 1, i]) for place, i in scored), len(scored)
+    places = [(place, i) for place, i in enumerate(ids.tolist()) if carries[place]]
+    return -sum(float(logits[place - 1, i]) for place, i in places), len(places)
 
 
 def spread(token, own, pad, counts):
@@ -234,3 +238,45 @@ def test_the_real_toolbox_shows_the_pixels_of_the_original(made):
         said = play(Writer(made.family, made.processor), prompt, toolbox)
     (shown,) = said.segments[1].media
     assert shown.tobytes() == prompt.media[0].crop((0, 0, 56, 42)).tobytes()
+
+
+def test_the_last_turn_may_weigh_more_and_a_single_turn_never_does(made):
+    prompts = (played(made, Cuts(), LOOK), played(made, Cuts(), number=1))
+    several, single = demonstrated(made, *prompts)
+    rollouts = sft.demonstrations(made, PromptBatch(prompts), 0.0, seed=0)
+    weights = sft._token_weights(rollouts, 3.0)["token_weight"]
+    last = len(several.turns[-1].token_ids)
+    assert weights[0, 0].tolist() == [1.0] * (len(several.token_ids) - last) + [3.0] * last
+    assert set(weights[1, 0].tolist()) == {1.0}
+    losses = []
+    for weight in (1.0, 3.0):
+        config = SftConfig(warmup_steps=0, lr=1e-3, last_turn_weight=weight)
+        found = sft.step(policy(), PromptBatch(prompts), config, sft.Stage(), 10**6, seed=0)
+        losses.append(found["loss"])
+    fresh = policy()
+    nll, _ = plain_nll(fresh, prompts[0], several, last_only=True)
+    count = len(several.token_ids) + len(single.token_ids)
+    assert losses[1] - losses[0] == pytest.approx(2 * nll / count, rel=1e-4)
+
+
+def test_a_demonstration_without_an_answer_ends_with_its_last_call(made):
+    demo = Demo(turns=(LOOK, CLOSER))
+    prompt = prompt_of(made)
+    prompt = replace(prompt, sample=replace(prompt.sample, demo=demo))
+    prompt = replace(prompt, demonstrated=play(Writer(made.family, made.processor), prompt, Cuts()))
+    (said,) = demonstrated(made, prompt)
+    assert [segment.of_policy for segment in said.segments] == [True, False, True]
+    assert '"image": 2' in said.text and said.segments[-1].calls[0].outcome == "ok"
+
+
+def test_moves_in_a_world_are_played(made):
+    source = open_source(SourceConfig(card="world", options={"count": 1}))
+    sample = replace(source.sample(0), demo=Demo(turns=(DemoTurn("move", {"direction": "up"}),)))
+    worlds = Worlds(plugins.build("environment", "grid_world"))
+    try:
+        shown = [Image.open(io.BytesIO(m.data)).convert("RGB") for m in sample.media]
+        prompt = make_prompt(sample, shown, made.family, made.processor)
+        said = play(Writer(made.family, made.processor), prompt, worlds)
+    finally:
+        worlds.close()
+    assert [turn.reward is not None for turn in said.turns] == [True]

@@ -13,14 +13,16 @@ from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import parse_calls
 from vlmrl.interaction.driver import Runner, first_view
+from vlmrl.interaction.tools import Outcome
 from vlmrl.interaction.trail import Trail
+from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import Box, Completion, DemoTurn, Frame, Point, Prompt, Sample
+from vlmrl.schema import Box, Completion, Demo, DemoTurn, Frame, Point, Prompt, Sample
 from vlmrl.tools import Refused, View
 from vlmrl.truths import prompting
 
-__all__ = ["Writer", "demonstrating", "join_answer", "play"]
+__all__ = ["Writer", "demonstrating", "is_whole", "join_answer", "play"]
 
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Marks of a turn that calls a tool."""
@@ -70,7 +72,7 @@ class Writer:
 def demonstrating(
     make: Callable[[Sample, list[Decoded]], Prompt],
     writer: Writer,
-    runners: Mapping[str, Runner],
+    runners: Mapping[str, Runner | Worlds],
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return `make` with the turns of the sample's demonstration played; `runners` are by source."""
 
@@ -88,8 +90,10 @@ def demonstrating(
     return made
 
 
-def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
+def play(writer: Writer, prompt: Prompt, runner: Runner | Worlds) -> Completion:
     """Return the calls of a prompt's demonstration and what they returned, without its answer.
+
+    Where it has none, the last call is the end, and what that returned is not shown.
 
     Raises:
         UserError: a call failed or was refused, or what it returned cannot be shown.
@@ -98,6 +102,7 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
     assert sample.demo is not None
     trail = Trail(writer.family, writer.processor, prompt)
     view, special = first_view(writer.family, writer.processor, prompt), writer.special()
+    world = World(sample, 0)
     said = None
     for number, turn in enumerate(sample.demo.turns, start=1):
         where = f"sample {sample.id!r}: call {number} of its demonstration"
@@ -106,12 +111,18 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
         said = templates.completion(
             text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )
-        (outcome,) = runner.run_all([(parse_calls(text), view)])
+        outcome = _run(runner, text, view, world)
         if outcome.fault is not None:
             raise UserError(f"{where} failed: {outcome.fault}")
         if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
             raise UserError(f"{where} is refused: {wrong[0]}")
         trail = trail.write(said).note(calls=outcome.calls)
+        if outcome.step is not None:
+            trail, world = trail.note(reward=outcome.step.reward), outcome.step.world
+        if number == len(sample.demo.turns) and not _has_answer(sample.demo):
+            break
+        if outcome.step is not None and outcome.step.done:
+            raise UserError(f"{where} ends its world, but more follows")
         trail = trail.observe(*trail.encode_observation(outcome.parts))
         frames = [writer.family.frame(writer.processor, one.medium) for one in outcome.shown]
         view = view.then(outcome.shown, frames)
@@ -124,7 +135,7 @@ def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completio
     played = prompt.demonstrated
     if played is None:
         return answer
-    assert played.suffix is not None
+    assert played.suffix is not None, "an answer follows an observation"
     trail = Trail(
         writer.family,
         writer.processor,
@@ -134,6 +145,25 @@ def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completio
         played.suffix.turns,
     )
     return trail.write(answer).finish(answer, "stop")
+
+
+def is_whole(prompt: Prompt) -> bool:
+    """Return whether the last call of a prompt's demonstration ends it: no answer follows."""
+    demo = prompt.sample.demo
+    return prompt.demonstrated is not None and demo is not None and not _has_answer(demo)
+
+
+def _has_answer(demo: Demo) -> bool:
+    return demo.text is not None or demo.answer is not None
+
+
+def _run(runner: Runner | Worlds, text: str, view: View, world: World) -> Outcome:
+    calls = parse_calls(text)
+    if isinstance(runner, Worlds):
+        (outcome,) = runner.run_all([WorldTurn(calls, text, view, world)])
+    else:
+        (outcome,) = runner.run_all([(calls, view)])
+    return outcome
 
 
 def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:

@@ -18,7 +18,7 @@ from vlmrl.config import SftConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
 from vlmrl.forward.packing import pack
-from vlmrl.interaction.demonstrations import Writer, join_answer
+from vlmrl.interaction.demonstrations import Writer, is_whole, join_answer
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -36,6 +36,8 @@ class Imitation:
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Return this micro-batch's share of -mean log p, weighted by the samples' weights."""
         weighted = inputs.new * inputs.mask * inputs.weights[:, None]
+        if "token_weight" in inputs.extra:
+            weighted = weighted * inputs.extra["token_weight"]
         return LossOutput(-weighted.sum() / inputs.num_tokens)
 
 
@@ -78,7 +80,12 @@ def step(
     rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
     count = (len(batch), 1)
     weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
-    ones = Advantages(torch.ones(count), torch.ones(count, dtype=torch.bool), weights)
+    ones = Advantages(
+        torch.ones(count),
+        torch.ones(count, dtype=torch.bool),
+        weights,
+        extra=_token_weights(rollouts, config.last_turn_weight),
+    )
     longest = max(len(group[0].token_ids) for group in rollouts.completions)
     batches = pack(
         rollouts,
@@ -95,6 +102,18 @@ def step(
         "grad_norm": metrics["update/grad_norm"],
         "lr": metrics["update/lr"],
     }
+
+
+def _token_weights(rollouts: Rollouts, last: float) -> dict[str, torch.Tensor]:
+    """Return `token_weight` [P, 1, T]: `last` in the last of several turns, else 1; empty if that is 1."""
+    if last == 1:
+        return {}
+    longest = max(len(group[0].token_ids) for group in rollouts.completions)
+    weights = torch.ones(len(rollouts.completions), 1, longest)
+    for row, (said,) in zip(weights, rollouts.completions, strict=True):
+        if len(said.turns) > 1:
+            row[0, len(said.token_ids) - len(said.turns[-1].token_ids) :] = last
+    return {"token_weight": weights}
 
 
 def check(
@@ -129,8 +148,12 @@ def demonstrations(
     special = writer.special()
     groups = []
     for prompt in batch.prompts:
+        drop_thought = rng.random() < thought_dropout
+        if prompt.demonstrated is not None and is_whole(prompt):
+            groups.append((prompt.demonstrated,))
+            continue
         sample = prompt.sample
-        text = _write_demonstration(prompt, drop_thought=rng.random() < thought_dropout)
+        text = _write_demonstration(prompt, drop_thought)
         tags = [tag for t in templates.template(sample.template).tags for tag in (t.open, t.close)]
         ids = writer.encode(sample, text, tags, special)
         answer = templates.completion(

@@ -25,6 +25,9 @@ class SftConfig(Section):
     """Weight decay of AdamW."""
     thought_dropout: float = Field(0.0, ge=0, le=1)
     """Share of demonstrations whose thought is replaced by an empty one."""
+    last_turn_weight: float = Field(1.0, gt=0)
+    """Factor on the loss of the tokens of the last turn, where a demonstration has calls before it: few
+    tokens answer, many call."""
     validate_every: int = Field(25, ge=1)
     """Steps between measurements of `stop_metric`."""
     validate_from: int = Field(100, ge=0)
