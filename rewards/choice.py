@@ -89,15 +89,7 @@ def _iop(found: Sequence[Span], right: Sequence[Span]) -> float:
 def _letter(truth: Truth) -> str | None:
     """Return the letter of the right option, or None if the truth is a text and there are no options."""
     assert truth.choice is not None
-    stated = truth.choice.strip("() .")
-    last = chr(ord("A") + len(truth.options) - 1) if truth.options else "Z"
-    if len(stated) == 1 and "A" <= stated <= last:
-        return stated
-    texts = [text.normalised(option) for option in truth.options or ()]
-    if text.normalised(truth.choice) in texts:
-        return chr(ord("A") + texts.index(text.normalised(truth.choice)))
-    if len(stated) == 1 and "A" <= stated.upper() <= last:
-        return stated.upper()
-    if truth.options:
+    letter = choices.letter_of(truth.choice, truth.options)
+    if letter is None and truth.options:
         raise ValueError(f"the right choice {truth.choice!r} is none of {truth.options!r}")
-    return None
+    return letter

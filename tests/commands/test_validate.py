@@ -39,7 +39,7 @@ def test_every_option_of_a_part_says_what_it_is(kind: str, name: str) -> None:
 
 def test_an_unknown_template_is_refused() -> None:
     expected = "source 'shapes': no template is named 'think_anser'; did you mean 'think_answer'?"
-    assert refusal("data.train.shapes.template=think_anser") == expected
+    assert refusal("data.train.shapes.template=think_anser") == f"quickstart: {expected}"
 
 
 PART = """
@@ -55,7 +55,8 @@ class Needy:
 def test_a_missing_option_of_a_part_of_your_own_is_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "needy.py").write_text(PART)
     name = f"{tmp_path}/needy.py:Needy"
-    assert refusal(f"{kind}={name}") == f"{kind} {name!r}: option 'address' is required"
+    wanted = f"quickstart: {kind}: {kind} {name!r}: option 'address' is required"
+    assert refusal(f"{kind}={name}") == wanted
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,8 @@ def test_a_missing_option_of_a_part_of_your_own_is_refused(tmp_path: Path, kind:
     ],
 )
 def test_a_wrong_or_missing_option_is_refused(override: str, expected: str) -> None:
-    assert refusal(override).startswith(expected)
+    said = refusal(override)
+    assert said.startswith("quickstart: ") and expected in said
 
 
 def test_a_shipped_part_whose_option_is_missing_is_refused_unimported(
@@ -103,7 +105,8 @@ def test_a_shipped_part_whose_option_is_missing_is_refused_unimported(
     ],
 )
 def test_a_path_that_does_not_exist_is_refused(override: str, expected: str) -> None:
-    assert refusal(override).startswith(expected)
+    said = refusal(override)
+    assert said.startswith("quickstart: ") and expected in said
 
 
 def test_a_hub_name_is_no_path() -> None:
@@ -113,10 +116,58 @@ def test_a_hub_name_is_no_path() -> None:
 def test_a_run_folder_as_model_is_told_its_checkpoint(tmp_path: Path) -> None:
     model = f"model={{path: {tmp_path}, build: null}}"
     (tmp_path / "checkpoints").mkdir()
-    assert refusal(model) == f"model.path: {tmp_path} is a run folder without a GRPO checkpoint"
+    assert (
+        refusal(model)
+        == f"quickstart: model.path: {tmp_path} is a run folder without a GRPO checkpoint"
+    )
     for step in (50, 100, 150):
         (tmp_path / f"checkpoints/step-{step}").mkdir()
     message = f"model.path: {tmp_path} is a run folder: use one of its checkpoints, e.g. {tmp_path}"
-    assert refusal(model) == f"{message}/checkpoints/step-150 (its last)"
+    assert refusal(model) == f"quickstart: {message}/checkpoints/step-150 (its last)"
     (tmp_path / "summary.json").write_text(json.dumps({"best_evaluation": {"step": 100}}))
-    assert refusal(model) == f"{message}/checkpoints/step-100 (its best)"
+    assert refusal(model) == f"quickstart: {message}/checkpoints/step-100 (its best)"
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ('data.train.0.tools=["crops"]', "tools.0: no tool is named 'crops'; did you mean 'crop'?"),
+        (
+            'data.train.0.tools=[{"name": "crop", "options": {"siz": 3}}]',
+            "source 'shapes', tools.0: tool 'crop' has no option 'siz'",
+        ),
+        ('data.train.0.tools=["crop", "crop"]', "tools.1: tool 'crop' is named twice"),
+        (
+            "data.train.0.environment=gridworld",
+            "environment: no environment is named 'gridworld'; did you mean 'grid_world'?",
+        ),
+        ('strategies=["hint"]', "quickstart: strategies.0: no strategy is named 'hint'"),
+        ("data.sampler=adarf", "quickstart: data.sampler: no sampler is named 'adarf'"),
+        ("engine=vlm_server", "quickstart: engine: no engine is named 'vlm_server'"),
+        ("algorithm=grop", "quickstart: algorithm: no algorithm is named 'grop'"),
+        (
+            'evaluation.benchmarks=[{"name": "chartqa", "protocol": "lmmseval"}]',
+            "evaluation.benchmarks: benchmark 'chartqa' has no protocol 'lmmseval'; it has: lmms_eval",
+        ),
+        (
+            'evaluation.benchmarks=["refcoco:testC"]',
+            "evaluation.benchmarks: benchmark 'refcoco' has no split 'testC'; it has: testA, testB",
+        ),
+        ('stages=[{"name": "a", "until": 0.5}, {"name": "a"}]', "stages.1.name: two stages are"),
+    ],
+)
+def test_a_mistake_in_a_newer_section_is_named_by_its_key(override: str, wanted: str) -> None:
+    assert wanted in refusal(override) and "\n" not in refusal(override)
+
+
+def test_a_benchmark_without_data_is_refused_before_training() -> None:
+    said = refusal("evaluation.benchmarks=[chartqa]", "evaluation.metric=chartqa/strict")
+    assert said.endswith(
+        "evaluation.benchmarks: chartqa: there is no file or folder 'data/chartqa'"
+    )
+
+
+def test_a_misspelt_required_key_is_one_line() -> None:
+    assert refusal('rewards=[{"verifer": "box_iou"}]') == (
+        "quickstart: rewards.0.verifer: unknown key; did you mean 'verifier'?"
+    )

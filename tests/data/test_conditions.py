@@ -129,8 +129,8 @@ def test_a_row_that_cannot_be_read_stays_and_is_counted_when_drawn(config: Sourc
 def test_what_is_wrong_is_named_by_source_key_and_row(config: SourceConfig) -> None:
     with pytest.raises(UserError, match=r"^source 'mine': where: expected comparisons .* got 'a'$"):
         filtered(config, "a")
-    with pytest.raises(UserError, match=r"train.jsonl:1: column 'size': expected a finite number"):
-        filtered(config, "size > 1")
+    with pytest.raises(UserError, match=r"train.jsonl:1: no column 'levle'; did you mean 'level'"):
+        filtered(config, "levle > 1")
     message = r"source 'mine': split 'train.7:. where level > 9' has no rows"
     with pytest.raises(UserError, match=message):
         filtered(config, "level > 9", split="train[7:]")

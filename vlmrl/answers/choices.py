@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from vlmrl.answers import literals, text
 
-__all__ = ["REFUSALS", "declines", "read_choice", "read_names", "read_yes_no"]
+__all__ = ["REFUSALS", "declines", "letter_of", "read_choice", "read_names", "read_yes_no"]
 
 REFUSALS = (
     "i don't know",
@@ -51,6 +51,18 @@ def declines(answer: str, phrases: Sequence[str] = REFUSALS) -> bool:
     """Return whether a whole answer says that the question cannot be answered."""
     plain = [text.normalised(said[:MAX_REFUSAL].replace("’", "'")) for said in (answer, *phrases)]
     return plain[0] in plain[1:]
+
+
+def letter_of(choice: str, options: Sequence[str] | None) -> str | None:
+    """Return the letter of a right choice: a letter that is on offer, or an option's text; else None."""
+    stated = choice.strip("() .")
+    last = chr(ord("A") + len(options) - 1) if options else "Z"
+    if stated in _capitals(last):
+        return stated
+    texts = [text.normalised(option) for option in options or ()]
+    if text.normalised(choice) in texts:
+        return chr(ord("A") + texts.index(text.normalised(choice)))
+    return stated.upper() if stated.upper() in _capitals(last) else None
 
 
 def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:

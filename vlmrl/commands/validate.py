@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
-from vlmrl.config import Config, stages
+from vlmrl.config import Config, SourceConfig, stages
 from vlmrl.data import example_data
 from vlmrl.data.cards.splits import read_split
 from vlmrl.data.source import open_card, read_condition, read_template
@@ -31,8 +31,11 @@ def load_valid(name: str, overrides: Sequence[str] = ()) -> Config:
         UserError: one line per problem of keys, else one line for the first of the other problems.
     """
     settings = config.load(name, overrides)
-    validate(settings)
-    check_paths(settings)
+    try:
+        validate(settings)
+        check_paths(settings)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
     return settings
 
 
@@ -47,8 +50,8 @@ def validate(config: Config) -> None:
     """
     _check_sources(config)
     if config.model.build:
-        _check_part("family", config.model.build.family)
-    _check_part("engine", config.engine.name, config.engine.options)
+        _check_part("model.build.family", "family", config.model.build.family)
+    _check_part("engine", "engine", config.engine.name, config.engine.options)
     if config.rollout.max_staleness:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
@@ -58,14 +61,15 @@ def validate(config: Config) -> None:
                 _check_sources(stage)
             for moment in stage.moments:
                 now = stage.at(moment)
-                _check_part("algorithm", now.algorithm.name, now.algorithm.options)
+                _check_part("algorithm", "algorithm", now.algorithm.name, now.algorithm.options)
                 _check_group_size(now)
         except UserError as error:
             where = f"{stages.label(config.stages, index)}: " if config.stages else ""
             raise UserError(f"{where}{error}") from error
-    _check_part("sampler", config.data.sampler.name, config.data.sampler.options)
-    for strategy in config.strategies:
-        _check_part("strategy", strategy.name, strategy.options)
+    sampler = config.data.sampler
+    _check_part("data.sampler", "sampler", sampler.name, sampler.options)
+    for number, strategy in enumerate(config.strategies):
+        _check_part(f"strategies.{number}", "strategy", strategy.name, strategy.options)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
@@ -76,6 +80,7 @@ def _check_sources(config: Config) -> None:
     for source in config.named_sources:
         open_card(source.card, source.options)
         read_template(source)
+        _check_acting(source)
         for split in filter(None, (source.split, source.few_shot)):
             read_split(split)
         read_condition(source)
@@ -104,6 +109,9 @@ def check_paths(config: Config) -> None:
         )
     if config.data.media_root is not None:
         _require_path("data.media_root", config.data.media_root)
+    for one in config.evaluation.benchmarks if config.evaluation else ():
+        where = f"evaluation.benchmarks: {one.name}"
+        _require_path(where, one.path or f"data/{one.name.partition(':')[0]}")
     for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
         if ":" not in source.card:
             for key in PATH_OPTIONS:
@@ -112,12 +120,27 @@ def check_paths(config: Config) -> None:
                     _require_path(f"source {source.label!r}, option {key!r}", path)
 
 
-def _check_part(kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:
-    """Check a part; a shipped one without options is read, not imported."""
-    if options or ":" in name:
-        plugins.build(kind, name, options)
-    elif missing := missing_options(kind, name):
-        raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
+def _check_part(key: str, kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Check the part at a key; a shipped one without options is read, not imported."""
+    try:
+        if options or ":" in name:
+            plugins.build(kind, name, options)
+        elif missing := missing_options(kind, name):
+            raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+
+
+def _check_acting(source: SourceConfig) -> None:
+    """Check the tools and the environment of a source."""
+    for number, tool in enumerate(source.tools):
+        where = f"source {source.label!r}, tools.{number}"
+        if tool in source.tools[:number]:
+            raise UserError(f"{where}: tool {tool.name!r} is named twice")
+        _check_part(where, "tool", tool.name, tool.options)
+    if (world := source.environment) is not None:
+        where = f"source {source.label!r}, environment"
+        _check_part(where, "environment", world.name, world.options)
 
 
 def _check_group_size(config: Config) -> None:

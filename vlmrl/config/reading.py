@@ -83,8 +83,20 @@ def _validate(tree: Mapping[str, Any], name: str) -> Config:
         # Where a union was expected each of its branches has a problem: the first says enough.
         lines: dict[str, str] = {}
         for problem in problems:
-            lines.setdefault(_section_at(problem["loc"])[1], _line(name, problem))
+            key = _section_at(problem["loc"])[1]
+            if problem["type"] == "missing" and _is_misspelt(key, lines):
+                continue
+            lines.setdefault(key, _line(name, problem))
         raise UserError("\n".join(dict.fromkeys(lines.values()))) from error
+
+
+def _is_misspelt(key: str, lines: Mapping[str, str]) -> bool:
+    """Return whether one of the lines, by key, suggests a missing key for an unknown one beside it."""
+    section, _, name = key.rpartition(".")
+    return any(
+        other.rpartition(".")[0] == section and line.endswith(f"did you mean {name!r}?")
+        for other, line in lines.items()
+    )
 
 
 def schema() -> str:

@@ -70,7 +70,10 @@ def check(stages: Sequence[StageConfig]) -> None:
         UserError: names the key.
     """
     before = 0.0
+    names = [stage.name for stage in stages]
     for index, stage in enumerate(stages):
+        if stage.name and stage.name in names[:index]:
+            raise UserError(f"stages.{index}.name: two stages are named {stage.name!r}")
         last = index + 1 == len(stages)
         if last and stage.until not in (None, 1):
             raise UserError(f"stages.{index}.until: expected 1 or nothing, got {stage.until}")

@@ -18,7 +18,7 @@ from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import DataConfig, SourceConfig
 from vlmrl.config.sections.distributed import DistributedConfig
-from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
+from vlmrl.config.sections.evaluation import EvaluationConfig, benchmark_metrics
 from vlmrl.config.sections.model import ModelConfig, ReferenceConfig, TeacherConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
 from vlmrl.config.sections.rewards import (
@@ -144,7 +144,7 @@ class Config(Section):
     def _metrics_exist(self) -> Config:
         if self.evaluation:
             extra = ("", "sampled/") if self.evaluation.samples else ("",)
-            more = _benchmark_metrics(self.evaluation.benchmarks)
+            more = benchmark_metrics(self.evaluation.benchmarks)
             metric = self.evaluation.metric
             self._require_metric("evaluation.metric", metric, self.held_out, extra, more)
         if self.sft and self.sft.stop_at is not None:
@@ -322,21 +322,6 @@ class Config(Section):
             if train.label == source.label and train.rewards is not None:
                 return train.rewards
         return self.rewards
-
-
-def _benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
-    """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
-    names = [one.name for one in benchmarks]
-    for name in names:
-        try:
-            plugins.check("benchmark", name.partition(":")[0])
-        except UserError as error:
-            raise ValueError(f"evaluation.benchmarks: {error}") from error
-        if names.count(name) > 1:
-            raise ValueError(f"evaluation.benchmarks: {name!r} is named twice")
-    given = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
-    official = [f"{one.name}/official" for one in benchmarks if one.protocol != "ours"]
-    return [*given, *official] if names else []
 
 
 def _require_verifier(reward: RewardConfig) -> None:

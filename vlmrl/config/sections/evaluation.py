@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
+from vlmrl import plugins
 from vlmrl.config.section import Named, Section
 from vlmrl.config.sections.data import SourceConfig
+from vlmrl.errors import UserError
 
 
 class BenchmarkConfig(Named):
@@ -49,3 +53,31 @@ class EvaluationConfig(Section):
     """A completion passes (pass@k) when its `metric` is at least this."""
     bootstrap_resamples: int = Field(1000, ge=100)
     """Resamples of the bootstrap that gives the 95 % intervals."""
+
+
+def benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
+    """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
+    names = [one.name for one in benchmarks]
+    for one in benchmarks:
+        try:
+            _check_benchmark(one)
+        except UserError as error:
+            raise ValueError(f"evaluation.benchmarks: {error}") from error
+        if names.count(one.name) > 1:
+            raise ValueError(f"evaluation.benchmarks: {one.name!r} is named twice")
+    given = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
+    official = [f"{one.name}/official" for one in benchmarks if one.protocol != "ours"]
+    return [*given, *official] if names else []
+
+
+def _check_benchmark(one: BenchmarkConfig) -> None:
+    """Refuse a benchmark, split or protocol that there is not."""
+    name, _, split = one.name.partition(":")
+    plugins.check("benchmark", name)
+    if split or one.protocol != "ours":
+        found = plugins.build("benchmark", name, {"path": one.path or ""})
+        found.official(one.protocol)
+        if split not in ("", *(known := (found.split, *found.splits))):
+            raise UserError(
+                f"benchmark {name!r} has no split {split!r}; it has: {', '.join(known)}"
+            )

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vlmrl.answers.choices import letter_of
 from vlmrl.data.cards import conversation, demonstrations, row_rewards
 from vlmrl.data.cards.box_checks import check_inside, note_points
 from vlmrl.errors import UserError
@@ -160,6 +161,12 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
             found[name] = json_form.read({name: stated}, frame).value(name)
         except UserError as error:
             raise UserError(f"{typing.column(key)}: {error}") from error
+    choice, options = found.get("choice"), found.get("options")
+    if choice is not None and options and letter_of(choice, options) is None:
+        raise UserError(
+            f"{typing.column('choice')}: expected the letter or the text of one of {len(options)} "
+            f"options, got {choice!r:.60}"
+        )
     if not found and not none:
         raise UserError("no answer: no column says what is true")
     nothing = all(kinds()[name].listed and value == () for name, value in found.items())

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
 
 __all__ = ["WHERE", "JoinedRows", "Rows", "View", "cell", "narrowed", "number", "paths"]
 
@@ -112,6 +113,9 @@ def number(row: Mapping[str, Any], column: str) -> float:
         UserError: there is no finite number; the message names the column.
     """
     value = cell(row, column)
+    if value is None and (top := column.partition(".")[0]) not in row and column not in row:
+        known = sorted(key for key in row if not key.startswith("__"))
+        raise UserError(f"no column {top!r}{nearest(top, known)}")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -sys.float_info.max <= value <= sys.float_info.max:
         raise UserError(f"column {column!r}: expected a finite number, got {value!r}")
