@@ -4,6 +4,9 @@ A scene is an image of `size` x `size` pixels on a grid of 12 x 12 cells (7 px a
 shapes whose boxes have sides of 3 to 6 cells, on a gradient that shows the position (red falls with
 x, blue with y). A hash of the scene itself decides in which split it may occur, so that no scene is
 in two splits, whatever the seed.
+
+A row may also state its scene in words, as `proposal` (for the strategy `self_play`): `red circle 0 0 4
+4; blue square 6 6 11 11` is a colour, a kind and a box in cells for each shape, the one asked about first.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import functools
 import io
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -39,8 +43,14 @@ COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 # Share of all scenes that belongs to each split, as [from, to).
 _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
 
-Task = Literal["grounding", "counting", "question", "reading"]
+Task = Literal["grounding", "counting", "question", "reading", "proposing"]
 Thought = Literal["place", "sentences"]
+MAX_SHAPES = 4
+"""Most shapes of a written scene."""
+MAX_WRITTEN = 200
+"""Most characters of one; `MAX_SHAPES` shapes take about half as many."""
+_NUMBER = "([0-9]{1,2})"
+_WRITTEN = re.compile(f"({'|'.join(COLOURS)}) ({'|'.join(KINDS)})" + 4 * f" {_NUMBER}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes(Card):
-    """Grounding, counting, a question about colour or kind, or a short text to read."""
+    """Grounding, counting, a question about colour or kind, a short text to read, or a scene to propose."""
 
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
@@ -66,7 +76,8 @@ class Shapes(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "count", "choice", "exact", "ocr", "format")
 
     task: Task = "grounding"
-    """Question asked: where a shape is, how many there are, a colour or kind, or a text to read."""
+    """Question asked: where a shape is, how many there are, a colour or kind, a text to read, or what else
+    could be drawn (`proposing`, for the strategy `self_play`: there is no truth but what it finds)."""
     size: int = 84
     """Side of the image in pixels, a multiple of 12, at least 48."""
     count: int | None = None
@@ -99,10 +110,20 @@ class Shapes(Card):
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """Draw the scene of a row and ask about it."""
-        key = f"{self.seed} {self.task} {row['split']} {row['index']}"
+        """Draw the scene of a row and ask about it.
+
+        Raises:
+            UserError: the row states a scene that cannot be drawn or asked about.
+        """
+        written = row.get("proposal")
+        place = f"{row['split']} {row['index']}" if written is None else written
+        key = f"{self.seed} {self.task} {place}"
         rng = random.Random(f"scene {key}")
-        shapes, shade = _scene(self.task, row["split"], rng), rng.randint(40, 80)
+        if written is None:
+            shapes = _scene(self.task, row["split"], rng)
+        else:
+            shapes = _read_scene(self.task, written)
+        shade = rng.randint(40, 80)
         asking = random.Random(f"question {key}")
         question, truth, demo = _ASK[self.task](shapes, asking, self.loose)
         if self.thought == "sentences":
@@ -139,7 +160,7 @@ def _random_scene(task: Task, rng: random.Random) -> tuple[Shape, ...]:
         x, y = rng.randint(0, GRID - 8), rng.randint(0, GRID - 3)
         return (Shape("text", rng.choice(list(COLOURS)), x, y, x + 8, y + 3, text),)
     shapes: list[Shape] = []
-    wanted = rng.randint(1, 3) if task == "counting" else 1
+    wanted = rng.randint(1, 3) if task in ("counting", "proposing") else 1
     while len(shapes) < wanted:
         width, height = rng.randint(3, 6), rng.randint(3, 6)
         x, y = rng.randint(0, GRID - width), rng.randint(0, GRID - height)
@@ -152,6 +173,55 @@ def _random_scene(task: Task, rng: random.Random) -> tuple[Shape, ...]:
 
 def _overlap(a: Shape, b: Shape) -> bool:
     return a.x1 < b.x2 and b.x1 < a.x2 and a.y1 < b.y2 and b.y1 < a.y2
+
+
+def _read_scene(task: Task, written: str) -> tuple[Shape, ...]:
+    """Return the shapes of a written scene.
+
+    Raises:
+        UserError: it is not written so, a shape leaves the grid or overlaps another, the question of
+            the task would have several answers, or the scene belongs to a split that is held out.
+    """
+    if len(written) > MAX_WRITTEN:
+        raise UserError(f"expected at most {MAX_WRITTEN} characters, got {len(written)}")
+    parts = [part.strip() for part in written.split(";")]
+    if len(parts) > MAX_SHAPES:
+        raise UserError(f"expected at most {MAX_SHAPES} shapes, got {len(parts)}")
+    shapes = tuple(map(_read_shape, parts))
+    for number, shape in enumerate(shapes):
+        if any(_overlap(shape, other) for other in shapes[:number]):
+            raise UserError(
+                f"expected shapes apart from each other, got {parts[number]!r} over one"
+            )
+    _require_one_answer(task, shapes)
+    if uniform(repr(shapes)) >= _SHARES["val"][0]:
+        raise UserError("the scene belongs to a split that is held out")
+    return shapes
+
+
+def _read_shape(written: str) -> Shape:
+    found = _WRITTEN.fullmatch(written)
+    if found is None:
+        raise UserError(f"expected 'red circle x1 y1 x2 y2' or the like, got {written!r:.60}")
+    colour, kind, *cells = found.groups()
+    x1, y1, x2, y2 = map(int, cells)
+    if not (x1 < x2 <= GRID and y1 < y2 <= GRID):
+        raise UserError(f"expected a box on {GRID} x {GRID} cells, got {[x1, y1, x2, y2]}")
+    return Shape(kind, colour, x1, y1, x2, y2)
+
+
+def _require_one_answer(task: Task, shapes: tuple[Shape, ...]) -> None:
+    if task not in ("grounding", "counting", "question"):
+        raise UserError(f"task {task!r} asks nothing about a written scene")
+    first, others = shapes[0], shapes[1:]
+    if task != "counting" and first.colour in [shape.colour for shape in others]:
+        raise UserError(f"expected one {first.colour} shape, the first, got several")
+    if task == "question" and first.kind in [shape.kind for shape in others]:
+        raise UserError(f"expected one {first.kind}, the first, got several")
+
+
+def _write_scene(shapes: Sequence[Shape]) -> str:
+    return "; ".join(f"{s.colour} {s.kind} {s.x1} {s.y1} {s.x2} {s.y2}" for s in shapes)
 
 
 def _box(shape: Shape) -> Box:
@@ -213,11 +283,26 @@ def _ask_to_read(
     )
 
 
+def _ask_to_propose(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    question = (
+        f"The image was drawn from this: {_write_scene(shapes)}. Propose another scene in this form, "
+        f"of 1 to {MAX_SHAPES} shapes: colour ({', '.join(COLOURS)}), kind ({', '.join(KINDS)}) and x1 "
+        f"y1 x2 y2, cells of a grid of {GRID} x {GRID}. No two may overlap, and only the first has its "
+        "colour and its kind."
+    )
+    first, *others = _random_scene("proposing", rng)
+    clear = [s for s in others if s.colour != first.colour and s.kind != first.kind]
+    return question, Truth(), Demo(text=_write_scene([first, *clear]))
+
+
 _ASK = {
     "grounding": _ask_where,
     "counting": _ask_how_many,
     "question": _ask_which,
     "reading": _ask_to_read,
+    "proposing": _ask_to_propose,
 }
 
 # --------------------------------------------------------------------------------------- drawing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.recipe_rows import write_rows
+from helpers.recipe_rows import DRAWN, write_rows
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.commands.validate import validate
@@ -55,7 +55,7 @@ def test_a_recipe_is_sound_in_every_part_and_stage(name: str) -> None:
         plugins.build("algorithm", chosen.name, chosen.options)
     assert config.model.path and config.run.name == name.removeprefix("recipes/")
     for source in config.named_sources:
-        assert source.card == "world" or str(source.options["path"]).startswith("data/")
+        assert source.card in DRAWN or str(source.options["path"]).startswith("data/")
 
 
 @pytest.mark.parametrize(

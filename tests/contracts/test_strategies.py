@@ -25,7 +25,8 @@ SUBSETS = {"part": lambda cls: True}
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     folder = tmp_path_factory.mktemp("strategies") / "run"
-    few = "data.train=[{card: shapes, limit: 6}]"
+    more = (f"{{name: self_play/{role}, card: shapes, weight: 0}}" for role in ("propose", "solve"))
+    few = f"data.train=[{{card: shapes, limit: 6}}, {', '.join(more)}]"
     with begin_training(ahead_config(folder, "engine=hf", few)) as built:
         yield built
 

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 
 from helpers.hard import HARD, hard_rows
+from helpers.proposing_engine import ENGINE as PROPOSING
+from helpers.proposing_engine import SELF_PLAY
 from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
@@ -80,6 +82,15 @@ def full_config(folder: Path) -> Any:
 
 def curriculum_config(folder: Path) -> Any:
     """A run with a sampler that learns, stages, and rehearsed answers."""
+    return _short_config(folder, CURRICULUM)
+
+
+def self_play_config(folder: Path) -> Any:
+    """A run that asks what it has proposed, some of it in earlier steps."""
+    return _short_config(folder, [*SELF_PLAY, PROPOSING])
+
+
+def _short_config(folder: Path, more: list[str]) -> Any:
     return load(
         "quickstart",
         [
@@ -92,12 +103,16 @@ def curriculum_config(folder: Path) -> Any:
             "evaluation=null",
             "checks={media_ablation_every: 0, parity_every: 0}",
             "rollout.max_tokens=4",
-            *CURRICULUM,
+            *more,
         ],
     )
 
 
-CONFIGS = {"full": full_config, "curriculum": curriculum_config}
+CONFIGS = {
+    "full": full_config,
+    "curriculum": curriculum_config,
+    "self_play": self_play_config,
+}
 
 
 def train_fully(folder: Path, kind: str = "full") -> None:

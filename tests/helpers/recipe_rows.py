@@ -27,6 +27,8 @@ PUBLISHED = {
     "mmau": task_data.audio_qa,
 }
 """Card -> what writes its data as published."""
+DRAWN = ("shapes", "world")
+"""Cards that read no data."""
 VALUES: dict[str, Any] = {
     "image": "image.png",
     "video": "video.mkv",
@@ -65,7 +67,7 @@ def write_rows(config: Config, home: Path) -> None:
             (home / "data").mkdir(exist_ok=True)
             if not (home / source.options["path"]).exists():
                 PUBLISHED[source.card](home / "data")
-        elif source.card != "world":
+        elif source.card not in DRAWN:
             folder = home / source.options["path"]
             folder.mkdir(parents=True, exist_ok=True)
             _write_media(folder)

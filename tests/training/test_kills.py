@@ -57,3 +57,17 @@ def test_a_curriculum_killed_at_random_moments_ends_with_the_same_bytes(tmp_path
         if found.exists():
             assert curves(found) == curves(whole)
             assert final_state(found) == final_state(whole)
+
+
+@pytest.mark.nightly
+def test_self_play_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    train_fully(whole, "self_play")
+    assert any(line["self_play/learnable"] for line in metric_lines(whole))
+    kills = int(os.environ.get("VLMRL_KILLS", "5"))
+    assert kill_repeatedly(folder, kills, seed=2, kind="self_play") == kills
+    train_fully(folder, "self_play")
+    for found in (folder, folder.with_name("run.done")):
+        if found.exists():
+            assert curves(found) == curves(whole)
+            assert final_state(found) == final_state(whole)

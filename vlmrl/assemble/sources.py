@@ -95,11 +95,19 @@ def weights_at(config: Config, progress: float) -> list[float]:
     """Return the weight at `progress` of each of `open_training`; 0 for those of other stages.
 
     Within a line or wave a weight moves at hundredths of training, so that prompts can be made ahead.
+
+    Raises:
+        UserError: all are 0.
     """
     begun = max(moment for moment in config.moments if moment <= progress)
     now = config.at(max(begun, math.floor(100 * progress) / 100))
     weights = {_identity(now, source): source.weight for source in now.data.train}
-    return [weights.get(identity, 0.0) for identity in _training(config)]
+    found = [weights.get(identity, 0.0) for identity in _training(config)]
+    if not any(found):
+        raise UserError(
+            f"data.train: expected a source whose weight is above 0 at {100 * progress:g} % of training"
+        )
+    return found
 
 
 def _training(config: Config) -> dict[str, tuple[Config, SourceConfig]]:

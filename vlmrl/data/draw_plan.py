@@ -37,8 +37,8 @@ class Draw:
 
 
 def places(prompts: Iterable[Prompt]) -> list[Draw]:
-    """Return the draws that prompts were made of."""
-    return [Draw(*prompt.place) for prompt in prompts]
+    """Return the draws that prompts were made of, without those that are of no row."""
+    return [Draw(*prompt.place) for prompt in prompts if prompt.place is not None]
 
 
 class DrawPlan:

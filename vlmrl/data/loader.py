@@ -26,7 +26,7 @@ from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
-__all__ = ["Loader", "eval_batches"]
+__all__ = ["Loader", "eval_batches", "without_media"]
 
 Made = tuple[int, Prompt | str]
 """The number of a draw, and its prompt or why there is none."""
@@ -247,7 +247,7 @@ class Loader:
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
         """Exchange what the ranks made, in the order of the draws, without the media of others."""
         own = {n: replace(m, home=self._rank) if isinstance(m, Prompt) else m for n, m in made}
-        told = {n: _without_media(m) if isinstance(m, Prompt) else m for n, m in own.items()}
+        told = {n: without_media(m) if isinstance(m, Prompt) else m for n, m in own.items()}
         found: dict[int, Prompt | str] = {}
         for share, bad in self._gather((told, self.quarantine.take_new())):
             found |= share
@@ -336,6 +336,6 @@ def _bytes(made: tuple[Draw, Found]) -> int:
     return tensors + sum(num_bytes(medium) for medium in found.media)
 
 
-def _without_media(prompt: Prompt) -> Prompt:
+def without_media(prompt: Prompt) -> Prompt:
     """Return the prompt as ranks that are not its home know it."""
     return replace(prompt, media=(), encoded=replace(prompt.encoded, tensors={}))

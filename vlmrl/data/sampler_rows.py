@@ -22,10 +22,15 @@ def known_rows(source: Source) -> SourceRows:
 
 
 def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
-    """Return each prompt's mean reward over what the policy wrote and is valid; None if that is nothing."""
+    """Return the mean reward of each prompt of a row, over what the policy wrote and is valid.
+
+    None if that is nothing.
+    """
     means: list[float | None] = []
     told = zip(rollouts.completions, rewards.total.tolist(), rewards.valid.tolist(), strict=True)
-    for group, totals, valid in told:
+    for prompt, (group, totals, valid) in zip(rollouts.batch.prompts, told, strict=True):
+        if prompt.place is None:
+            continue
         each = zip(group, totals, valid, strict=True)
         own = [total for completion, total, ok in each if ok and completion.origin == "policy"]
         means.append(sum(own) / len(own) if own else None)

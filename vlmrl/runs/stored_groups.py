@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vlmrl.engines.completions import Sampled
-from vlmrl.schema import Completion
+from vlmrl.schema import Completion, Prompt
 
 __all__ = ["NAMES", "StoredGroup", "from_arrays", "store", "to_arrays"]
 
@@ -24,10 +24,11 @@ class StoredGroup:
     completions: tuple[Sampled, ...]
 
 
-def store(place: tuple[int, int], home: int, completions: Sequence[Completion]) -> StoredGroup:
-    """Return what was sampled of a group; texts are functions of it."""
+def store(prompt: Prompt, completions: Sequence[Completion]) -> StoredGroup:
+    """Return what was sampled of a row's group; texts are functions of it."""
+    assert prompt.place is not None
     found = [Sampled(c.token_ids, c.logprobs, c.finish_reason, c.versions) for c in completions]
-    return StoredGroup(place, home, tuple(found))
+    return StoredGroup(prompt.place, prompt.home, tuple(found))
 
 
 def to_arrays(groups: Sequence[StoredGroup]) -> dict[str, np.ndarray]:

@@ -51,8 +51,8 @@ class Prompt:
     """The turns before the question, those of examples written out."""
     home: int = 0
     """The rank that holds its media; elsewhere `media` and `encoded.tensors` are empty."""
-    place: tuple[int, int] = (0, 0)
-    """The number of its training source, and of its row there."""
+    place: tuple[int, int] | None = (0, 0)
+    """The number of its training source, and of its row there; None: it is of no row."""
     demonstrated: Completion | None = None
     """The turns of its demonstration and what its calls returned; an answer, if one follows, is not in it."""
 

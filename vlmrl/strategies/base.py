@@ -12,18 +12,23 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 
+from vlmrl.data.loader import without_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
+from vlmrl.media.decode import decode
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, Origin, Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged, Scorer
+from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
 
 if TYPE_CHECKING:
     from vlmrl.config import Config
     from vlmrl.data.loader import Loader
+    from vlmrl.data.source import Source
     from vlmrl.policy.policy import Policy
 
 __all__ = ["Draw", "Means", "Strategy", "collect_state", "restore_state"]
@@ -53,7 +58,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The parts of a run that a strategy works with. All ranks call both functions alike."""
+    """The parts of a run that a strategy works with. All ranks call its functions alike."""
 
     policy: Policy
     engine: Engine
@@ -73,6 +78,21 @@ class Means:
             now = self.config.at(draw.progress).rollout
             sampling = Sampling.of(now, count, draw.seed(purpose))
             return rank_shards.generate(self.engine, PromptBatch(tuple(prompts)), sampling)
+
+    def pose(self, samples: Sequence[Sample], source: Source) -> list[Prompt]:
+        """Return the prompts of samples that are of no row, read as those of `source`, dealt to the ranks."""
+        with self.timers("data"):
+            every = [
+                replace(
+                    self.make_prompt(sample, decode(sample, source.access, source.reading)),
+                    home=number % distributed.world(),
+                    place=None,
+                )
+                for number, sample in enumerate(samples)
+            ]
+        return [
+            prompt if rank_shards.is_here(prompt) else without_media(prompt) for prompt in every
+        ]
 
     def judge(self, asked: Rollouts, samples: Sequence[Sample], draw: Draw) -> list[list[Judged]]:
         """Judge completions as answers to `samples`, by item verifiers alone."""
@@ -122,7 +142,8 @@ class Strategy:
         """Return the scored rollouts from which groups are selected and advantages computed.
 
         A completion that the policy did not sample from its very prompt says so (`Completion.origin`):
-        it then has no part in pass rates, curves and importance weights. Groups keep their size.
+        it then has no part in pass rates, curves and importance weights. Groups keep their size; further
+        ones may come behind them (`add_groups`).
         """
         return rollouts, rewards
 
@@ -154,6 +175,29 @@ def put_in(
             total[p, place], valid[p, place] = reward, True
     told_rollouts = replace(rollouts, completions=tuple(completions))
     return told_rollouts, Rewards(total, valid, tuple(verdicts))
+
+
+def add_groups(
+    rollouts: Rollouts,
+    rewards: Rewards,
+    groups: Sequence[tuple[Prompt, Sequence[Completion], Sequence[Judged]]],
+) -> tuple[Rollouts, Rewards]:
+    """Return the rollouts with further groups of G completions behind their own."""
+    total = torch.tensor([[one.reward or 0.0 for one in judged] for _, _, judged in groups])
+    valid = torch.tensor([[one.reward is not None for one in judged] for _, _, judged in groups])
+    verdicts = (tuple(one.verdicts for one in judged) for _, _, judged in groups)
+    prompts = (*rollouts.batch.prompts, *(prompt for prompt, _, _ in groups))
+    longer = replace(
+        rollouts,
+        batch=replace(rollouts.batch, prompts=prompts),
+        completions=(*rollouts.completions, *(tuple(group) for _, group, _ in groups)),
+    )
+    shape = (len(groups), rollouts.shape[1])
+    return longer, Rewards(
+        torch.cat([rewards.total, total.reshape(shape)]),
+        torch.cat([rewards.valid, valid.reshape(shape).bool()]),
+        (*rewards.verdicts, *verdicts),
+    )
 
 
 def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tuple[int, float]]:

@@ -61,7 +61,7 @@ class PartialRollouts(Strategy):
                 prompts[p], groups[p] = done.pop(0)
             else:
                 groups[p] = tuple(replace(c, finish_reason="abort") for c in group)
-        kept = [store(prompt.place, prompt.home, group) for prompt, group in [*done, *waiting]]
+        kept = [store(prompt, group) for prompt, group in [*done, *waiting]]
         self.state.update(to_arrays(kept))
         return replace(
             rollouts,

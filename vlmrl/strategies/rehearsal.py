@@ -111,7 +111,7 @@ class Rehearsal(Strategy):
         for prompt, group, of_group in zip(prompts, answers.completions, judged, strict=True):
             right = [j.reward is not None and j.reward > self.correct_above for j in of_group]
             if sum(right) >= self.near_perfect * len(right):
-                yield store(prompt.place, prompt.home, group)
+                yield store(prompt, group)
 
     def _number(self, prompt: Prompt) -> int | None:
         if not self.state:

@@ -27,7 +27,7 @@ class GroupSelection:
         self._algorithm, self._progress = algorithm, progress
         self._selected: list[Scored] = []
         self._curves: list[Mapping[str, float]] = []
-        self._wanted = self._num_selected = self._num_informative = 0
+        self._wanted = self._num_drawn = self._num_selected = self._num_informative = 0
 
     @property
     def num_batches(self) -> int:
@@ -48,6 +48,7 @@ class GroupSelection:
         """Select from a further batch of P groups; `curves` are what its sampler says of it."""
         self._curves.append(curves or {})
         self._wanted = rollouts.shape[0]
+        self._num_drawn += rollouts.shape[0]
         if not self._algorithm.dynamic_sampling_batches:
             self._selected.append((rollouts, rewards))
             return
@@ -71,7 +72,7 @@ class GroupSelection:
         metrics = {
             "rollout/batches": float(self.num_batches),
             "rollout/groups_short": float(self._wanted - self._num_selected),
-            "rollout/refused_share": 1 - self._num_informative / (self.num_batches * self._wanted),
+            "rollout/refused_share": 1 - self._num_informative / self._num_drawn,
         }
         return *_join(self._selected), curves | metrics
 

@@ -24,8 +24,9 @@ class SourceConfig(Named):
     """Options of the card."""
     split: str = "train"
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
-    weight: Scheduled[float] = Field(1.0, gt=0)
-    """Share in the mixture, relative to the other sources."""
+    weight: Scheduled[float] = Field(1.0, ge=0)
+    """Share in the mixture, relative to the other sources. 0: its rows are not drawn, and a strategy asks
+    of it."""
     template: str | dict[str, Any] | None = None
     """Answer template of its samples: a shipped name, a YAML file, or a mapping with `tags`. Absent: the
     card's choice."""
