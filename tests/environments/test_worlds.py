@@ -16,7 +16,7 @@ from vlmrl.environments.gymnasium import Gymnasium
 from vlmrl.environments.jigsaw import Jigsaw
 from vlmrl.environments.spot_the_difference import SpotTheDifference
 from vlmrl.errors import UserError
-from vlmrl.schema import Truth
+from vlmrl.schema import Point, Truth
 
 SAMPLE = Sample("world", "worlds", (), Truth(none=True))
 NORM = Frame(1, 1, "norm1")
@@ -171,3 +171,19 @@ def test_gymnasium_mistakes_are_the_users() -> None:
         Gymnasium("NoSuchGame-v0").task(Gymnasium("NoSuchGame-v0").reset(SAMPLE, 0))
     with pytest.raises(UserError, match="expected discrete actions"):
         Gymnasium("Pendulum-v1").task(None)  # type: ignore[arg-type]
+
+
+SMALL = {"rows": 3, "goals": 1, "kinds": ("tick", "field"), "width": 112, "height": 112, "row_px": 28}
+
+
+@pytest.mark.parametrize("options", [{}, {"rows": 8, "goals": 4, "max_moves": 60}, SMALL])
+def test_the_script_of_a_form_solves_it(options: dict[str, Any]) -> None:
+    form = GuiWorld(**options)
+    for seed in range(10):
+        state = form.reset(SAMPLE, seed)
+        assert form.observe(state)[0].size == (form.width, form.height)
+        for name, given in form.play(state):
+            plain = {k: [v.x, v.y] if isinstance(v, Point) else v for k, v in given.items()}
+            step = do(form, state, name, **plain)
+            state = step.state
+        assert (step.reward, step.done) == (1.0, True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmrl.schema import Frame, MediaKind, Sample, Space
+from vlmrl.schema import Frame, MediaKind, Point, Sample, Space
 from vlmrl.tools import Part, Refused, Tool, arguments
 
 __all__ = ["SEED", "Environment", "Move", "State", "Step"]
@@ -77,6 +77,29 @@ class Environment:
     def task(self, state: State) -> str:
         """Return what the policy is asked to do."""
         raise TypeError(f"{type(self).__name__} must define task")
+
+    def demonstrate(self, state: State) -> tuple[str, Mapping[str, Any]] | None:
+        """Return the action of a script, its places in the unit square; None: there is no script.
+
+        For the cold start, which runs it.
+        """
+        return None
+
+    def play(self, state: State, max_moves: int = 64) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the actions of its script until the world is done; empty where it has no script."""
+        found: list[tuple[str, Mapping[str, Any]]] = []
+        while len(found) < max_moves and (action := self.demonstrate(state)) is not None:
+            name, given = action
+            plain = {
+                key: [value.x, value.y] if isinstance(value, Point) else value
+                for key, value in given.items()
+            }
+            step = self.step(state, Move("", name, plain, Frame(1, 1, "norm1")))
+            found.append(action)
+            if step.done:
+                break
+            state = step.state
+        return found
 
     def step(self, state: State, move: Move) -> Step:
         """Return what comes of a move; the base class calls the action that it names.

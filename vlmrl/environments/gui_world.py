@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -13,9 +13,9 @@ from vlmrl.environments import Environment, Part, Point, Refused, Sample, Step
 from vlmrl.environments.base import seed_for
 
 WIDTH, HEIGHT, ROW = 280, 224, 40
-"""Pixels of the window, and of a row of the form."""
+"""Pixels of the window, and of a row of the form, unless options say otherwise."""
 LEFT, RIGHT = 110, 268
-"""Pixels between which a row's widget is."""
+"""Pixels between which a row's widget is, in a window of that width."""
 MAX_CHARS = 20
 WORDS = ("Ada", "Oslo", "maple", "seven", "Kim", "north", "blue", "tram")
 LABELS = ("Name", "City", "Street", "Note", "Team", "Code", "Group", "Title")
@@ -61,6 +61,14 @@ class GuiWorld(Environment):
     """Rows that are to be changed."""
     max_moves: int = 16
     """Actions after which the world ends."""
+    kinds: tuple[Kind, ...] = ("field", "tick", "menu")
+    """What a row may be."""
+    width: int = WIDTH
+    """Pixels of the window's width."""
+    height: int = HEIGHT
+    """Pixels of its height."""
+    row_px: int = ROW
+    """Pixels of the height of a row of the form."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.goals <= self.rows <= len(LABELS) or self.max_moves < 1:
@@ -68,13 +76,21 @@ class GuiWorld(Environment):
                 f"expected 1 <= goals <= rows <= {len(LABELS)} and max_moves of at least 1, got goals "
                 f"{self.goals}, rows {self.rows} and max_moves {self.max_moves}"
             )
+        if not self.kinds or min(self.width, self.height) < 56 or self.row_px < 16:
+            raise ValueError(
+                f"expected a kind, a window of at least 56 x 56 pixels and rows of at least 16, got "
+                f"{self.kinds}, {self.width} x {self.height} and {self.row_px}"
+            )
 
     def reset(self, sample: Sample, seed: int) -> Form:
         """Draw a form and which of its rows are to be changed."""
         draw = random.Random(seed_for(sample, seed))
         labels = draw.sample(LABELS, self.rows)
         changed = draw.sample(range(self.rows), self.goals)
-        rows = tuple(_draw_row(draw, label, place in changed) for place, label in enumerate(labels))
+        rows = tuple(
+            _draw_row(draw, label, place in changed, self.kinds)
+            for place, label in enumerate(labels)
+        )
         return Form(rows, tuple(row.before for row in rows))
 
     def task(self, state: Form) -> str:
@@ -84,38 +100,51 @@ class GuiWorld(Environment):
 
     def observe(self, state: Form) -> Sequence[Part]:
         """Return the window."""
-        page = Image.new("RGB", (WIDTH, max(HEIGHT, _height(state))), "#f4f4f4")
-        pen, font = ImageDraw.Draw(page), ImageFont.load_default(15)
+        page = Image.new("RGB", (self.width, max(self.height, self._height(state))), "#f4f4f4")
+        pen, font = ImageDraw.Draw(page), ImageFont.load_default(self.row_px * 3 // 8)
         for place, (row, value) in enumerate(zip(state.rows, state.values, strict=True)):
-            top = place * ROW
-            pen.text((10, top + 11), row.label, "black", font)
+            pen.text(self._at(10, place, 11), row.label, "black", font)
             edge = "#2060e0" if place == state.focus else "#808080"
-            box = (LEFT, top + 6, LEFT + 28 if row.kind == "tick" else RIGHT, top + 34)
+            right = LEFT + 28 if row.kind == "tick" else RIGHT
+            box = (*self._at(LEFT, place, 6), *self._at(right, place, 34))
             pen.rectangle(box, "white", edge, 2)
             if row.kind == "tick":
                 if value == "on":
-                    pen.line(
-                        (LEFT + 6, top + 20, LEFT + 12, top + 28, LEFT + 23, top + 11), "black", 3
-                    )
+                    marks = ((LEFT + 6, 20), (LEFT + 12, 28), (LEFT + 23, 11))
+                    pen.line([self._at(x, place, y) for x, y in marks], "black", 3)
                 continue
-            pen.text((LEFT + 8, top + 11), value, "black", font)
+            pen.text(self._at(LEFT + 8, place, 11), value, "black", font)
             if row.kind == "menu":
-                pen.polygon(
-                    [(RIGHT - 20, top + 16), (RIGHT - 8, top + 16), (RIGHT - 14, top + 25)], "black"
-                )
-        top = len(state.rows) * ROW
-        pen.rectangle((LEFT, top + 6, RIGHT, top + 34), "#2060e0")
-        pen.text((LEFT + 60, top + 11), "Save", "white", font)
+                corners = ((RIGHT - 20, 16), (RIGHT - 8, 16), (RIGHT - 14, 25))
+                pen.polygon([self._at(x, place, y) for x, y in corners], "black")
+        last = len(state.rows)
+        pen.rectangle((*self._at(LEFT, last, 6), *self._at(RIGHT, last, 34)), "#2060e0")
+        pen.text(self._at(LEFT + 60, last, 11), "Save", "white", font)
         if state.menu is not None:
-            for number, option in enumerate(OPTIONS):
-                top = (state.menu + 1 + number) * ROW
-                pen.rectangle((LEFT, top, RIGHT, top + ROW), "#e0e8ff", "#2060e0")
-                pen.text((LEFT + 8, top + 11), option, "black", font)
-        return [page.crop((0, state.top, WIDTH, state.top + HEIGHT))]
+            for place, option in enumerate(OPTIONS, start=state.menu + 1):
+                box = (*self._at(LEFT, place, 0), *self._at(RIGHT, place, ROW))
+                pen.rectangle(box, "#e0e8ff", "#2060e0")
+                pen.text(self._at(LEFT + 8, place, 11), option, "black", font)
+        return [page.crop((0, state.top, self.width, state.top + self.height))]
+
+    def demonstrate(self, state: Form) -> tuple[str, dict[str, Any]]:
+        """Return what to do next: put the first wrong row right, then save."""
+        values = zip(state.rows, state.values, strict=True)
+        wrong = [place for place, (row, value) in enumerate(values) if row.wanted != value]
+        place = wrong[0] if wrong else len(state.rows)
+        if state.menu is not None:
+            place = state.menu + 1 + OPTIONS.index(state.rows[state.menu].wanted)
+        elif wrong and state.rows[place].kind == "field" and state.focus == place:
+            return "type", {"text": state.rows[place].wanted}
+        tick = place < len(state.rows) and state.rows[place].kind == "tick"
+        x, y = self._at(LEFT + 14 if tick else (LEFT + RIGHT) // 2, place, 20)
+        if not 0 <= y - state.top < self.height:
+            return "scroll", {"direction": "down" if y > state.top else "up"}
+        return "click", {"point": Point(x / self.width, (y - state.top) / self.height)}
 
     def click(self, state: Form, point: Annotated[Point, "where"]) -> Step:
         """Click on something in the window."""
-        x, place = point.x * WIDTH, int(point.y * HEIGHT + state.top) // ROW
+        x, place = point.x * WIDTH, int(point.y * self.height + state.top) // self.row_px
         inside = LEFT <= x <= RIGHT
         if state.menu is not None:
             option, values = place - state.menu - 1, [*state.values]
@@ -148,11 +177,11 @@ class GuiWorld(Environment):
     ) -> Step:
         """Scroll the window by half of its height."""
         return self._after(
-            replace(state, top=state.top + (HEIGHT // 2 if direction == "down" else -HEIGHT // 2))
+            replace(state, top=state.top + self.height // (2 if direction == "down" else -2))
         )
 
     def _after(self, state: Form, saved: bool = False) -> Step:
-        top = min(max(state.top, 0), max(0, _height(state) - HEIGHT))
+        top = min(max(state.top, 0), max(0, self._height(state) - self.height))
         found = replace(state, top=top, moves=state.moves + 1)
         right = sum(
             row.wanted == value for row, value in zip(state.rows, state.values, strict=True)
@@ -162,15 +191,18 @@ class GuiWorld(Environment):
         metrics = {"solved": float(solved), "progress": right / len(state.rows)}
         return Step(found, [] if done else self.observe(found), float(solved), done, metrics)
 
+    def _at(self, x: int, place: int, y: int) -> tuple[int, int]:
+        """Return a place in a row in pixels of the page; x and y are those of a row of the default size."""
+        return x * self.width // WIDTH, place * self.row_px + y * self.row_px // ROW
 
-def _height(state: Form) -> int:
-    """Return the pixels of the whole page: the form, and the options of an open menu."""
-    rows = len(state.rows) + 1
-    return ROW * (rows if state.menu is None else max(rows, state.menu + 1 + len(OPTIONS)))
+    def _height(self, state: Form) -> int:
+        """Return the pixels of the whole page: the form, and the options of an open menu."""
+        rows = len(state.rows) + 1
+        opened = 0 if state.menu is None else state.menu + 1 + len(OPTIONS)
+        return self.row_px * max(rows, opened)
 
 
-def _draw_row(draw: random.Random, label: str, changed: bool) -> Row:
-    kinds: tuple[Kind, ...] = ("field", "tick", "menu")
+def _draw_row(draw: random.Random, label: str, changed: bool, kinds: tuple[Kind, ...]) -> Row:
     kind = draw.choice(kinds)
     if kind == "field":
         before, wanted = "", draw.choice(WORDS)
