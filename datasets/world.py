@@ -1,8 +1,9 @@
 """Starts of an environment's worlds: the prompt shows the first state and asks for the task.
 
 What the policy does then is up to the source's `environment`, which resets the very world of the
-prompt. A hash of what the prompt shows decides in which split it may occur, so that no world is in two
-splits, whatever the seed.
+prompt. A hash of the images that the prompt shows and its text decides in which split it may occur, so that
+no world is in two splits, whatever the seed. Worlds that begin with a text alone hide what differs between
+them: their splits differ by seeds.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ class World(Card):
         for tried in range(MAX_TRIES):
             seed = seed_of(self.seed, zlib.crc32(row["split"].encode()), row["index"], tried)
             sample = self._begin(row["id"], source, seed)
-            if low <= uniform(_digest(sample)) < high:
+            if not sample.media or low <= uniform(_digest(sample)) < high:
                 return sample
         raise UserError(
-            f"{self.environment}: none of {MAX_TRIES} worlds is of split {row['split']!r}: it has too few"
+            f"{self.environment}: none of {MAX_TRIES} worlds is of split {row['split']!r}: too few look "
+            "unlike each other"
         )
 
     def corpus(self) -> list[str]:
@@ -81,6 +83,7 @@ class World(Card):
         bare = Sample(name, source, (), Truth(), "none", meta={"environment_seed": seed})
         state = world.reset(bare, seed)
         parts = (*_as_parts(world.observe(state)), world.task(state))
+        world.close(state)
         return Sample(name, source, parts, Truth(), "none", meta=bare.meta)
 
     @functools.cached_property

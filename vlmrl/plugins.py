@@ -29,7 +29,18 @@ import pydantic
 from vlmrl import renamed
 from vlmrl.errors import UserError
 
-__all__ = ["KINDS", "build", "check", "class_name", "load", "names", "nearest", "options_of"]
+__all__ = [
+    "KINDS",
+    "build",
+    "check",
+    "class_name",
+    "import_files",
+    "load",
+    "names",
+    "nearest",
+    "options_of",
+    "user_files",
+]
 
 KINDS = {
     "verifier": "vlmrl.rewards",
@@ -46,6 +57,10 @@ KINDS = {
     "tool": "vlmrl.tools",
     "environment": "vlmrl.environments",
 }
+
+
+USER_MODULE = "vlmrl_user_"
+"""Beginning of the module names of files outside of the repository."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +182,25 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"; there are: {', '.join(known)}" if known else ""
 
 
+def user_files() -> tuple[str, ...]:
+    """Return the files outside of the repository from which this process has loaded parts.
+
+    Another process imports them with `import_files` before it reads a part of theirs.
+    """
+    loaded = [m for name, m in sys.modules.items() if name.startswith(USER_MODULE)]
+    return tuple(str(module.__file__) for module in loaded)
+
+
+def import_files(files: Sequence[str]) -> None:
+    """Import files of parts, as `load` does.
+
+    Raises:
+        UserError: there is no such file, or it cannot be imported.
+    """
+    for file in files:
+        _module_from_file("part", file)
+
+
 def _files(kind: str) -> list[Path]:
     room = importlib.import_module(KINDS[kind])
     return [file for folder in room.__path__ for file in Path(folder).glob("[!_]*.py")]
@@ -205,7 +239,7 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
         raise UserError(f"{kind} {place!r}: there is no such file")
     # One module name per file, so that two user files called rewards.py can coexist, and the same
     # file imports once.
-    unique = f"vlmrl_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    unique = f"{USER_MODULE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if unique in sys.modules:
         return sys.modules[unique]
     spec = importlib.util.spec_from_file_location(unique, path)

@@ -19,6 +19,10 @@ from vlmrl.media_types import PilImage
 from vlmrl.schema import Truth
 
 KIND = "environment"
+SUBSETS = {
+    "part": lambda cls: not any(option.required for option in plugins.options_of(cls).values())
+}
+"""An environment that needs to be told of a server or a class has tests of its own."""
 SAMPLE = Sample("world-0", "worlds", (), Truth(none=True))
 HOSTILE = (
     None,

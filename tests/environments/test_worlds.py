@@ -173,7 +173,14 @@ def test_gymnasium_mistakes_are_the_users() -> None:
         Gymnasium("Pendulum-v1").task(None)  # type: ignore[arg-type]
 
 
-SMALL = {"rows": 3, "goals": 1, "kinds": ("tick", "field"), "width": 112, "height": 112, "row_px": 28}
+SMALL = {
+    "rows": 3,
+    "goals": 1,
+    "kinds": ("tick", "field"),
+    "width": 112,
+    "height": 112,
+    "row_px": 28,
+}
 
 
 @pytest.mark.parametrize("options", [{}, {"rows": 8, "goals": 4, "max_moves": 60}, SMALL])

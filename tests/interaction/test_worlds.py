@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.hostile_worlds import Corridor, Spoken
+from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.worlds import World, Worlds, WorldTurn
@@ -116,3 +118,24 @@ def test_an_action_and_a_tool_of_one_name_are_a_mistake() -> None:
 
 class Go(Calculator):
     """A tool of the name of an action."""
+
+
+OUTSIDE = '''
+from dataclasses import dataclass
+from tests_helpers import Corridor
+
+
+@dataclass(frozen=True)
+class Outside(Corridor):
+    """A corridor in a file of its own."""
+'''
+
+
+def test_an_environment_in_a_file_of_the_users_runs_in_the_worker(tmp_path: Path) -> None:
+    file = tmp_path / "outside.py"
+    file.write_text(OUTSIDE.replace("tests_helpers", "helpers.hostile_worlds"))
+    worlds = Worlds(plugins.build("environment", f"{file}:Outside"))
+    try:
+        assert act(worlds, go("right")).parts == ("at 1",)
+    finally:
+        worlds.close()

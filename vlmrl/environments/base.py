@@ -117,6 +117,9 @@ class Environment:
         method = getattr(self, move.name)
         return method(state, **arguments.to_values(method, move.arguments, frame_of))
 
+    def close(self, state: State) -> None:
+        """Let go of a state that is not stepped again: for what lives in a server."""
+
     def tools(self) -> Sequence[Tool]:
         """Return tools that the policy may use besides."""
         return ()

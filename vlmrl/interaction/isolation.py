@@ -6,6 +6,7 @@ before it crosses to the trainer, and a text keeps nothing that a terminal or a 
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 import time
@@ -15,12 +16,23 @@ from typing import Any
 
 from PIL import Image
 
+from vlmrl import plugins
 from vlmrl.interaction.shared_media import SharedView
 from vlmrl.media.image import to_rgb
 from vlmrl.media_types import Audio, PilImage, Video, num_bytes
 from vlmrl.tools import Part, Refused, Shown, Tool
 
-__all__ = ["Answer", "Limits", "call", "check_parts", "clean", "cut", "limit_files", "prepare"]
+__all__ = [
+    "Answer",
+    "Limits",
+    "Packed",
+    "call",
+    "check_parts",
+    "clean",
+    "cut",
+    "limit_files",
+    "prepare",
+]
 
 _TOOLS: dict[str, Tool] = {}
 """Function name -> tool, in a worker process."""
@@ -59,8 +71,27 @@ class Answer:
     seconds: float
 
 
-def prepare(tools: Sequence[Tool], names: Sequence[str], limits: Limits) -> None:
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Parts for another process, with the user's own files from which they are."""
+
+    files: tuple[str, ...]
+    pickled: bytes
+
+    @classmethod
+    def of(cls, parts: Any) -> Packed:
+        """Return parts as they cross to a worker."""
+        return cls(plugins.user_files(), pickle.dumps(parts))
+
+    def read(self) -> Any:
+        """Return the parts, in a worker."""
+        plugins.import_files(self.files)
+        return pickle.loads(self.pickled)
+
+
+def prepare(packed: Packed, names: Sequence[str], limits: Limits) -> None:
     """Make a worker process ready: its tools loaded, its files limited."""
+    tools: Sequence[Tool] = packed.read()
     for tool in tools:
         tool.prepare()
     _TOOLS.update(zip(names, tools, strict=True))

@@ -100,7 +100,9 @@ class Toolbox:
                 self._by_name[name] = tool
                 self._schemas.append(schema)
         names = [str(place) for place in range(len(self.tools))]
-        prepare = functools.partial(isolation.prepare, [*self.tools], names, self.limits)
+        prepare = functools.partial(
+            isolation.prepare, isolation.Packed.of([*self.tools]), names, self.limits
+        )
         self._pool = DeadlinePool(self.workers, prepare, self.limits.memory_mb * 2**20)
         self._folder = MediaFolder()
 

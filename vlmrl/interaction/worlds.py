@@ -90,7 +90,7 @@ class Worlds:
         for name in self.environment.actions:
             if self._names.count(name) > 1:
                 raise UserError(f"an action and a tool have the name {name!r}")
-        prepare = functools.partial(_prepare, self.environment, self.limits)
+        prepare = functools.partial(_prepare, isolation.Packed.of(self.environment), self.limits)
         # What lives in one process is not in another one.
         workers = self.workers if self.environment.restartable else 1
         self._pool = DeadlinePool(workers, prepare, self.limits.memory_mb * 2**20)
@@ -210,8 +210,9 @@ _ENVIRONMENTS: list[Environment] = []
 """The environment of this worker process."""
 
 
-def _prepare(environment: Environment, limits: Limits) -> None:
+def _prepare(packed: isolation.Packed, limits: Limits) -> None:
     isolation.limit_files(limits)
+    environment = packed.read()
     environment.prepare()
     _ENVIRONMENTS[:] = [environment]
 
@@ -248,6 +249,8 @@ def _act(
             parts.append(f"Error: {why}")
         refused.append(why)
         seconds.append(time.perf_counter() - began)
+    if done:
+        environment.close(state)
     if not math.isfinite(reward):
         raise ValueError(f"expected a finite reward, got {reward}")
     kept = pickle.dumps(state)

@@ -1,0 +1,184 @@
+"""Environments of others: OpenEnv's messages over a loopback server, and TRL's classes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from vlmrl.environments import Frame, Move, Refused, Sample
+from vlmrl.environments.openenv import Openenv
+from vlmrl.environments.trl_class import TrlClass
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.worlds import World, Worlds, WorldTurn
+from vlmrl.schema import Truth
+from vlmrl.tools import View
+
+SAMPLE = Sample("world-0", "worlds", (), Truth(), meta={"environment_seed": 7, "level": 2})
+SCHEMA = {"properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
+
+
+def image_text() -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (28, 28), "red").save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+class Server:
+    """Speaks the messages that OpenEnv publishes; the number to guess is the seed."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+
+    def __call__(self, connection: Any) -> None:
+        wanted = 0
+        for raw in connection:
+            message = json.loads(raw)
+            self.heard.append(message)
+            if message["type"] == "close":
+                return
+            data = message.get("data", {})
+            if message["type"] == "reset":
+                wanted = data["seed"]
+                seen = {"text": "Guess.", "screen": image_text(), "metadata": {}}
+                answer = {"observation": seen, "reward": None, "done": False}
+            elif not isinstance(data.get("guess"), int):
+                self._fail(connection, "VALIDATION_ERROR", "Invalid message")
+                continue
+            elif data["guess"] < 0:
+                self._fail(connection, "EXECUTION_ERROR", "the game crashed")
+                continue
+            else:
+                right = data["guess"] == wanted
+                seen = {"text": "Wrong.", "screen": image_text(), "metadata": {}}
+                answer = {"observation": seen, "reward": float(right), "done": right}
+            connection.send(json.dumps({"type": "observation", "data": answer}))
+
+    def _fail(self, connection: Any, code: str, text: str) -> None:
+        connection.send(json.dumps({"type": "error", "data": {"message": text, "code": code}}))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[Server, str]]:
+    serving = pytest.importorskip("websockets.sync.server")
+    handler = Server()
+    with serving.serve(handler, "127.0.0.1", 0) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield handler, f"http://127.0.0.1:{listening.socket.getsockname()[1]}"
+        listening.shutdown()
+
+
+def opened(url: str) -> Openenv:
+    return Openenv(url, action=SCHEMA, images=("screen",), show=("text",), timeout_s=5.0)
+
+
+def test_an_openenv_world_speaks_the_published_messages(server: tuple[Server, str]) -> None:
+    handler, url = server
+    handler.heard.clear()
+    world = opened(url)
+    state = world.reset(SAMPLE, 1)
+    image, text = world.observe(state)
+    assert (image.size, text) == ((28, 28), "Guess.")
+    with pytest.raises(Refused, match="VALIDATION_ERROR: Invalid message"):
+        world.step(state, Move("", "act", {"guess": "x"}))
+    wrong = world.step(state, Move("", "act", {"guess": 3}))
+    assert (wrong.reward, wrong.done, wrong.parts[-1]) == (0.0, False, "Wrong.")
+    with pytest.raises(ConnectionError, match="EXECUTION_ERROR: the game crashed"):
+        world.step(wrong.state, Move("", "act", {"guess": -1}))
+    right = world.step(wrong.state, Move("", "act", {"guess": 7}))
+    assert (right.reward, right.done) == (1.0, True)
+    world.close(right.state)
+    with pytest.raises(ConnectionError, match="ended with its process"):
+        world.step(right.state, Move("", "act", {"guess": 7}))
+    assert [message["type"] for message in handler.heard[:2]] == ["reset", "step"]
+    assert handler.heard[0]["data"] == {"seed": 7}
+    schema = world.schemas()[0]["function"]
+    assert schema["parameters"]["properties"] == SCHEMA["properties"]
+
+
+def test_an_openenv_rollout_in_a_process_of_its_own(server: tuple[Server, str]) -> None:
+    worlds = Worlds(opened(server[1]), workers=4)
+    try:
+        turn = [AskedCall("act", {"guess": 3})]
+        (first,) = worlds.run_all([WorldTurn(turn, "", View(), World(SAMPLE, 0))])
+        assert first.fault is None and first.parts[-1] == "Wrong."
+        turn = [AskedCall("act", {"guess": 7})]
+        (last,) = worlds.run_all([WorldTurn(turn, "", View(), first.step.world)])
+        assert (last.step.reward, last.step.done) == (1.0, True)
+        turn = [AskedCall("act", {"guess": -1})]
+        (crashed,) = worlds.run_all([WorldTurn(turn, "", View(), World(SAMPLE, 0))])
+        assert "the game crashed" in crashed.fault
+    finally:
+        worlds.close()
+
+
+GAME = '''
+class Game:
+    """A class as TRL's `environment_factory` takes it."""
+
+    def __init__(self):
+        self.reward, self.done = 0.0, False
+
+    def reset(self, level: int, **kwargs):
+        self.secret = level
+        return "Guess a number."
+
+    def guess(self, number: int) -> str:
+        """
+        Guess the number.
+
+        Args:
+            number: The number.
+        """
+        if self.done:
+            raise ValueError("Game over.")
+        if number < 0:
+            raise ValueError("no such number")
+        self.done = number == self.secret
+        self.reward += 1.0 if self.done else 0.25
+        return "right" if self.done else "wrong"
+'''
+
+
+def test_a_class_of_trl_is_an_environment(tmp_path: Path) -> None:
+    file = tmp_path / "game.py"
+    file.write_text(GAME)
+    world = TrlClass(f"{file}:Game")
+    state = world.reset(SAMPLE, 0)
+    assert world.observe(state) == ["Guess a number."]
+    (schema,) = world.schemas()
+    assert schema["function"]["name"] == "guess"
+    assert schema["function"]["parameters"]["required"] == ["number"]
+    with pytest.raises(Refused, match="no such number"):
+        world.step(state, Move("", "guess", {"number": -1}, Frame()))
+    with pytest.raises(Refused, match="expected guess"):
+        world.step(state, Move("", "reset", {}, Frame()))
+    wrong = world.step(state, Move("", "guess", {"number": 5}, Frame()))
+    assert (wrong.reward, wrong.done, list(wrong.parts)) == (0.25, False, ["wrong"])
+    right = world.step(wrong.state, Move("", "guess", {"number": 2}, Frame()))
+    assert (right.reward, right.done) == (1.0, True)
+    again = world.step(wrong.state, Move("", "guess", {"number": 2}, Frame()))
+    assert again.reward == 1.0  # a state is never changed
+
+
+def test_a_class_of_trl_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "game.py"
+    file.write_text(GAME)
+    worlds = Worlds(TrlClass(f"{file}:Game"))
+    try:
+        world = World(SAMPLE, 0)
+        for number in (5, 2):
+            turn = [AskedCall("guess", {"number": number})]
+            (found,) = worlds.run_all([WorldTurn(turn, "", View(), world)])
+            assert found.fault is None
+            world = found.step.world
+        assert (found.step.reward, found.step.done) == (1.0, True)
+    finally:
+        worlds.close()
