@@ -41,7 +41,7 @@ class Openenv(Environment):
     so a rollout cannot be moved or repeated. What the server calls invalid is told to the policy; any other
     error is a fault. Needs `pip install 'vlmrl[openenv]'`.
 
-    Source: OpenEnv's `env_client.py` and `env_server/types.py`: `reset`, `step`, `state` and `close`.
+    Source: OpenEnv's own client and server (github.com/meta-pytorch/OpenEnv): messages reset, step and close.
 
     Raises:
         UserError: the address is none of a server.
