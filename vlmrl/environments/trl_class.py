@@ -1,4 +1,4 @@
-"""Environment classes as TRL takes them (`environment_factory`)."""
+"""Environment classes as TRL's GRPO trainer takes them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Copied:
 
 @dataclass(frozen=True)
 class TrlClass(Environment):
-    """A class for TRL's `environment_factory`: `reset`, public methods as actions, and its reward.
+    """A class as TRL's GRPO trainer takes it: `reset`, public methods as actions, and its reward.
 
     An object is copied before each step, so one that holds a connection does not work: write that as an
     environment of its own. The reward of a step is what `get_reward()`, or the attribute `reward`, rose by;
     the attribute `done` ends the world. ValueError is told to the policy, as TRL does with every exception.
 
-    Source: TRL, `GRPOTrainer(environment_factory=...)`, as its guide to OpenEnv describes such classes.
+    Source: TRL's guide to OpenEnv, which describes such classes (argument environment_factory).
     """
 
     factory: str
