@@ -21,6 +21,8 @@ class WorldReturn(Verifier):
 
     Refuses: whatever a completion says of itself; a sum beyond the range, which is cut to it.
 
+    Source: the return of an episode without a discount, as Gymnasium counts it.
+
     Example:
     >>> from vlmrl.schema import Completion, Frame, Parsed, Sample, Segment, Truth
     >>> parsed = Parsed(None, None, "none", False, 0.0)

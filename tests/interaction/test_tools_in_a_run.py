@@ -149,6 +149,7 @@ def test_the_list_of_tools_names_the_space_of_the_policy(tmp_path):
 def test_parts_that_know_a_single_turn_are_refused(tmp_path):
     config = config_of(tmp_path, strategies=["shuffled_frames"])
     with pytest.raises(
-        UserError, match="a source has tools or an environment, which excludes strategies"
+        UserError,
+        match="a source has tools or an environment, which excludes strategy 'shuffled_frames'",
     ):
         with_tools(config, Hf())

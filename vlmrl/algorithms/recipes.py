@@ -187,6 +187,7 @@ class Recipe:
         """Return the micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated.
 
         `inputs.extra["token_weight"]`, if there, multiplies the policy loss; denominators count all tokens.
+        `inputs.extra["imitate"]`, if there, is the weight with which -log p of a token is added.
         """
         losses, metrics = self.policy_loss(inputs)
         if "token_weight" in inputs.extra:
@@ -200,6 +201,9 @@ class Recipe:
             if self.kl_unbiased:
                 penalty = penalty * log_ratio(inputs.new, inputs.old, inputs.mask).exp()
             losses = losses + self.kl * penalty
+        if "imitate" in inputs.extra:
+            copied = -inputs.extra["imitate"] * torch.where(inputs.mask, inputs.new, 0.0)
+            losses, metrics = losses + copied, {**metrics, "loss/imitation": copied}
         loss = aggregate(
             self.aggregation,
             losses,

@@ -111,8 +111,11 @@ def _build(refs: Sequence[PluginRef]) -> list[Tool]:
 
 
 def _refuse_others(config: Config) -> None:
+    strategies = [ref.name for ref in config.strategies]
     wrong = {
-        "strategies": bool(config.strategies),
+        f"strategy {name!r}": not plugins.load("strategy", name).of_turns for name in strategies
+    }
+    wrong |= {
         "evaluation.force_thinking": bool(config.evaluation and config.evaluation.force_thinking),
         "stages": bool(config.stages),
     }

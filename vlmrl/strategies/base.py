@@ -119,9 +119,11 @@ class Strategy:
     every rank.
 
     Class variables: `curves`, a line on each curve that only this strategy has, by its name;
-    `state_names`, the names of the arrays in `state`.
+    `state_names`, the names of the arrays in `state`; `of_turns`, whether it works with rollouts of
+    several turns.
     """
 
+    of_turns: ClassVar[bool] = False
     curves: ClassVar[Mapping[str, str]] = {}
     state_names: ClassVar[tuple[str, ...]] = ()
     state: dict[str, np.ndarray] = field(
