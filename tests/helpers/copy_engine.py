@@ -68,7 +68,8 @@ class CopyEngine(ConcurrentEngine):
                     raise UserError("generation was aborted")
                 if prompt.sample.id == self.poison:
                     raise UserError(f"sample {prompt.sample.id!r} is refused")
-                draw = replace(sampling, seed=seed_of(sampling.seed, number))
+                seed = seed_of(sampling.seed, number)
+                draw = replace(sampling, seed=seed, keys=sampling.keys[number : number + 1])
                 made = self._hf.generate(PromptBatch((prompt,)), draw)
             groups.append(made.completions[0])
             if finished is not None:

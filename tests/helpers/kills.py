@@ -37,6 +37,13 @@ CURRICULUM = [
     "stages=[{until: 0.5, rollout: {max_tokens: 3}}, {rollout: {max_tokens: 5}, optimizer: {lr: 1.0e-3}}]",
 ]
 """What a curriculum adds to a tiny run: a sampler that learns, stages, and rehearsed answers."""
+TURNS = [
+    "data.train=[{card: shapes, tools: [crop], instruct: false}]",
+    "rollout.turns={max_turns: 3}",
+    "rollout.max_staleness=2",
+    f"engine.name={Path(__file__).parent}/asking_engine.py:AskingAhead",
+]
+"""What makes the rollouts of a tiny run call a tool, ahead of the trainer."""
 BEGIN_S = 180.0
 """Seconds in which a run must begin to write."""
 WORK_S = 2.0
@@ -108,10 +115,16 @@ def _short_config(folder: Path, more: list[str]) -> Any:
     )
 
 
+def turns_config(folder: Path) -> Any:
+    """A run whose rollouts call a tool, ahead of the trainer."""
+    return _short_config(folder, TURNS)
+
+
 CONFIGS = {
     "full": full_config,
     "curriculum": curriculum_config,
     "self_play": self_play_config,
+    "turns": turns_config,
 }
 
 

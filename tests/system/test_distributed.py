@@ -182,3 +182,32 @@ def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
 ) -> None:
     said = distributed.warn_of_network(environment)
     assert (said is not None and environment["MASTER_ADDR"] in said) == warned
+
+
+@pytest.mark.slow
+def test_rollouts_of_several_turns_on_two_ranks_are_those_of_one(tmp_path):
+    engine = f"{Path(ranks.__file__).parent}/asking_engine.py:AskingHf"
+    more = [
+        *TINY,
+        "run.steps=1",
+        "sft=null",
+        "evaluation=null",
+        "checks={media_ablation_every: 0, parity_every: 0}",
+        "data.train=[{card: shapes, tools: [crop], instruct: false}]",
+        "rollout.turns={max_turns: 3}",
+        "run.rollouts_every=1",
+        f"engine.name={engine}",
+    ]
+    lifecycle.train(load("quickstart", [f"run.dir={tmp_path / 'one'}", *more]))
+    done = torchrun("-m", "vlmrl", "train", "quickstart", f"run.dir={tmp_path / 'two'}", *more)
+    assert done.returncode == 0, done.stderr
+    of_one, of_two = (lines(tmp_path / name / "rollouts/step-1.jsonl") for name in ("one", "two"))
+    for rows in (of_one, of_two):
+        for said in (said for row in rows for said in row["completions"]):
+            for call in (call for s in said["segments"] for call in s.get("calls", ())):
+                del call["seconds"]
+    assert [row["completions"] for row in of_two] == [row["completions"] for row in of_one]
+    (alone,), (together,) = (metric_lines(tmp_path / name) for name in ("one", "two"))
+    timed = "tool/crop/seconds"
+    assert 1 < alone["rollout/turns"] < 3
+    assert {**together, timed: 0} == pytest.approx({**alone, timed: 0}, rel=1e-3, abs=1e-6)

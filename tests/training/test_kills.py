@@ -18,7 +18,10 @@ TIMED = ("rollout/trainer_waiting", "rollout/generation_idle")
 
 
 def curves(folder: Path) -> list[dict[str, float]]:
-    return [{k: v for k, v in line.items() if k not in TIMED} for line in metric_lines(folder)]
+    return [
+        {k: v for k, v in line.items() if k not in TIMED and not k.endswith("/seconds")}
+        for line in metric_lines(folder)
+    ]
 
 
 def left_out(folder: Path) -> set[str]:
@@ -67,6 +70,25 @@ def test_self_play_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: P
     kills = int(os.environ.get("VLMRL_KILLS", "5"))
     assert kill_repeatedly(folder, kills, seed=2, kind="self_play") == kills
     train_fully(folder, "self_play")
+    for found in (folder, folder.with_name("run.done")):
+        if found.exists():
+            assert curves(found) == curves(whole)
+            assert final_state(found) == final_state(whole)
+
+
+@pytest.mark.nightly
+def test_rollouts_of_several_turns_killed_at_random_moments_end_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    train_fully(whole, "turns")
+    lines = metric_lines(whole)
+    assert all(1 < line["rollout/turns"] < 3 for line in lines)
+    assert lines[-1]["rollout/staleness"] > 0
+    assert (whole / "checkpoints/step-9/trainer/observed.safetensors").is_file()
+    kills = int(os.environ.get("VLMRL_KILLS", "5"))
+    assert kill_repeatedly(folder, kills, seed=2, kind="turns") == kills
+    train_fully(folder, "turns")
     for found in (folder, folder.with_name("run.done")):
         if found.exists():
             assert curves(found) == curves(whole)

@@ -14,11 +14,13 @@ from vlmrl.algorithms.base import needs_reference, passes_of
 from vlmrl.answers import geometry, parsing
 from vlmrl.config import Config
 from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.whole_rollouts import longest_of, write_longest
 from vlmrl.engines.base import Sampling
 from vlmrl.forward.packing import pack
+from vlmrl.interaction.driver import Driver
 from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_parity, tolerance
 from vlmrl.monitoring.media_ablation import measure_reliance
-from vlmrl.monitoring.memory_forecast import TIGHT, forecast
+from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, forecast
 from vlmrl.policy.optimizers import adamw
 from vlmrl.runs.complaints import NO_ANSWERS
 from vlmrl.schema import Box, Completion, Prompt, PromptBatch, Rewards, Rollouts, Space
@@ -86,10 +88,7 @@ def memory(bench: Bench) -> Iterator[Finding]:
         now = bench.config.at(moment)
         own = now.model_dump_json(include={"rollout", "optimizer"})
         sizes.setdefault(own, (moment, now))
-    found = [
-        (forecast(now, bench.policy, bench.engine, bench.prompts, kl), moment)
-        for moment, now in sizes.values()
-    ]
+    found = [(_forecast(bench, now, kl), moment) for moment, now in sizes.values()]
     seen, when = max(found, key=lambda each: each[0].peak)
     largest = f" (the largest, {100 * when:g} % into training)" if len(found) > 1 else ""
     device = bench.policy.device.type
@@ -156,6 +155,15 @@ def second_parity(bench: Bench) -> Iterator[Finding]:
 
 
 # --------------------------------------------------------------------------------------- parts
+
+
+def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:
+    """Forecast a step of whole rollouts, where a source acts in several turns."""
+    engine = bench.engine.inner if isinstance(bench.engine, Driver) else bench.engine
+    prompt = longest_of(bench)
+    if prompt is None:
+        return forecast(now, bench.policy, engine, bench.prompts, kl)
+    return forecast(now, bench.policy, engine, [prompt], kl, write_longest(now, bench, prompt))
 
 
 def _parity(bench: Bench) -> Parity:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vlmrl.answers import templates
 from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.whole_rollouts import longest_of, require_engine_room
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
 from vlmrl.interaction.tools import Outcome, Toolbox
@@ -26,6 +27,9 @@ def turns(bench: Bench) -> Iterator[Finding]:
             prompt = next((p for p in bench.prompts if p.sample.source == source), None)
             if prompt is not None:
                 yield _example(bench, prompt, runner)
+    longest = longest_of(bench)
+    if longest is not None and (finding := require_engine_room(bench, longest)) is not None:
+        yield finding
 
 
 def _example(bench: Bench, prompt: Prompt, runner: Toolbox | Worlds) -> Finding:

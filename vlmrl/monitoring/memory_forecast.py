@@ -19,7 +19,7 @@ from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
-__all__ = ["TIGHT", "forecast"]
+__all__ = ["TIGHT", "Forecast", "forecast"]
 
 GIB = 2**30
 TIGHT = 0.85
@@ -80,17 +80,24 @@ class Forecast:
 
 
 def forecast(
-    config: Config, policy: Policy, engine: Engine, prompts: Sequence[Prompt], kl: bool
+    config: Config,
+    policy: Policy,
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    kl: bool,
+    whole: Completion | None = None,
 ) -> Forecast:
     """Forecast the peak of a step with prompts as long as the longest of these, on the policy's device.
 
-    Every completion is assumed to reach the limit. `kl`: the algorithm keeps a reference.
+    Every completion is assumed to reach the limit, or to be like `whole`, of several turns, with all
+    that it is shown. `kl`: the algorithm keeps a reference.
     """
     weights = sum(_bytes(p) for p in policy.base.parameters())
     trained = sum(_bytes(p) for p in policy.trainable)
     prompt = max(prompts, key=lambda p: len(p.encoded.ids))
-    limit = config.rollout.max_tokens
-    longest = len(prompt.encoded.ids) + limit
+    whole = whole or _full(prompt, config.rollout.max_tokens)
+    limit = len(whole.token_ids)
+    longest = len(prompt.encoded.ids) + _length(whole)
     completions = config.rollout.prompts * config.rollout.group_size
     rows = max(1, min(config.optimizer.micro_batch_tokens // longest, completions))
     capacity = _capacity(policy.device)
@@ -102,7 +109,7 @@ def forecast(
         "gradients": trained,
         "optimizer": round(STATE_SIZE[config.optimizer.name] * trained),
         "engine": stays,
-        "activations": measure_activations(config, policy, prompt, rows),
+        "activations": measure_activations(config, policy, prompt, rows, whole),
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
     }
@@ -113,23 +120,28 @@ def forecast(
 # ---------------------------------------------------------------------------------- activations
 
 
-def measure_activations(config: Config, policy: Policy, prompt: Prompt, rows: int) -> int:
+def measure_activations(
+    config: Config, policy: Policy, prompt: Prompt, rows: int, whole: Completion | None = None
+) -> int:
     """Return the bytes of activations in the update of a micro-batch of `rows` full-length completions.
+
+    They are like `whole`, if it is given.
 
     They are measured on one or two rows of the forward that the config would choose, since every
     further prompt and completion adds the same. Checkpointing adds one layer, computed again.
     """
-    o, limit, group = config.optimizer, config.rollout.max_tokens, config.rollout.group_size
+    o, group = config.optimizer, config.rollout.group_size
+    whole = whole or _full(prompt, config.rollout.max_tokens)
     sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
     if o.shared_forward == "low_memory":
-        return measure_saved_bytes(policy, _make_micro(prompt, 1, 2, limit), sharing)
+        return measure_saved_bytes(policy, _make_micro(prompt, 1, 2, whole), sharing)
     groups = -(-rows // group)
-    shared = sharing.pays(_make_micro(prompt, 1, min(rows, group), limit))
+    shared = sharing.pays(_make_micro(prompt, 1, min(rows, group), whole))
     sharing = replace(sharing, setting="on" if shared else "off")
 
     def extrapolate() -> int:
         one, two, two_prompts = (
-            measure_saved_bytes(policy, _make_micro(prompt, prompts, each, limit), sharing)
+            measure_saved_bytes(policy, _make_micro(prompt, prompts, each, whole), sharing)
             for prompts, each in ((1, 1), (1, 2), (2, 1))
         )
         return one + (rows - 1) * (two - one) + (groups - 1) * (two_prompts - two)
@@ -177,12 +189,21 @@ def _record_storages(policy: Policy) -> Iterator[dict[int, int]]:
         yield sizes
 
 
-def _make_micro(prompt: Prompt, prompts: int, each: int, max_tokens: int) -> MicroBatch:
-    """Return `each` full-length completions, of any token, for each of `prompts` equal prompts."""
-    words = (1,) * max_tokens
-    one = Completion(
-        "", Parsed(None, None, "none", False, 0.0), prompt.frame, words, (0.0,) * max_tokens
-    )
+def _full(prompt: Prompt, max_tokens: int) -> Completion:
+    """Return a completion of one turn and full length, of any token."""
+    words, nothing = (1,) * max_tokens, Parsed(None, None, "none", False, 0.0)
+    return Completion("", nothing, prompt.frame, words, (0.0,) * max_tokens)
+
+
+def _length(completion: Completion) -> int:
+    """Return how many tokens follow the prompt."""
+    suffix = completion.suffix
+    return len(completion.token_ids if suffix is None else suffix.encoded.ids)
+
+
+def _make_micro(prompt: Prompt, prompts: int, each: int, one: Completion) -> MicroBatch:
+    """Return `each` completions like this one for each of `prompts` equal prompts."""
+    max_tokens = len(one.token_ids)
     rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((one,) * each,) * prompts)
     shape = rollouts.shape
     everything = Advantages(
