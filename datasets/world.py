@@ -16,18 +16,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from PIL import Image
+
 from vlmrl import plugins
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
 from vlmrl.errors import UserError
 from vlmrl.media_types import PilImage
-from vlmrl.schema import Frame, Media, Sample, Truth
+from vlmrl.schema import Demo, DemoTurn, Frame, Media, Sample, Truth
 from vlmrl.system.seeds import seed_of, uniform
 
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
 """Share of all worlds that belongs to each split, as [from, to)."""
 MAX_TRIES = 1000
+CORPUS_ROWS = 400
+"""Worlds whose texts a small model's tokenizer is trained on."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class World(Card):
         low, high = SHARES[row["split"]]
         for tried in range(MAX_TRIES):
             seed = seed_of(self.seed, zlib.crc32(row["split"].encode()), row["index"], tried)
-            sample = self._begin(row["id"], source, seed)
+            sample = self._begin(row, source, seed)
             if not sample.media or low <= uniform(_digest(sample)) < high:
                 return sample
         raise UserError(
@@ -75,16 +79,21 @@ class World(Card):
         )
 
     def corpus(self) -> list[str]:
-        """Return tasks as the model is to read them."""
-        return demonstrations.corpus(self, self.rows("demos"), Frame(1000, 1000))
+        """Return tasks and scripts as the model is to read and write them."""
+        rows = self.rows("demos")[:CORPUS_ROWS]
+        first = self.to_sample(rows[0], "corpus")
+        return demonstrations.corpus(self, rows, _frame(first))
 
-    def _begin(self, name: str, source: str, seed: int) -> Sample:
-        world = self._world
+    def _begin(self, row: Mapping[str, Any], source: str, seed: int) -> Sample:
+        world, name = self._world, row["id"]
         bare = Sample(name, source, (), Truth(), "none", meta={"environment_seed": seed})
         state = world.reset(bare, seed)
         parts = (*_as_parts(world.observe(state)), world.task(state))
+        played = world.play(state) if row["split"] == "demos" else ()
+        turns = tuple(DemoTurn(act, given) for act, given in played)
         world.close(state)
-        return Sample(name, source, parts, Truth(), "none", meta=bare.meta)
+        demo = Demo(turns=turns) if turns else None
+        return Sample(name, source, parts, Truth(), "none", demo=demo, meta=bare.meta)
 
     @functools.cached_property
     def _world(self) -> Any:
@@ -103,6 +112,16 @@ def _as_parts(shown: Sequence[Any]) -> Iterator[Media | str]:
             raise UserError(
                 f"the first observation of a world: expected texts and images, got {type(part).__name__}"
             )
+
+
+def _frame(sample: Sample) -> Frame | None:
+    """Return the frame of the first image, as a model is shown it that does not resize it."""
+    images = [part for part in sample.parts if not isinstance(part, str)]
+    if not images:
+        return None
+    with Image.open(io.BytesIO(images[0].data or b"")) as image:
+        width, height = image.size
+    return Frame(width, height, resized_width=width, resized_height=height, space="resized")
 
 
 def _digest(sample: Sample) -> str:

@@ -130,3 +130,14 @@ def test_the_list_of_tools_names_the_actions(tmp_path: Path) -> None:
     )
     (schemas,) = tools_by_source(config, "norm1000").values()
     assert [schema["function"]["name"] for schema in schemas] == ["click", "type", "scroll"]
+
+
+def test_demonstrations_are_scripts_of_the_split_demos_alone() -> None:
+    def sample(split: str, environment: str) -> Any:
+        named = {"card": "world", "environment": environment, "split": split}
+        return open_source(SourceConfig.model_validate(named)).sample(0)
+
+    demo = sample("demos", "gui_world").demo
+    assert demo.text is None and demo.turns[-1].name == "click"
+    assert sample("train", "gui_world").demo is None
+    assert sample("demos", "grid_world").demo is None  # it has no script

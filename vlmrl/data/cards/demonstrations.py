@@ -84,5 +84,6 @@ def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = 
         if sample.demo is not None:
             tiny = Frame(9, 9)  # coordinates of one digit
             texts += [prompting.write_call(turn, frame or tiny) for turn in sample.demo.turns]
-            texts.append(prompting.demonstrate(sample.demo, sample.template, frame or tiny))
+            if sample.demo.text is not None or sample.demo.answer is not None:
+                texts.append(prompting.demonstrate(sample.demo, sample.template, frame or tiny))
     return texts if frame else texts + [f"{number}, " for number in range(1001)]
