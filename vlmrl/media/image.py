@@ -23,7 +23,7 @@ from vlmrl.media.access import Access, open_media
 from vlmrl.media.structure import check_jpeg, check_runs, check_structure
 from vlmrl.schema import Media
 
-__all__ = ["decode_image", "to_rgb"]
+__all__ = ["decode_image", "load_image", "to_rgb"]
 
 MAX_PIXELS = 64 * 2**20
 """A larger image is refused from its header unless asked otherwise (as RGB it takes 192 MiB)."""
