@@ -1,9 +1,9 @@
 """Small print to read: data of the embedded default for tools, drawn on the fly, with exact truth.
 
 An image of 336 x 336 pixels has one label of 126 x 126 with fine lines in one of four directions, each a
-letter. Shown at a sixth of its size the lines are gone: 10 pixels from line to line are less than two then.
-Whoever cuts the label out sees them, the better the closer the cut. Ink, paper and phase differ from image
-to image; the splits are other drawings of the same 144 scenes (36 places, 4 letters).
+letter. Shown at a sixth of its size the lines are gone: 6 pixels from line to line are one then. Whoever cuts
+the label out sees them, the better the closer the cut. Ink and paper differ from image to image, and the
+label is grained; the splits are other drawings of the same 144 scenes (36 places, 4 letters).
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ from vlmrl.schema import Box, Demo, DemoTurn, Frame, Media, Sample, Truth
 
 SIDE, GRID, LABEL = 336, 8, 3
 """Pixels of the image, cells along it, and cells along the label."""
-PERIOD = 10
-"""Pixels from line to line."""
-LINES = {"A": (0, 1), "B": (1, 0), "C": (0.7071, 0.7071), "D": (0.7071, -0.7071)}
-"""Letter -> the direction in which the lines follow each other: down, right, and both diagonals."""
+PERIOD = SIDE / GRID / 7
+"""Pixels from line to line: a whole number of lines in a cell, so that cuts of one size begin alike."""
+FADE = 24
+"""Pixels of the label's edge in which the lines fade."""
+GRAIN = 20
+"""Deviation of the label's pixels, in shades, so that lines that are all but gone cannot be read."""
+LINES = {"A": (0, 1), "B": (1, 0), "C": (1, 1), "D": (1, -1)}
+"""Letter -> lines for each PERIOD to the right, and for each down."""
 QUESTION = "How do the fine lines of the label run: A level, B upright, C rising or D falling?"
 COUNTS = {"train": 4000, "demos": 8000, "val": 96, "test": 200}
 
@@ -114,20 +118,25 @@ def _image(letter: str, box: Box, rng: random.Random) -> bytes:
     left, top, right, bottom = (round(v * SIDE) for v in box.xyxy)
     paper = rng.randint(200, 250)
     ink = rng.randint(0, paper // 2)
-    wave = np.sin(_phases(letter, right - left) + rng.uniform(0, 2 * math.pi))
-    label = ink + (paper - ink) * (wave + 1) / 2
-    scene[top:bottom, left:right] = label.round().astype(np.uint8)[:, :, None]
+    label = ink + (paper - ink) * (_print(letter, right - left) + 1) / 2
+    label += np.random.default_rng(rng.getrandbits(32)).normal(0, GRAIN, label.shape)
+    scene[top:bottom, left:right] = label.round().clip(0, 255).astype(np.uint8)[:, :, None]
     buffer = io.BytesIO()
     Image.fromarray(scene).save(buffer, format="BMP")
     return buffer.getvalue()
 
 
 @functools.lru_cache(maxsize=len(LINES))
-def _phases(letter: str, side: int) -> np.ndarray:
-    """Return [side, side] float: the angle of the wave of lines at each pixel."""
+def _print(letter: str, side: int) -> np.ndarray:
+    """Return [side, side] float: the lines as a wave from -1 to 1; they fade towards the edge.
+
+    An edge that cuts lines off would tell of them when they are too small to be seen.
+    """
     along, down = LINES[letter]
     places = np.arange(side) * (2 * math.pi / PERIOD)
-    return along * places[None, :] + down * places[:, None]
+    rising = np.clip(np.minimum(np.arange(side), np.arange(side)[::-1]) / FADE, 0, 1)
+    fade = np.sin(rising * math.pi / 2) ** 2
+    return np.sin(along * places[None, :] + down * places[:, None]) * fade * fade[:, None]
 
 
 @functools.lru_cache(maxsize=64)
