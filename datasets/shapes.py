@@ -294,7 +294,7 @@ def _ask_to_propose(
     )
     first, *others = _random_scene("proposing", rng)
     clear = [s for s in others if s.colour != first.colour and s.kind != first.kind]
-    return question, Truth(), Demo(text=_write_scene([first, *clear]))
+    return question, Truth(), Demo(cell_name(_box(first)), _write_scene([first, *clear]))
 
 
 _ASK = {

@@ -117,6 +117,20 @@ def test_scenes_of_held_out_splits_are_refused() -> None:
     assert 50 < taken < 81  # a fifth of all scenes is held out
 
 
+def test_what_is_demonstrated_can_be_drawn_and_has_one_answer() -> None:
+    asking = plugins.build("card", "shapes", {"task": "proposing", "count": 60})
+    card = plugins.build("card", "shapes", {"task": "question"})
+    refused = []
+    for row in asking.rows("demos"):
+        sample = asking.to_sample(row, "s")
+        assert sample.demo is not None and sample.demo.thought
+        try:
+            card.to_sample({"id": "a", "proposal": sample.demo.text}, "s")
+        except UserError as error:
+            refused.append(str(error))
+    assert {*refused} == {"the scene belongs to a split that is held out"} and len(refused) < 24
+
+
 def test_both_roles_are_paid_and_answers_are_groups_behind_the_batch(trainer: Trainer) -> None:
     texts = [[SCENES[0], SCENES[1], REFUSED], [SCENES[0]] * 3, [SCENES[2], REFUSED, REFUSED]]
     before = proposing(trainer, texts)
