@@ -141,6 +141,11 @@ def test_a_run_folder_as_model_is_told_its_checkpoint(tmp_path: Path) -> None:
             "data.train.0.environment=gridworld",
             "environment: no environment is named 'gridworld'; did you mean 'grid_world'?",
         ),
+        ('strategies=["hints", "hints"]', "strategies.1: strategy 'hints' is named twice"),
+        (
+            "data.sampler={name: pool, options: {path: nowhere}}",
+            "data.sampler, option 'path': there is no file or folder 'nowhere'",
+        ),
         ('strategies=["hint"]', "quickstart: strategies.0: no strategy is named 'hint'"),
         ("data.sampler=adarf", "quickstart: data.sampler: no sampler is named 'adarf'"),
         ("engine=vlm_server", "quickstart: engine: no engine is named 'vlm_server'"),

@@ -153,6 +153,13 @@ def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
         heard(written(samples, subtype="FLOAT"))
 
 
+def test_samples_far_beyond_full_scale_are_refused() -> None:
+    wave = np.sin(np.arange(8000) / 20)
+    with pytest.raises(MediaError, match=r"samples of up to .*full scale is 1"):
+        heard(written(-1e30 * wave, subtype="DOUBLE"))
+    assert heard(written(32767 * wave, subtype="FLOAT")).samples.max() > 32000  # PCM as floats
+
+
 def test_too_long_is_refused_whether_the_header_knows_it_or_not() -> None:
     for data in (written(tone(440, 3)), muxed("mp4", "aac", tone(440, 3), RATE)):
         with pytest.raises(MediaError, match=r"3\.0\d s .*max_duration_s \(2 s\)"):

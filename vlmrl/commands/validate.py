@@ -69,7 +69,10 @@ def validate(config: Config) -> None:
     sampler = config.data.sampler
     _check_part("data.sampler", "sampler", sampler.name, sampler.options)
     for number, strategy in enumerate(config.strategies):
-        _check_part(f"strategies.{number}", "strategy", strategy.name, strategy.options)
+        where = f"strategies.{number}"
+        if strategy in config.strategies[:number]:
+            raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
+        _check_part(where, "strategy", strategy.name, strategy.options)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
@@ -109,6 +112,7 @@ def check_paths(config: Config) -> None:
         )
     if config.data.media_root is not None:
         _require_path("data.media_root", config.data.media_root)
+    _require_path("data.sampler, option 'path'", config.data.sampler.options.get("path"))
     for one in config.evaluation.benchmarks if config.evaluation else ():
         where = f"evaluation.benchmarks: {one.name}"
         _require_path(where, one.path or f"data/{one.name.partition(':')[0]}")

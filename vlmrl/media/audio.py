@@ -33,6 +33,8 @@ MIN_SECONDS = 0.1
 """Shorter audio is padded with silence: towers make no token of less."""
 RATES = (1000, 768000)
 MAX_CHANNELS = 64
+MAX_PEAK = 2.0**31
+"""Largest sample that is read: full scale of whole numbers in 32 bits that were stored as floats."""
 PREROLL_SECONDS = 1
 """Decoded and dropped before a part: an MP3 frame right after a jump lacks what it builds on."""
 BLOCK = 65536
@@ -317,6 +319,10 @@ def _collect(blocks: Iterator[np.ndarray], rate: int, media: Media, config: Audi
     samples = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if not np.isfinite(samples).all():
         raise MediaError(f"{media.name}: has samples that are not finite numbers (NaN or Inf)")
+    if (peak := max(float(samples.max()), -float(samples.min()))) > MAX_PEAK:
+        raise MediaError(
+            f"{media.name}: has samples of up to {peak:.3g}; full scale is 1, expected at most {MAX_PEAK:g}"
+        )
     if rate != config.sampling_rate:
         import soxr  # with the extra `audio`
 
