@@ -13,7 +13,7 @@ from PIL import Image
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.tools import Toolbox
-from vlmrl.tools import Refused, View, search
+from vlmrl.tools import Refused, Shown, View, search
 from vlmrl.tools.search import Search
 
 TEXTS = [
@@ -44,9 +44,10 @@ def pages(tmp_path: Path) -> Path:
 
 def found(tool: Search, query: str, rank: int = 1) -> int:
     """The page that is shown, from 0."""
-    text, image = tool(View(), query, rank)
-    assert isinstance(image, Image.Image)
-    page = np.asarray(image)[0, 0, 0] // 50
+    text, shown = tool(View(), query, rank)
+    assert isinstance(shown, Shown) and isinstance(shown.medium, Image.Image)
+    page = np.asarray(shown.medium)[0, 0, 0] // 50
+    assert shown.name == f"p{page}"
     assert text == f"Page {page + 1} of {len(TEXTS)}:"
     return int(page)
 

@@ -19,7 +19,7 @@ from vlmrl.media.access import Access, confine
 from vlmrl.media.image import load_image
 from vlmrl.schema import Media, Space
 from vlmrl.system.extras import import_extra
-from vlmrl.tools import Part, Refused, Tool, View
+from vlmrl.tools import Part, Refused, Shown, Tool, View
 
 WORDS = re.compile(r"[぀-ヿ一-鿿]|[^\W぀-ヿ一-鿿]+")
 """A word, or a character of a script without spaces."""
@@ -59,7 +59,7 @@ class Search(Tool):
         query: Annotated[str, "words that the page should have"],
         rank: Annotated[int, "1 for the page that fits best, 2 for the next one"] = 1,
     ) -> list[Part]:
-        """Return the page with its number.
+        """Return the page with its number; the log keeps the name of its file, without its ending.
 
         Raises:
             MediaError: its image cannot be read.
@@ -76,7 +76,8 @@ class Search(Tool):
         page = int(order[rank - 1])
         access = Access(root=str(Path(self.pages).parent))
         image = load_image(Media("image", path=images[page]), access)
-        return [f"Page {page + 1} of {len(images)}:", image]
+        shown = Shown(image, name=Path(images[page]).stem)
+        return [f"Page {page + 1} of {len(images)}:", shown]
 
 
 def _words(text: str) -> list[str]:
