@@ -13,7 +13,7 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from PIL import Image
@@ -70,9 +70,13 @@ class World(Card):
         low, high = SHARES[row["split"]]
         for tried in range(MAX_TRIES):
             seed = seed_of(self.seed, zlib.crc32(row["split"].encode()), row["index"], tried)
-            sample = self._begin(row, source, seed)
-            if not sample.media or low <= uniform(_digest(sample)) < high:
-                return sample
+            sample, state = self._begin(row["id"], source, seed)
+            chosen = not sample.media or low <= uniform(_digest(sample)) < high
+            played = self._world.play(state) if chosen and row["split"] == "demos" else ()
+            self._world.close(state)
+            if chosen:
+                turns = tuple(DemoTurn(name, given) for name, given in played)
+                return replace(sample, demo=Demo(turns=turns) if turns else None)
         raise UserError(
             f"{self.environment}: none of {MAX_TRIES} worlds is of split {row['split']!r}: too few look "
             "unlike each other"
@@ -84,16 +88,12 @@ class World(Card):
         first = self.to_sample(rows[0], "corpus")
         return demonstrations.corpus(self, rows, _frame(first))
 
-    def _begin(self, row: Mapping[str, Any], source: str, seed: int) -> Sample:
-        world, name = self._world, row["id"]
+    def _begin(self, name: str, source: str, seed: int) -> tuple[Sample, Any]:
+        """Return a world's start as a sample, and its first state."""
+        world = self._world
         bare = Sample(name, source, (), Truth(), "none", meta={"environment_seed": seed})
         state = world.reset(bare, seed)
-        parts = (*_as_parts(world.observe(state)), world.task(state))
-        played = world.play(state) if row["split"] == "demos" else ()
-        turns = tuple(DemoTurn(act, given) for act, given in played)
-        world.close(state)
-        demo = Demo(turns=turns) if turns else None
-        return Sample(name, source, parts, Truth(), "none", demo=demo, meta=bare.meta)
+        return replace(bare, parts=(*_as_parts(world.observe(state)), world.task(state))), state
 
     @functools.cached_property
     def _world(self) -> Any:
