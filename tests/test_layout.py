@@ -143,7 +143,7 @@ SHARED = {
     "tracker": {"base"},
     "sampler": {"base", "candidates"},
     "strategy": {"base"},
-    "tool": {"base", "arguments", "views", "vision_endpoint"},
+    "tool": {"base", "arguments", "views", "vision_endpoint", "sandboxed_run"},
     "environment": {"base", "board"},
 }
 """Files of plugin rooms that are no plugin; any other file whose class is misnamed would be lost."""
