@@ -44,6 +44,10 @@ SYSTEM = (
 MAX_BYTES = 48 * 2**20
 """Bytes that a program may give back, and of the largest file that it may write."""
 MAX_CHARS, MAX_IMAGES, MAX_PROCESSES = 100_000, 8, 64
+NO_MORE_PROCESSES = 256
+"""Processes of all programs together that the system starts; the watch ends a program long before."""
+NOBODY = 65534
+"""Who runs a program where the trainer is root, whom no limit of processes binds."""
 LOOK_S = 0.1
 """Seconds between two looks at what a program takes."""
 
@@ -133,7 +137,9 @@ def _run(tool: Python, code: str, images: dict[str, str]) -> dict[str, Any]:
         RuntimeError: the sandbox did not start, which is a fault.
     """
     limits = {"memory": tool.memory_mb * 2**20, "file": MAX_BYTES, "chars": MAX_CHARS}
-    given = {"code": code, "images": images, "parts": MAX_IMAGES, **limits}
+    user = NOBODY if tool.isolation == "bwrap" and os.geteuid() == 0 else None
+    limits |= {"processes": NO_MORE_PROCESSES, "parts": MAX_IMAGES}
+    given = {"code": code, "images": images, "user": user, **limits}
     program = f"{INSIDE.read_text(encoding='utf-8')}\nmain(json.loads({json.dumps(given)!r}))\n"
     command = _bwrap() if tool.isolation == "bwrap" else shlex.split(tool.isolation)
     with (
@@ -159,9 +165,14 @@ def _run(tool: Python, code: str, images: dict[str, str]) -> dict[str, Any]:
 
 def _bwrap() -> list[str]:
     """Return the command of a sandbox: own namespaces, no network, read-only system, empty rest."""
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
-    command += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
-    command += ["--size", str(256 * 2**20), "--tmpfs", "/tmp"]
+    command = ["bwrap", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    if os.geteuid() == 0:  # without a user namespace, so that it can become somebody else
+        command += [f"--unshare-{what}" for what in ("ipc", "pid", "net", "uts", "cgroup-try")]
+        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        command.append("--unshare-all")
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    command += ["--perms", "1777", "--size", str(256 * 2**20), "--tmpfs", "/tmp"]
     for path in SYSTEM:
         if os.path.islink(path):
             command += ["--symlink", os.readlink(path), path]
@@ -170,6 +181,8 @@ def _bwrap() -> list[str]:
     executable = os.path.realpath(sys.executable)
     for home in dict.fromkeys((sys.base_prefix, sys.prefix, str(Path(executable).parents[1]))):
         if not Path(home).is_relative_to("/usr"):
+            for parent in [*Path(home).parents][-2::-1]:  # else only root could pass them
+                command += ["--perms", "0755", "--dir", str(parent)]
             command += ["--ro-bind", home, home]
     for key, value in {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}.items():
         command += ["--setenv", key, value]

@@ -25,10 +25,10 @@ PROGRAM = "program.py"
 def main(given: dict[str, Any]) -> None:
     """Run a program; `given` has its `code`, its `images` by name, and the limits."""
     out = os.fdopen(os.dup(1), "wb")
+    _limit(given)
     out.write(READY)
     out.flush()
     os.chdir(tempfile.mkdtemp())
-    _limit(given["memory"], given["file"])
     for name, data in given["images"].items():
         with open(name, "wb") as file:
             file.write(base64.b64decode(data))
@@ -58,15 +58,22 @@ def main(given: dict[str, Any]) -> None:
     out.flush()
 
 
-def _limit(memory: int, file: int) -> None:
+def _limit(given: dict[str, Any]) -> None:
+    """Limit memory, files and processes; root, whom the last does not bind, becomes somebody else."""
     try:
         import resource
     except ImportError:
         return
-    for kind, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_FSIZE, file)):
+    kinds = {"memory": resource.RLIMIT_DATA, "file": resource.RLIMIT_FSIZE}
+    kinds["processes"] = resource.RLIMIT_NPROC
+    for name, kind in kinds.items():
         hard = resource.getrlimit(kind)[1]
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        least = given[name] if hard == resource.RLIM_INFINITY else min(given[name], hard)
         resource.setrlimit(kind, (least, least))
+    if given["user"] is not None:
+        os.setgroups([])
+        os.setgid(given["user"])
+        os.setuid(given["user"])
 
 
 def _explain(error: BaseException) -> str:
@@ -89,7 +96,8 @@ def _saved(before: set[str]) -> list[str]:
 
 def _drawn() -> list[str]:
     """Return the figures of matplotlib that are still open."""
-    plot, found = sys.modules.get("matplotlib.pyplot"), []
+    plot: Any = sys.modules.get("matplotlib.pyplot")
+    found = []
     for number in plot.get_fignums() if plot else ():
         data = io.BytesIO()
         plot.figure(number).savefig(data, format="png")
