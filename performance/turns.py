@@ -1,0 +1,126 @@
+"""Rollouts of several turns: the shared update with a crop inside, and what a call costs the trainer.
+
+    python performance/turns.py [--prompt 1024] [--suffix 256] [--group 8] [--calls 60] [--repeats 3]
+                                [--out performance/results/turns.md]
+
+One thread, float32, random weights, process CPU seconds. Update: forward, loss and backward of one
+group, as in `update.py`; what follows the prompt is a turn, an observation with a crop of 64 tokens,
+and a turn. Calls: `crop` of an image of 1920 x 1080, a fresh image every ten calls; the worker's own
+time is not counted. `call` is the toolbox alone; `with the observation` adds the view, the chat
+template, the tokenizer and the image processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from update import Ways, image_prompt, make_policy, medians, update
+
+from vlmrl.answers import templates
+from vlmrl.forward.logprobs import Sharing
+from vlmrl.forward.packing import pack
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.driver import first_view
+from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.trail import Trail
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, PromptBatch, Rollouts
+from vlmrl.tools.crop import Crop
+
+CROP = 224
+"""Pixels of a side of what becomes 64 tokens."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompt", type=int, default=1024)
+    parser.add_argument("--suffix", type=int, default=256)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--calls", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = make_policy()
+    lines = []
+    for line in (*update_table(policy, asked), "", *call_table(policy, asked.calls)):
+        print(line, flush=True)
+        lines.append(line)
+    if asked.out:
+        asked.out.write_text("\n".join(lines) + "\n")
+
+
+def update_table(policy: Policy, asked: argparse.Namespace) -> Iterator[str]:
+    p, s, g = asked.prompt, asked.suffix, asked.group
+    yield "| P | suffix | G | plain s | shared s | plain / shared | tokens computed, plain / shared |"
+    yield "|---|---|---|---|---|---|---|"
+    micro = turns_batch(policy, image_prompt(policy, p), s, g)
+    ways: Ways = {
+        "plain": partial(update, policy, micro, Sharing("off", 1.3, True, verified=True)),
+        "shared": partial(update, policy, micro, Sharing("on", 1.3, True, verified=True)),
+    }
+    seconds = medians(ways, asked.repeats)
+    bound = g * (p + s) / (p + g * s)
+    ratio = seconds["plain"] / seconds["shared"]
+    cells = [p, s, g, f"{seconds['plain']:.2f}", f"{seconds['shared']:.2f}"]
+    yield "| " + " | ".join(map(str, [*cells, f"**{ratio:.2f}x**", f"{bound:.2f}"])) + " |"
+
+
+def turns_batch(policy: Policy, prompt: Prompt, length: int, group: int) -> MicroBatch:
+    """One group of rollouts of two turns, each with a crop of its own; `length` tokens follow the prompt."""
+    rng = np.random.default_rng(1)
+    said = []
+    for _ in range(group):
+        crop = Image.fromarray(rng.integers(0, 255, (CROP, CROP, 3), np.uint8))
+        trail = Trail(policy.family, policy.processor, prompt).write(words(prompt, 16))
+        trail = trail.observe(*trail.encode_observation([crop]))
+        last = words(prompt, length - (trail.length - len(prompt.encoded.ids)))
+        said.append(trail.write(last).finish(last, "stop"))
+    rollouts = Rollouts(PromptBatch((prompt,)), (tuple(said),))
+    kept = torch.ones(1, group, dtype=torch.bool)
+    advantages = Advantages(torch.randn(1, group), kept, torch.ones(1, group))
+    (batch,) = pack(rollouts, advantages, updates=1, micro_tokens=10**9, max_tokens=length)
+    return batch.micro[0]
+
+
+def words(prompt: Prompt, count: int) -> Completion:
+    """A turn of any tokens."""
+    told = {"token_ids": (1,) * count, "logprobs": (0.0,) * count}
+    return templates.completion("", prompt.sample.template, prompt.frame, **told)
+
+
+def call_table(policy: Policy, calls: int) -> Iterator[str]:
+    yield "| CPU milliseconds of the trainer for a crop of 1920 x 1080 | median | largest |"
+    yield "|---|---|---|"
+    prompt, rng = image_prompt(policy, 64), np.random.default_rng(2)
+    alone, whole = [], []
+    with Toolbox([Crop()], policy.family.space) as toolbox:
+        for number in range(calls):
+            if number % 10 == 0:
+                pixels = rng.integers(0, 255, (1080, 1920, 3), np.uint8)
+                shown = replace(prompt, media=(Image.fromarray(pixels),))
+            asked = AskedCall("crop", {"bbox_2d": [100, 100, 100 + CROP, 100 + CROP]})
+            view = first_view(policy, shown)
+            begin = time.process_time()
+            outcome = toolbox.run([asked], view)
+            alone.append(1000 * (time.process_time() - begin))
+            assert outcome.fault is None, outcome.fault
+            trail = Trail(policy.family, policy.processor, prompt).write(words(prompt, 8))
+            trail.observe(*trail.encode_observation(outcome.parts))
+            whole.append(1000 * (time.process_time() - begin))
+    for name, times in (("call", alone), ("with the observation", whole)):
+        warm = times[len(times) // 6 :]
+        yield f"| {name} | {statistics.median(warm):.1f} | {max(warm):.1f} |"
+
+
+if __name__ == "__main__":
+    main()
