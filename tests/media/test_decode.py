@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -247,3 +248,11 @@ def test_size_of_an_odd_image_is_read_elsewhere() -> None:
     for name in ("large", "tiff", "gif"):
         size = (4000, 4000) if name == "large" else (8, 8)
         assert measure_image(Media("image", data=HOSTILE[name]), Access()) == size
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "video"])
+def test_a_pipe_is_refused_at_once(tmp_path: Path, kind: Any) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    sample = Sample("a", "s", (Media(kind, path=str(tmp_path / "pipe.png")),), Truth(text=("x",)))
+    with pytest.raises(MediaError, match=r"pipe\.png: no such file"):
+        decode(sample, Access(root=str(tmp_path)))

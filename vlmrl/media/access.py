@@ -184,6 +184,8 @@ def check_disk(path: Path) -> None:
     Raises:
         DiskError: the disk or the system is at fault, not the file.
     """
+    if path.exists() and not path.is_file():
+        return  # reading from a pipe would wait for a writer
     fault = _try(path)
     if fault is None or errno.errorcode.get(fault.errno or 0) not in _SYSTEM:
         return
