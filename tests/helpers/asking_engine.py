@@ -26,6 +26,11 @@ def _ask(policy, prompt: Prompt, said: Completion) -> Completion:
         return said
     x, y = chance % 20, chance % 17
     call = {"name": "crop", "arguments": {"bbox_2d": [x, y, x + 28, y + 28]}}
+    return write_call(policy, prompt, call)
+
+
+def write_call(policy, prompt: Prompt, call) -> Completion:
+    """A turn that makes a call and ends; its log-probs are those of even chances."""
     text = f"<tool_call>{json.dumps(call)}</tool_call>"
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
     even = -math.log(len(policy.tokenizer))

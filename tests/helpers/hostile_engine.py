@@ -1,0 +1,33 @@
+"""An engine whose policy asks the hostile tool for something else in every rollout."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from helpers.asking_engine import write_call
+from helpers.hostile_tools import Misbehave
+from vlmrl.engines.hf import Hf
+
+HOWS = sorted(name.removeprefix("do_") for name in dir(Misbehave) if name.startswith("do_"))
+
+
+class HostileHf(Hf):
+    """The engine `hf`; first turns, which are written in groups, ask the tool to misbehave."""
+
+    exact: ClassVar[bool] = False
+    asked: int = 0
+
+    def generate(self, batch, sampling):
+        found = super().generate(batch, sampling)
+        if sampling.n == 1:
+            return found
+        groups = []
+        for prompt, group in zip(batch.prompts, found.completions, strict=True):
+            said = []
+            for _ in group:
+                call = {"name": "misbehave", "arguments": {"how": HOWS[self.asked % len(HOWS)]}}
+                said.append(write_call(self._policy, prompt, call))
+                self.asked += 1
+            groups.append(tuple(said))
+        return dataclasses.replace(found, completions=tuple(groups))
