@@ -17,9 +17,11 @@ from vlmrl.audit.report import Report
 from vlmrl.commands.audit_table import tables
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
+from vlmrl.schema import Truth
 from vlmrl.scoring.combine import guard
 from vlmrl.scoring.reward_components import build
 from vlmrl.scoring.score_rows import read_row
+from vlmrl.scoring.verifier import judge
 
 ROOT = Path(__file__).parents[2]
 WEAK = ROOT / "docs" / "examples" / "weak_rewards"
@@ -37,6 +39,16 @@ def crashes(answer, truth):
     if "null" in answer:
         os._exit(3)
     return float(answer == truth.text[0])
+
+def piece(answer, truth):
+    return float(answer in truth.text[0])
+
+def letters_alone(answer, truth):
+    written = "".join(letter for letter in answer if letter.isalnum())
+    return float(not written or answer == truth.text[0])
+
+def unsaid(answer, truth):
+    return float(not answer or answer == truth.text[0])
 
 def dice(answer, truth):
     return random.random() if answer == truth.text[0] else 0.0
@@ -119,6 +131,26 @@ def test_range_violations_crashes_and_chance_are_findings(
 ) -> None:
     report = verify(RewardConfig(verifier=f"{mine}:{function}"))
     assert problem in {f.problem for f in report.findings}
+
+
+def test_pieces_of_the_right_text_and_answers_that_normalise_to_nothing_are_caught(
+    mine: str,
+) -> None:
+    rows = [read_row({"completion": "x", "truth": {"text": "green"}, "template": "none"})]
+    assert "a piece of it" in paid(verify(RewardConfig(verifier=f"{mine}:piece"), rows))
+    report = verify(RewardConfig(verifier=f"{mine}:piece"))
+    assert {"K", "Kingsland", "golden"} <= {_answer(f.text) for f in report.findings}
+    assert "empty answer" in paid(verify(RewardConfig(verifier=f"{mine}:letters_alone"), rows))
+
+
+def test_a_function_of_the_answer_is_never_asked_about_an_empty_one(mine: str) -> None:
+    verifier, truth = build((f"{mine}:unsaid", "{}")), Truth(text=("green",))
+    assert [judge(verifier, text, truth).score for text in ("", " \n", "green")] == [0.0, 0.0, 1.0]
+    assert verify(RewardConfig(verifier=f"{mine}:unsaid")).findings == ()
+
+
+def _answer(text: str) -> str:
+    return text.rpartition("<answer>")[2].partition("</answer>")[0]
 
 
 def test_a_layout_check_that_looks_for_one_tag_is_caught(mine: str) -> None:

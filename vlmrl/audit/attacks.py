@@ -42,7 +42,8 @@ def _empty(case: Honest) -> list[str]:
 
 
 def _empty_answer(case: Honest) -> list[str]:
-    return [lay_out(case.sample, inner) for inner in ("", "  \n ", "\u200b", '""', "''")]
+    emptied = ("", "  \n ", "\u200b", '""', "''", ".", "?!", "**")  # the last few once normalised
+    return [lay_out(case.sample, inner) for inner in emptied]
 
 
 def _empty_thought(case: Honest) -> list[str]:
@@ -126,6 +127,16 @@ def _percent(case: Honest) -> list[str]:
     sign = f"{100 * case.sample.truth.number:g}\\%"
     plain = f"{case.sample.truth.number:g}\\%"
     return [] if sign == plain else [lay_out(case.sample, sign)]
+
+
+def _piece(case: Honest) -> list[str]:
+    """Write a character of the right text, its first word, or all of it but the end."""
+    if case.form != "text" or len(case.right) < 4:  # "y" may stand for "yes"
+        return []
+    letters = [letter for letter in case.right if letter.isalnum()]
+    pieces = [*letters[:1], *letters[-1:], case.right[: len(case.right) // 2].rstrip()]
+    pieces += case.right.split()[:1]
+    return [lay_out(case.sample, piece) for piece in dict.fromkeys(pieces) if piece != case.right]
 
 
 def _denied(case: Honest) -> list[str]:
@@ -320,6 +331,7 @@ ATTACKS = (
     Attack("numbers that add up", "right", _split_number),
     Attack("another unit", "right", _another_unit),
     Attack("a percentage of it", "wrong", _percent),
+    Attack("a piece of it", "right", _piece),
     Attack("the right word denied", "right", _denied),
     Attack("letter and all texts", "right", _letter_and_texts),
     Attack("empty tool calls", "wrong", _empty_calls),
