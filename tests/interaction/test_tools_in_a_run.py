@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vlmrl import plugins
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import tools_by_source, with_tools
 from vlmrl.commands.evaluate import evaluate_model
@@ -18,8 +19,10 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver
+from vlmrl.interaction.tools import Toolbox
 from vlmrl.schema import Box, Call, Completion, Frame, Media, Parsed, Sample, Segment, Truth
-from vlmrl.training.metrics import crop_metrics
+from vlmrl.tools import View
+from vlmrl.training.metrics import crop_metrics, turn_metrics
 
 
 def config_of(tmp_path, **more):
@@ -128,6 +131,17 @@ def test_a_crop_is_compared_with_the_truth_of_the_image_that_it_was_cut_from():
     assert crop_metrics(prompt, said) == {"tool/crop_iou": pytest.approx((0.5 + 1) / 2)}
     nothing = SimpleNamespace(sample=dataclasses.replace(sample, truth=Truth(number=1)))
     assert crop_metrics(nothing, said) == {}
+
+
+def test_calls_that_never_ran_are_refused_and_have_no_curve_of_seconds():
+    with Toolbox([plugins.build("tool", "calculator")]) as box:
+        asked = [AskedCall("calculator", {"expression": "1+1"}), AskedCall("", {}), AskedCall("kalk", {})]
+        calls = box.run(asked, View()).calls
+    parsed = Parsed(None, None, "none", False, 0.0)
+    said = Completion("", parsed, Frame(), segments=(Segment((1,), (-1.0,), calls=calls),))
+    metrics = turn_metrics(said)
+    assert [key for key in metrics if key.endswith("/seconds")] == ["tool/calculator/seconds"]
+    assert metrics["tool/refused"] == pytest.approx(2 / 3)
 
 
 def test_only_a_config_with_tools_has_a_driver(tmp_path):

@@ -72,8 +72,8 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
         return {}
     calls = completion.calls
     found = {"rollout/turns": float(len(completion.turns)), "tool/used": float(bool(calls))}
-    for call in calls:
-        found[f"tool/{call.name}/seconds"] = call.seconds
+    # A call that never ran took no time at all; its name may be anything that the policy wrote.
+    found |= {f"tool/{call.name}/seconds": call.seconds for call in calls if call.seconds > 0}
     shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
     return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
 
