@@ -135,7 +135,11 @@ def test_a_crop_is_compared_with_the_truth_of_the_image_that_it_was_cut_from():
 
 def test_calls_that_never_ran_are_refused_and_have_no_curve_of_seconds():
     with Toolbox([plugins.build("tool", "calculator")]) as box:
-        asked = [AskedCall("calculator", {"expression": "1+1"}), AskedCall("", {}), AskedCall("kalk", {})]
+        asked = [
+            AskedCall("calculator", {"expression": "1+1"}),
+            AskedCall("", {}),
+            AskedCall("kalk", {}),
+        ]
         calls = box.run(asked, View()).calls
     parsed = Parsed(None, None, "none", False, 0.0)
     said = Completion("", parsed, Frame(), segments=(Segment((1,), (-1.0,), calls=calls),))
