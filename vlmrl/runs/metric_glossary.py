@@ -36,7 +36,7 @@ STEP = {
     "world/reward": "Mean of what the environment paid for a completion, summed over its turns.",
     "world/done": "Share of completions whose world came to its end.",
     "world/<metric>": "What the environment measures itself, after the last turn.",
-    "tool/<name>/seconds": "Seconds that this tool took the last time that it ran in a completion, on average.",
+    "tool/<name>/seconds": "Seconds that this tool took when it last ran in a completion, on average.",
     "rollout/entropy": "Mean entropy of the policy at the loss tokens, in nats.",
     "rollout/batches": "Batches that dynamic sampling drew for this step.",
     "rollout/groups_short": "Groups still missing when dynamic sampling reached its limit.",
