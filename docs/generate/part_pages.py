@@ -199,7 +199,11 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Same call, same result", "yes" if plugin.pure else "no"
         yield "Out of time", "told to the policy" if plugin.owns_time else "a fault"
     elif kind == "environment":
-        yield "Actions", ", ".join(f"`{name}`" for name in plugin.actions)
+        stated = not isinstance(plugin.actions, property)
+        actions = (
+            ", ".join(f"`{name}`" for name in plugin.actions) if stated else "those of its world"
+        )
+        yield "Actions", actions
     elif kind == "sampler":
         yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
