@@ -17,10 +17,9 @@ class TemporalIou(AnswerVerifier):
     """IoU of the time that the answer's spans cover with the time the true spans cover, in [0, 1].
 
     `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
-    the time covered; `hull` from the first start to the last end, so that a gap counts; `single` takes
-    one span, and several score 0. `where`:
-    `glue` reads the spans of the `<glue>` tag. `official: lmms_eval`: Charades-STA
-    (`spans.charades_span`).
+    the time covered; `hull` from the first start to the last end, so that a gap counts; `single` as
+    `set`, but more spans than the truth has score 0. `where`: `glue` reads the spans of the `<glue>`
+    tag. `official: lmms_eval`: Charades-STA (`spans.charades_span`).
 
     Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
     `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
@@ -51,7 +50,7 @@ class TemporalIou(AnswerVerifier):
     """Score 1 from the threshold on (R@IoU)."""
     union: Literal["set", "hull", "single"] = "set"
     """`set`: the time covered; `hull`: from the first start to the last end, so that a gap counts;
-    `single`: one span, several score 0."""
+    `single`: as `set`, but more spans than the truth has, usually one, score 0."""
     where: Literal["answer", "glue"] = "answer"
     """`answer`, or `glue`: read the spans of the `<glue>` tag."""
     official: Harness | None = None
@@ -76,8 +75,8 @@ class TemporalIou(AnswerVerifier):
         found, note = self._found(answer, completion)
         if not found:
             return Verdict(0.0, note=note)
-        if self.union == "single" and len(found) > 1:
-            return Verdict(0.0, note=f"expected one span, got {len(found)}")
+        if self.union == "single" and len(found) > len(right):
+            return Verdict(0.0, note=f"expected at most {len(right)} spans, got {len(found)}")
         if self.union == "hull" or self.official:
             overlap = spans.hull_iou(_hull(found), _hull(right))
         else:
