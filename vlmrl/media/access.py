@@ -184,7 +184,7 @@ def check_disk(path: Path) -> None:
     Raises:
         DiskError: the disk or the system is at fault, not the file.
     """
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # unlike those of Path they never raise
         return  # reading from a pipe would wait for a writer
     fault = _try(path)
     if fault is None or errno.errorcode.get(fault.errno or 0) not in _SYSTEM:
