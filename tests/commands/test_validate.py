@@ -176,3 +176,29 @@ def test_a_misspelt_required_key_is_one_line() -> None:
     assert refusal('rewards=[{"verifer": "box_iou"}]') == (
         "quickstart: rewards.0.verifer: unknown key; did you mean 'verifier'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "excluded"),
+    [
+        ("strategies=[shuffled_frames]", "strategy 'shuffled_frames'"),
+        ("stages=[{until: 0.5}, {}]", "stages"),
+        ("algorithm=papo", "algorithm 'papo'"),
+    ],
+)
+def test_what_knows_a_single_turn_is_refused_beside_tools(override: str, excluded: str) -> None:
+    said = refusal("data.train.shapes.tools=[crop]", override)
+    assert f"a source has tools or an environment, which excludes {excluded}" in said
+    load_valid("quickstart", [override])
+
+
+def test_a_column_that_the_rows_do_not_have_is_refused(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "How many?", "answer": "2", "level": 3}\n')
+    source = f"data.train=[{{card: {rows}}}]"
+    level = "data.sampler={name: adarft, options: {difficulty: %s}}"
+    load_valid("quickstart", [source, level % "level"])
+    assert refusal(source, level % "levle") == (
+        f"quickstart: data.sampler: {rows}:1: no column 'levle'; did you mean 'level'?"
+    )
+    assert "data.sampler: shapes train row 0: no column 'level'" in refusal(level % "level")

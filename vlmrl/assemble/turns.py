@@ -8,13 +8,12 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.algorithms.base import passes_of
 from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
-from vlmrl.errors import UserError
 from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.exclusions import refuse_single_turn_parts
 from vlmrl.interaction.tools import Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
@@ -37,8 +36,7 @@ def with_tools(config: Config, engine: Engine) -> Engine:
     Raises:
         UserError: another part of the config does not work with several turns.
     """
-    if _acting(config):
-        _refuse_others(config)
+    refuse_single_turn_parts(config)
     return with_tools_of(config, engine)
 
 
@@ -108,27 +106,3 @@ def _environment(source: SourceConfig) -> Environment | None:
 
 def _build(refs: Sequence[PluginRef]) -> list[Tool]:
     return [plugins.build("tool", ref.name, ref.options) for ref in refs]
-
-
-def _refuse_others(config: Config) -> None:
-    strategies = [ref.name for ref in config.strategies]
-    wrong = {
-        f"strategy {name!r}": not plugins.load("strategy", name).of_turns for name in strategies
-    }
-    wrong |= {
-        "evaluation.force_thinking": bool(config.evaluation and config.evaluation.force_thinking),
-        "stages": bool(config.stages),
-    }
-    for what, used in wrong.items():
-        if used:
-            raise UserError(
-                f"data.train: a source has tools or an environment, which excludes {what}"
-            )
-    algorithm = plugins.build(
-        "algorithm", config.at(0).algorithm.name, config.at(0).algorithm.options
-    )
-    if "masked_media" in passes_of(algorithm):
-        raise UserError(
-            "data.train: a source has tools or an environment, which excludes algorithm "
-            f"{config.algorithm.name!r}: it masks the media of the prompt, not those of observations"
-        )

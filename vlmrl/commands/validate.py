@@ -12,9 +12,11 @@ from vlmrl.commands.part_source import missing_options
 from vlmrl.config import Config, SourceConfig, stages
 from vlmrl.data import example_data
 from vlmrl.data.cards.splits import read_split
-from vlmrl.data.source import open_card, read_condition, read_template
+from vlmrl.data.sampler_rows import known_rows
+from vlmrl.data.source import open_card, open_source, read_condition, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
+from vlmrl.interaction.exclusions import refuse_single_turn_parts
 from vlmrl.scoring import reward_components
 from vlmrl.scoring.answer_forms import form_of
 
@@ -34,6 +36,7 @@ def load_valid(name: str, overrides: Sequence[str] = ()) -> Config:
     try:
         validate(settings)
         check_paths(settings)
+        _check_column(settings)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     return settings
@@ -73,6 +76,7 @@ def validate(config: Config) -> None:
         if strategy in config.strategies[:number]:
             raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
         _check_part(where, "strategy", strategy.name, strategy.options)
+    refuse_single_turn_parts(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
@@ -122,6 +126,21 @@ def check_paths(config: Config) -> None:
                 found = example_data.resolve(source.options.get(key))
                 for path in found.values() if isinstance(found, Mapping) else (found,):
                     _require_path(f"source {source.label!r}, option {key!r}", path)
+
+
+def _check_column(config: Config) -> None:
+    """Check that first rows have the column that a shipped sampler reads, where no download is needed."""
+    column = config.data.sampler.options.get("difficulty")
+    if column is None or ":" in config.data.sampler.name:
+        return
+    for source in [s for each in (config, *config.by_stage) for s in each.data.train]:
+        if source.ratings is not None or ":" in f"{source.card} {source.options.get('path', '')}":
+            continue  # a file of ratings has columns of its own
+        first = source.model_copy(update={"limit": 1, "where": None, "few_shot": None})
+        try:
+            known_rows(open_source(first)).column(column)
+        except UserError as error:
+            raise UserError(f"data.sampler: {error}") from error
 
 
 def _check_part(key: str, kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:

@@ -1,0 +1,35 @@
+"""What does not work with completions of several turns: `config validate` and a run refuse the same."""
+
+from __future__ import annotations
+
+from vlmrl import plugins
+from vlmrl.config import Config
+from vlmrl.errors import UserError
+
+__all__ = ["refuse_single_turn_parts"]
+
+
+def refuse_single_turn_parts(config: Config) -> None:
+    """Check the parts beside a source that has tools or an environment; import torch if there is one.
+
+    Raises:
+        UserError: a strategy, the stages, forced thinking or the algorithm knows a single turn alone.
+    """
+    if not any(source.acts for each in (config, *config.by_stage) for source in each.named_sources):
+        return
+    excluded = "data.train: a source has tools or an environment, which excludes"
+    for strategy in config.strategies:
+        if not plugins.load("strategy", strategy.name).of_turns:
+            raise UserError(f"{excluded} strategy {strategy.name!r}")
+    if config.evaluation and config.evaluation.force_thinking:
+        raise UserError(f"{excluded} evaluation.force_thinking")
+    if config.stages:
+        raise UserError(f"{excluded} stages")
+    now = config.at(0).algorithm
+    from vlmrl.algorithms.base import passes_of  # imports torch
+
+    if "masked_media" in passes_of(plugins.build("algorithm", now.name, now.options)):
+        raise UserError(
+            f"{excluded} algorithm {now.name!r}: it masks the media of the prompt, not those of "
+            "observations"
+        )
