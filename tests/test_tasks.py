@@ -62,6 +62,7 @@ def answered(text: str) -> str:
 FAR = '[{"time": 0, "bbox_2d": [40, 40, 56, 56]}]'
 LATE = '[{"start": 1.9, "end": 2.0, "label": "Dog"}]'
 TASKS = {
+    "look_twice": Task(None, answered("E")),
     "temporal_grounding": Task(task_data.charades, answered("1.5 to 2")),
     "video_grounding": Task(None, answered("0 to 0.1")),
     "tracking": Task(task_data.got10k, answered(FAR)),
@@ -108,7 +109,7 @@ def test_the_page_names_what_there_is() -> None:
     rows = page_rows()
     assert rows.keys() == TASKS.keys()
     configs = {file.stem for file in EXAMPLES.glob("[a-z]*.yaml")}
-    assert configs == rows.keys() - {"video_grounding", "spoken_digits"}
+    assert configs == rows.keys() - {"look_twice", "video_grounding", "spoken_digits"}
     for name, (cards, verifiers) in rows.items():
         config = config_of(name)
         sources = [*config.data.train, *(config.evaluation.sources if config.evaluation else [])]

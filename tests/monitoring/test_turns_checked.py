@@ -91,7 +91,7 @@ def test_blank_media_are_those_of_observations_too(made):
         found = measure_reliance(engine, made, scorer, prompts, max_tokens=5)
     assert found.blank_logprob_drop == pytest.approx(expected, abs=1e-6)
     assert found.swap_logprob_drop is not None
-    assert abs(found.swap_logprob_drop) > 1e-3
+    assert abs(found.swap_logprob_drop) > 1e-5  # what rounding makes is below 2e-6
 
 
 @pytest.mark.parametrize("sharing", ["off", "auto", "low_memory"])
