@@ -363,3 +363,24 @@ def test_netpbm_with_a_comment_is_read() -> None:
     assert load_image(Media("image", data=data)).getpixel((1, 0)) == (0, 0, 255)
     long = b"P5 300 300 255\n" + b"# " * 45000
     assert load_image(Media("image", data=long)).size == (300, 300)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "after", "at", "value", "damage"),
+    [
+        ("JPEG2000", b"\xff\x5c", 3, 0x0F, "a band has fewer bits than its pixels, 8"),
+        ("JPEG2000", b"\xff\x5c", 2, 0x4F, "its steps are of an unknown kind 15"),
+        ("JPEG2000", b"\xff\x5c", -1, 0x70, "a segment of its main header is missing or short"),
+        ("BMP", b"BM", 26, 4, "4 bits a pixel, and no table of colours"),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_refused(
+    file_format: str, after: bytes, at: int, value: int, damage: str
+) -> None:
+    """FFmpeg refuses such files; Pillow shows other pixels."""
+    buffer = io.BytesIO()
+    Image.radial_gradient("L").convert("RGB").resize((64, 48)).save(buffer, file_format)
+    data = bytearray(buffer.getvalue())
+    data[data.index(after) + len(after) + at] = value
+    with pytest.raises(MediaError, match=damage):
+        load_image(Media("image", data=bytes(data)))

@@ -25,11 +25,13 @@ MAX_CHUNKS = 1000
 MAX_COMMENTS = 65536
 """Bytes of the header of a netpbm image."""
 _PNG = b"\x89PNG\r\n\x1a\n"
-_BMP_HEAD, _OLD_BMP = 28, 12
-"""Bytes of a bitmap up to its number of planes; the length of the header of OS/2."""
+_BMP_HEAD, _OLD_BMP = 30, 12
+"""Bytes of a bitmap up to its bits of a pixel; the length of the header of OS/2."""
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """What a JPEG 2000 codestream begins with, alone or in the boxes of a file."""
 _SIZES, _CODING, _STEPS, _TILE = 0xFF51, 0xFF52, 0xFF5C, 0xFF90
+_STEP_BYTES = {0: 1, 1: 2, 2: 2}
+"""Bytes of a JPEG 2000 step, by its kind: without loss, derived from the first, one of each band."""
 _MAX_SEPARATION = 4
 """Pixels from one sample of a JPEG 2000 component to the next; chroma has 2, rarely 4."""
 _SCALES, _CODES, _SCAN, _END = 0xDB, 0xC4, 0xDA, 0xD9
@@ -185,11 +187,13 @@ def _check_bmp(head: bytes, name: str) -> None:
     if len(head) < _BMP_HEAD:  # Pillow reports a file that is cut
         return
     start, info = struct.unpack_from("<II", head, 10)
-    (planes,) = struct.unpack_from("<H", head, 22 if info == _OLD_BMP else 26)
+    planes, bits = struct.unpack_from("<HH", head, 22 if info == _OLD_BMP else 26)
     if planes != 1:
         raise MediaError(f"{name}: damaged: {planes} planes, where a bitmap has 1")
     if start < 14 + info:
         raise MediaError(f"{name}: damaged: its pixels begin at {start}, within its header")
+    if 0 < bits <= 8 and start == 14 + info:
+        raise MediaError(f"{name}: damaged: {bits} bits a pixel, and no table of colours")
 
 
 def _check_jpeg2000(data: bytes, name: str) -> None:
@@ -216,8 +220,8 @@ def _check_jpeg2000(data: bytes, name: str) -> None:
         pass
     try:
         damage = _damage_of_jpeg2000(segments, len(found))
-    except (struct.error, LookupError):  # a segment is missing or short; Pillow reports it
-        return
+    except (struct.error, LookupError):
+        damage = "a segment of its main header is missing or short"
     if damage is not None:
         raise MediaError(f"{name}: damaged: {damage}")
 
@@ -236,9 +240,15 @@ def _damage_of_jpeg2000(segments: dict[int, bytes], found: int) -> str | None:
     tiles = -((from_x - x) // wide) * -((from_y - y) // high)
     if found != tiles:
         return f"it has {found} of {tiles} tiles"
-    bands = 3 * coding[5] + 1
-    if len(steps) < 1 + {0: bands, 1: 2, 2: 2 * bands}.get(steps[0] & 31, 0):
+    bands, style = 3 * coding[5] + 1, steps[0] & 31
+    if style not in _STEP_BYTES:
+        return f"its steps are of an unknown kind {style}"
+    if len(steps) < 1 + _STEP_BYTES[style] * (bands if style != 1 else 1):
         return f"its table of steps is too short for {bands} bands"
+    if style == 0:  # without loss: each band has the bits of a pixel, its sign apart (T.800, E.1)
+        pixel_bits = min((n & 127) + 1 for n in sizes[36 : 36 + 3 * count : 3])
+        if min(steps[1 : 1 + bands]) // 8 + (steps[0] >> 5) - 1 < pixel_bits - 1:
+            return f"a band has fewer bits than its pixels, {pixel_bits}"
     return None
 
 
