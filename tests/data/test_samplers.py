@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 from collections import Counter
@@ -19,6 +20,7 @@ from PIL import Image
 
 from helpers.loaders import Files, Meeting, prompt
 from vlmrl import plugins
+from vlmrl.data.draw_plan import Draw, DrawPlan
 from vlmrl.data.loader import Loader
 from vlmrl.data.sampler_rows import mean_rewards
 from vlmrl.data.source import Source
@@ -346,3 +348,34 @@ def test_a_row_without_a_number_is_named(source: Source) -> None:
         UserError, match="row 2: column 'level': expected a finite number, got 'hard'"
     ):
         loader(spoilt, "adarft")
+
+
+@pytest.mark.parametrize("name", plugins.names("sampler"))
+def test_no_sampler_draws_rows_of_a_source_of_weight_0(name: str, tmp_path: Path) -> None:
+    lines = '{"source": "s0", "row": 3}\n{"source": "s2", "row": 4}\n'
+    (tmp_path / "rows.jsonl").write_text(lines)
+    given = {"path": str(tmp_path / "rows.jsonl"), "difficulty": "level", "rows": [3, 31]}
+    known = plugins.options_of(plugins.load("sampler", name))
+    sampler = plugins.build("sampler", name, {k: v for k, v in given.items() if k in known})
+    sources = [
+        SourceRows(f"s{i}", 30, weight, lambda _: np.arange(30, dtype=np.float32))
+        for i, weight in enumerate((1.0, 0.0, 2.0))
+    ]
+    plan = DrawPlan(sampler, sources, 0, 4, 1)
+    drawn = set()
+    for batch in range(25):
+        rows = [plan.place(n) for n in itertools.islice(plan.stream(4 * batch, False), 4)]
+        drawn |= {row.source for row in rows}
+        if plan.adapts:
+            drawn |= {plan.place(n).source for n in itertools.islice(plan.spares(batch), 20)}
+            plan.note(batch, 4, rows)
+            plan.learn([*rows, Draw(1, 29)], [0.5] * 5)  # what a strategy drew is not the sampler's
+    assert drawn == {0, 2}
+
+
+def test_a_pool_that_lists_a_row_of_a_source_of_weight_0_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"source": "s1", "row": 4}\n')
+    sampler = plugins.build("sampler", "pool", {"path": str(tmp_path / "rows.jsonl")})
+    sources = [SourceRows(f"s{i}", 9, 1.0 - i, lambda _: np.zeros(9)) for i in range(2)]
+    with pytest.raises(UserError, match="expected a source of s0, got 's1'"):
+        DrawPlan(sampler, sources, 0, 4, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import queue
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,11 @@ def places(prompts: Iterable[Prompt]) -> list[Draw]:
     return [Draw(*prompt.place) for prompt in prompts if prompt.place is not None]
 
 
+def _empty(source: SourceRows) -> SourceRows:
+    """Return a source without rows, for one of weight 0."""
+    return replace(source, count=0, column=lambda _: np.empty(0, np.float32))
+
+
 class DrawPlan:
     """Which rows come next, for batches of `size`; `lag` batches lie between a choice and its rewards."""
 
@@ -48,6 +53,8 @@ class DrawPlan:
         self, sampler: Sampler, sources: Sequence[SourceRows], seed: int, size: int, lag: int
     ) -> None:
         self.sampler, self._size, self._lag, self._seed = sampler, size, lag, seed
+        if not sampler.follows_weights:  # such weights do not change
+            sources = [source if source.weight > 0 else _empty(source) for source in sources]
         self._state = sampler.begin(sources, seed)
         self._firsts = self._state.firsts
         self._learned = 0
@@ -136,6 +143,9 @@ class DrawPlan:
 
     def learn(self, draws: Sequence[Draw], rewards: Sequence[float | None]) -> Mapping[str, float]:
         """Take in the mean reward of each row of the next batch (None: it has none); return its curves."""
+        known = [source.count > 0 for source in self._state.sources]
+        told_of = [(d, r) for d, r in zip(draws, rewards, strict=True) if known[d.source]]
+        draws, rewards = [draw for draw, _ in told_of], [reward for _, reward in told_of]
         numbers = self._numbers(draws)
         metrics = self.sampler.metrics(self._state, numbers)
         if isinstance(self.sampler, AdaptiveSampler):

@@ -72,9 +72,10 @@ def _row(line: str, state: State, where: str) -> int:
     first, count = 0, state.count
     if isinstance(found, dict):
         names = [source.name for source in state.sources]
-        if found.get("source") not in names:
+        drawn = [source.name for source in state.sources if source.count]
+        if found.get("source") not in drawn:
             raise UserError(
-                f"{where}: expected a source of {', '.join(names)}, got {found.get('source')!r}"
+                f"{where}: expected a source of {', '.join(drawn)}, got {found.get('source')!r}"
             )
         number = names.index(found["source"])
         first, count, found = state.firsts[number], state.sources[number].count, found.get("row")
