@@ -20,7 +20,7 @@ class RetrievalNdcg(Verifier):
     found for the first time; the ideal order has all of them first. Names are those that tools stated
     for what they returned (`Call.found`), in the order of the calls that were run.
 
-    Used by: VRAG-RL (weight 0.2, gated by `ocr` with `measure: anls`).
+    Used by: VRAG-RL (weight 0.2, gated by `ocr` with `measure: anls`), `recipes/vrag`.
 
     Refuses: a page found again, which takes a place and is not paid; names written in the answer.
 

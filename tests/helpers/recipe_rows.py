@@ -75,6 +75,9 @@ def write_rows(config: Config, home: Path) -> None:
             text = "".join(f"{json.dumps(row)}\n" for row in rows)
             for split in ("train", "test"):
                 (folder / f"{split}.jsonl").write_text(text)
+        for tool in source.tools:
+            if "pages" in tool.options:
+                _write_pages(home / tool.options["pages"])
 
 
 def _columns(config: Config) -> Iterator[str]:
@@ -124,6 +127,12 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             return {"images": [image], "prompt": prompt, "reward_model": model}
         case other:
             raise ValueError(f"no rows are known of the layout {other!r}")
+
+
+def _write_pages(file: Path) -> None:
+    """Write what `search` looks in: the row's images are the pages."""
+    pages = [{"image": f"{n}.png", "text": f"page {n} of the report"} for n in range(ROWS)]
+    file.write_text("".join(f"{json.dumps(page)}\n" for page in pages))
 
 
 def _write_media(folder: Path) -> None:

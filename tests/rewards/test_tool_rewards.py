@@ -6,12 +6,11 @@ import math
 from dataclasses import replace
 
 import pytest
-import yaml
 
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit.attack_bench import verify
-from vlmrl.config import RewardConfig, ScoringConfig, load
+from vlmrl.config import RewardConfig, load
 from vlmrl.errors import UserError
 from vlmrl.schema import Call, Completion, Frame, Sample, Segment, Truth
 from vlmrl.scoring.scorer import Scorer
@@ -97,31 +96,14 @@ def test_pixel_reasoner_is_curious_where_few_of_a_group_look():
     assert paid == pytest.approx([1 + bonus, *[1] * 7])
 
 
-VRAG = """
-scoring: {combine: gate}
-rewards:
-  - {verifier: exact, name: answer, weight: 0.7}
-  - {verifier: ocr, name: anls, weight: 0.1, gate: true, options: {measure: anls}}
-  - {verifier: retrieval_ndcg, weight: 0.2}
-  - {verifier: tool_used, name: searched, weight: 0, gate: true, options: {tools: [search]}}
-"""
-"""VRAG-RL's mix, with equality in the place of its judge."""
-
-
 def test_vrag_pays_a_page_only_beside_an_answer_that_is_near():
-    stated = yaml.safe_load(VRAG)
-    rewards = [RewardConfig.model_validate(one) for one in stated["rewards"]]
-    sample = Sample("s", "s", (), Truth(text=("net income",), labels=("p7",)), "think_answer")
+    truth = Truth(text=("net income",), labels=("p7",))
     found = (Call("search", {}, found=("p2", "p7")),)
-
-    def reward(answer: str, *calls: Call) -> float | None:
-        said = ran(f"<think>so</think><answer>{answer}</answer>", *calls)
-        with Scorer({"s": rewards}, ScoringConfig(**stated["scoring"])) as scorer:
-            return scorer.judge([[said]], [sample])[0][0].reward
-
+    cropped = (Call("crop", {}),)
     ndcg = 1 / math.log2(3)
-    assert reward("net income", *found) == pytest.approx(0.7 + 0.1 + 0.2 * ndcg)
+    right = totals("recipes/vrag", "pages", "net income", truth, found, cropped, ())
+    assert right == pytest.approx([0.7 + 0.1 + 0.2 * ndcg, 0, 0])
     near = 1 - 1 / 10  # one edit of ten characters
-    assert reward("net incame", *found) == pytest.approx(0.1 * near + 0.2 * ndcg)
-    assert reward("sales", *found) == 0
-    assert reward("net income") == 0
+    paid = totals("recipes/vrag", "pages", "net incame", truth, found)
+    assert paid == pytest.approx([0.1 * near + 0.2 * ndcg])
+    assert totals("recipes/vrag", "pages", "sales", truth, found) == [0]
