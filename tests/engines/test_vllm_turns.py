@@ -108,7 +108,7 @@ def test_a_server_killed_within_a_turn_loses_and_doubles_nothing(child):
         """Kills the server while one rollout waits for its tool and others write."""
 
         def run_all(self, turns):
-            self.views += [view for _, view in turns]
+            self.views += [turn.view for turn in turns]
             if len(self.views) == 2:
                 os.killpg(engine._servers[0].pid, signal.SIGKILL)
             return Shows().run_all(turns)

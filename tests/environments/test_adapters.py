@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from helpers.driving import run_turn
 from vlmrl.environments import Frame, Move, Refused, Sample
 from vlmrl.environments.openenv import Openenv
 from vlmrl.environments.trl_class import TrlClass
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.worlds import World, Worlds, WorldTurn
+from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Truth
-from vlmrl.tools import View
 
 SAMPLE = Sample("world-0", "worlds", (), Truth(), meta={"environment_seed": 7, "level": 2})
 SCHEMA = {"properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
@@ -107,13 +107,13 @@ def test_an_openenv_rollout_in_a_process_of_its_own(server: tuple[Server, str]) 
     worlds = Worlds(opened(server[1]), workers=4)
     try:
         turn = [AskedCall("act", {"guess": 3})]
-        (first,) = worlds.run_all([WorldTurn(turn, "", View(), World(SAMPLE, 0))])
+        first = run_turn(worlds, turn, world=worlds.begin(SAMPLE, 0))
         assert first.fault is None and first.parts[-1] == "Wrong."
         turn = [AskedCall("act", {"guess": 7})]
-        (last,) = worlds.run_all([WorldTurn(turn, "", View(), first.step.world)])
+        last = run_turn(worlds, turn, world=first.step.world)
         assert (last.step.reward, last.step.done) == (1.0, True)
         turn = [AskedCall("act", {"guess": -1})]
-        (crashed,) = worlds.run_all([WorldTurn(turn, "", View(), World(SAMPLE, 0))])
+        crashed = run_turn(worlds, turn, world=worlds.begin(SAMPLE, 0))
         assert "the game crashed" in crashed.fault
     finally:
         worlds.close()
@@ -173,10 +173,10 @@ def test_a_class_of_trl_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     file.write_text(GAME)
     worlds = Worlds(TrlClass(f"{file}:Game"))
     try:
-        world = World(SAMPLE, 0)
+        world = worlds.begin(SAMPLE, 0)
         for number in (5, 2):
             turn = [AskedCall("guess", {"number": number})]
-            (found,) = worlds.run_all([WorldTurn(turn, "", View(), world)])
+            found = run_turn(worlds, turn, world=world)
             assert found.fault is None
             world = found.step.world
         assert (found.step.reward, found.step.done) == (1.0, True)

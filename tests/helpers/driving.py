@@ -6,23 +6,34 @@ import dataclasses
 
 from PIL import Image
 
-from vlmrl.interaction.tools import Outcome
+from vlmrl.interaction.tools import Outcome, Turn
 from vlmrl.schema import Call
-from vlmrl.tools.views import Shown
+from vlmrl.tools.views import Shown, View
 
 
 class Shows:
     """A stand-in of a toolbox that answers every call with the same outcome."""
 
+    takes_text = False
+
     def __init__(self, outcome=None):
         self.outcome, self.views = outcome, []
 
+    def begin(self, sample, seed):
+        return None
+
     def run_all(self, turns):
-        self.views += [view for _, view in turns]
-        return [self.outcome or shows(calls) for calls, _ in turns]
+        self.views += [turn.view for turn in turns]
+        return [self.outcome or shows(turn.calls) for turn in turns]
 
     def close(self):
         self.closed = True
+
+
+def run_turn(runner, calls, view=View(), text="", world=None):
+    """What came of one turn."""
+    (outcome,) = runner.run_all([Turn(calls, view, text, world)])
+    return outcome
 
 
 def shows(calls, size=(56, 56), seconds=0.1):

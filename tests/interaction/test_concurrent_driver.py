@@ -74,10 +74,10 @@ def test_a_slow_tool_holds_up_its_own_rollout_only(made):
 
     class Slow(Shows):
         def run_all(self, turns):
-            ((calls, view),) = turns
-            if view.shown[0].medium.size == slow.media[0].size:
+            (turn,) = turns
+            if turn.view.shown[0].medium.size == slow.media[0].size:
                 assert other_is_done.wait(60)
-            return [shows(calls)]
+            return [shows(turn.calls)]
 
     slow, quick = small.prompt(made, 0), small.prompt(made, 1)
     assert slow.media[0].size != quick.media[0].size

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers.driving import Shows
 from helpers.small import policy
 from vlmrl import plugins
 from vlmrl.config import SftConfig, SourceConfig
@@ -44,24 +45,21 @@ LOOK = DemoTurn("crop", {"bbox_2d": Box(0.0, 0.0, 0.5, 0.5)}, thought="top left"
 CLOSER = DemoTurn("crop", {"bbox_2d": Box(0.5, 0.0, 1.0, 1.0), "image": 2})
 
 
-class Cuts:
+class Cuts(Shows):
     """A stand-in of a toolbox: shows what `Crop` returns, in this process."""
 
     def __init__(self, outcome: Outcome | None = None) -> None:
+        super().__init__(outcome)
         self.asked: list[AskedCall] = []
-        self.outcome = outcome
 
     def run_all(self, turns):
         found = []
-        for calls, view in turns:
-            self.asked += calls
-            (call,) = calls
-            shown = self.outcome or Crop().call(call.name, call.arguments, view)
+        for turn in turns:
+            self.asked += turn.calls
+            (call,) = turn.calls
+            shown = self.outcome or Crop().call(call.name, call.arguments, turn.view)
             found.append(_shown(call, shown) if isinstance(shown, Shown) else shown)
         return found
-
-    def close(self) -> None:
-        pass
 
 
 def _shown(call: AskedCall, shown: Shown) -> Outcome:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.driving import run_turn
 from helpers.hostile_tools import Misbehave, Slow
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
@@ -49,7 +50,7 @@ def hostile() -> Iterator[Toolbox]:
 
 
 def misbehave(toolbox: Toolbox, how: str) -> Outcome:
-    return toolbox.run([AskedCall("misbehave", {"how": how})], View())
+    return run_turn(toolbox, [AskedCall("misbehave", {"how": how})])
 
 
 # ------------------------------------------------------------------------------- what is shown
@@ -57,11 +58,11 @@ def misbehave(toolbox: Toolbox, how: str) -> Outcome:
 
 def test_a_crop_of_a_crop_is_cut_from_the_original(toolbox: Toolbox) -> None:
     view = view_of(gradient())
-    first = toolbox.run([AskedCall("crop", {"bbox_2d": [100, 50, 200, 100]})], view)
+    first = run_turn(toolbox, [AskedCall("crop", {"bbox_2d": [100, 50, 200, 100]})], view)
     assert first.parts[0] == "Image 2:" and first.shown[0].box == Box(0.5, 0.5, 1.0, 1.0)
     # The policy was shown the crop at half the size, and writes in that space.
     view = view.then(first.shown, [Frame(50, 25, "pixel")])
-    again = toolbox.run([AskedCall("crop", {"bbox_2d": [25, 0, 50, 25], "image": 2})], view)
+    again = run_turn(toolbox, [AskedCall("crop", {"bbox_2d": [25, 0, 50, 25], "image": 2})], view)
     assert again.shown[0].original == 1
     assert (again.calls[0].box, again.calls[0].image) == (again.shown[0].box, 1)
     assert again.shown[0].box.xyxy == pytest.approx((0.75, 0.5, 1.0, 1.0))
@@ -76,14 +77,14 @@ def test_a_crop_of_a_crop_is_cut_from_the_original(toolbox: Toolbox) -> None:
 def test_places_are_read_in_the_space_of_the_image(
     toolbox: Toolbox, space: str, numbers: list[float]
 ) -> None:
-    found = toolbox.run([AskedCall("crop", {"bbox_2d": numbers})], view_of(gradient(), space))
+    found = run_turn(toolbox, [AskedCall("crop", {"bbox_2d": numbers})], view_of(gradient(), space))
     assert found.shown[0].box == Box(0.5, 0.5, 1.0, 1.0)
 
 
 def test_calls_of_one_turn_see_the_same_view_and_number_their_images(toolbox: Toolbox) -> None:
     crop = AskedCall("crop", {"bbox_2d": [0, 0, 20, 20]})
-    found = toolbox.run(
-        [crop, AskedCall("calculator", {"expression": "6*7"}), crop], view_of(gradient())
+    found = run_turn(
+        toolbox, [crop, AskedCall("calculator", {"expression": "6*7"}), crop], view_of(gradient())
     )
     assert [part for part in found.parts if isinstance(part, str)] == ["Image 2:", "42", "Image 3:"]
     assert [call.outcome for call in found.calls] == ["ok"] * 3
@@ -91,9 +92,9 @@ def test_calls_of_one_turn_see_the_same_view_and_number_their_images(toolbox: To
 
 def test_a_drawn_image_is_an_original_of_its_own(toolbox: Toolbox) -> None:
     view = view_of(gradient())
-    drawn = toolbox.run([AskedCall("draw", {"masks": [[0, 0, 100, 100]]})], view)
+    drawn = run_turn(toolbox, [AskedCall("draw", {"masks": [[0, 0, 100, 100]]})], view)
     view = view.then(drawn.shown, [Frame(200, 100, "pixel")])
-    found = toolbox.run([AskedCall("crop", {"bbox_2d": [0, 0, 50, 50], "image": 2})], view)
+    found = run_turn(toolbox, [AskedCall("crop", {"bbox_2d": [0, 0, 50, 50], "image": 2})], view)
     assert found.shown[0].original == 2
     assert np.asarray(found.parts[1]).min() == 255
     assert np.asarray(view.image(1)).max() < 255
@@ -114,7 +115,7 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_an_observation(toolbox: Toolbox, case: str) -> None:
     asked, sentence = REFUSALS[case]
-    found = toolbox.run([asked], view_of(gradient()))
+    found = run_turn(toolbox, [asked], view_of(gradient()))
     assert found.fault is None and found.calls[0].outcome == "refused"
     assert str(found.parts[0]).startswith(f"Error: {sentence}") or sentence in str(found.parts[0])
 
@@ -148,7 +149,7 @@ def test_a_failure_is_a_fault_and_the_next_call_works(hostile: Toolbox, how: str
 
 def test_one_fault_of_a_turn_hides_its_other_answers(hostile: Toolbox) -> None:
     calls = [AskedCall("misbehave", {"how": how}) for how in ("work", "raise")]
-    found = hostile.run(calls, View())
+    found = run_turn(hostile, calls)
     assert [call.outcome for call in found.calls] == ["ok", "fault"] and found.parts == ()
 
 
@@ -173,7 +174,7 @@ def test_a_refusal_is_short_and_printable(hostile: Toolbox) -> None:
 
 def test_too_many_calls_of_a_turn_are_refused(toolbox: Toolbox) -> None:
     calls = [AskedCall("calculator", {"expression": "1"})] * 10
-    found = toolbox.run(calls, View())
+    found = run_turn(toolbox, calls)
     assert [call.outcome for call in found.calls] == ["ok"] * 8 + ["refused"] * 2
 
 

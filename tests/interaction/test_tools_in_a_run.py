@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.driving import run_turn
 from vlmrl import plugins
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import tools_by_source, with_tools
@@ -21,7 +22,6 @@ from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.tools import Toolbox
 from vlmrl.schema import Box, Call, Completion, Frame, Media, Parsed, Sample, Segment, Truth
-from vlmrl.tools import View
 from vlmrl.training.metrics import crop_metrics, turn_metrics
 
 
@@ -140,7 +140,7 @@ def test_calls_that_never_ran_are_refused_and_have_no_curve_of_seconds():
             AskedCall("", {}),
             AskedCall("kalk", {}),
         ]
-        calls = box.run(asked, View()).calls
+        calls = run_turn(box, asked).calls
     parsed = Parsed(None, None, "none", False, 0.0)
     said = Completion("", parsed, Frame(), segments=(Segment((1,), (-1.0,), calls=calls),))
     metrics = turn_metrics(said)

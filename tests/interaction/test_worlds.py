@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from helpers.driving import run_turn
 from helpers.hostile_worlds import Corridor, Spoken
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.worlds import World, Worlds, WorldTurn
+from vlmrl.interaction.tools import World
+from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Sample, Truth
-from vlmrl.tools import View
 from vlmrl.tools.calculator import Calculator
 
 SAMPLE = Sample("world-0", "worlds", (), Truth())
@@ -33,8 +34,7 @@ def go(direction: str) -> AskedCall:
 
 
 def act(worlds: Worlds, *calls: AskedCall, world: World | None = None, text: str = "") -> Any:
-    (outcome,) = worlds.run_all([WorldTurn(calls, text, View(), world or World(SAMPLE, 3))])
-    return outcome
+    return run_turn(worlds, calls, text=text, world=world or worlds.begin(SAMPLE, 3))
 
 
 def test_a_step_pays_shows_and_moves_on(corridor: Worlds) -> None:

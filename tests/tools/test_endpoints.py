@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from helpers.chat_server import Server, chat_servers
+from helpers.driving import run_turn
 from vlmrl import plugins
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.tools import Outcome, Toolbox
@@ -37,7 +38,7 @@ def toolbox(server: Server) -> Iterator[Toolbox]:
 
 
 def run(toolbox: Toolbox, name: str, **arguments: Any) -> Outcome:
-    return toolbox.run([AskedCall(name, arguments)], VIEW)
+    return run_turn(toolbox, [AskedCall(name, arguments)], VIEW)
 
 
 def test_ocr_sends_the_region_and_tells_the_text(server: Server, toolbox: Toolbox) -> None:

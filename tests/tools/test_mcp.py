@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.driving import run_turn
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
@@ -46,25 +47,25 @@ def test_texts_and_images_come_back(toolbox: Toolbox) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (20, 40, 3), np.uint8)
     view = View((Shown(Image.fromarray(pixels), Frame(40, 20, "pixel")),))
     calls = [AskedCall("add", {"a": 2, "b": 3}), AskedCall("left_half", {"image": 1})]
-    found = toolbox.run(calls, view)
+    found = run_turn(toolbox, calls, view)
     assert found.fault is None and found.parts[:2] == ("5", "Image 2:")
     assert np.array_equal(np.asarray(found.parts[2]), pixels[:, :20])
 
 
 @pytest.mark.slow
 def test_an_error_that_it_states_is_an_observation(toolbox: Toolbox) -> None:
-    found = toolbox.run([AskedCall("add", {"a": "two"})], View())
+    found = run_turn(toolbox, [AskedCall("add", {"a": "two"})])
     assert found.fault is None and found.calls[0].outcome == "refused"
-    found = toolbox.run([AskedCall("left_half", {"image": 3})], View())
+    found = run_turn(toolbox, [AskedCall("left_half", {"image": 3})])
     assert "image 3 does not exist" in str(found.parts[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["leave", "broken", "hang"])
 def test_a_dead_server_is_a_fault_and_is_started_again(toolbox: Toolbox, name: str) -> None:
-    found = toolbox.run([AskedCall(name)], View())
+    found = run_turn(toolbox, [AskedCall(name)])
     assert found.fault is not None and found.parts == ()
-    assert toolbox.run([AskedCall("add", {"a": 2, "b": 3})], View()).parts == ("5",)
+    assert run_turn(toolbox, [AskedCall("add", {"a": 2, "b": 3})]).parts == ("5",)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import sys
 import pytest
 from PIL import Image
 
+from helpers.driving import run_turn
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.tools import Toolbox
@@ -128,6 +129,6 @@ def test_what_a_program_does_wrong_is_told_to_the_policy(code: str) -> None:
 @isolated
 def test_it_runs_in_a_worker() -> None:
     with Toolbox([Python("bwrap")]) as toolbox:
-        outcome = toolbox.run([AskedCall("python", {"code": "print(6 * 7)"})], VIEW)
+        outcome = run_turn(toolbox, [AskedCall("python", {"code": "print(6 * 7)"})], VIEW)
     assert outcome.calls[0].outcome == "ok", outcome.fault
     assert outcome.parts == ("42",)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.driving import run_turn
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.tools import Toolbox
@@ -100,7 +101,7 @@ def test_calls_run_in_a_worker_and_number_the_image(pages: Path) -> None:
     with Toolbox([Search(str(pages))]) as toolbox:
         (schema,) = toolbox.schemas()
         assert [*schema["function"]["parameters"]["properties"]] == ["query", "rank"]
-        outcome = toolbox.run([AskedCall("search", {"query": "revenue"})], View())
+        outcome = run_turn(toolbox, [AskedCall("search", {"query": "revenue"})])
     assert outcome.calls[0].outcome == "ok", outcome.fault
     assert outcome.parts[:2] == ("Page 2 of 5:", "Image 1:")
     (shown,) = outcome.shown

@@ -17,8 +17,7 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source
 from vlmrl.interaction.demonstrations import Writer, demonstrating
-from vlmrl.interaction.driver import Runner
-from vlmrl.interaction.worlds import Worlds
+from vlmrl.interaction.tools import Runner
 from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
 from vlmrl.samplers.base import Sampler
@@ -74,7 +73,7 @@ def build_loader(
     quarantine: Quarantine,
     sampler: Sampler | None = None,
     weights: Callable[[float], Sequence[float]] | None = None,
-    tools: Mapping[str, Runner | Worlds] = MappingProxyType({}),
+    tools: Mapping[str, Runner] = MappingProxyType({}),
 ) -> Loader:
     """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
 

@@ -14,7 +14,7 @@ from vlmrl.environments import Environment
 from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.exclusions import refuse_single_turn_parts
-from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.tools import Runner, Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Space
 from vlmrl.tools.base import Tool
@@ -69,7 +69,7 @@ def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], .
     return (*own, *(schema for tool in tools for schema in tool.schemas(space)))
 
 
-def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox | Worlds]]:
+def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Runner]]:
     """Yield each source that acts, with its tools or its worlds, which the caller closes."""
     for source in {s.label: s for s in _acting(config)}.values():
         yield source.label, _open(source, config.rollout.turns, space)
@@ -78,7 +78,7 @@ def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Toolbox | Wo
 @contextmanager
 def opened_tools(
     sources: Sequence[SourceConfig], turns: TurnsConfig, space: Space
-) -> Iterator[dict[str, Toolbox | Worlds]]:
+) -> Iterator[dict[str, Runner]]:
     """Open the tools or worlds of sources for a `with`, by label; those that do not act are not in it."""
     with ExitStack() as stack:
         yield {
@@ -92,7 +92,7 @@ def _acting(config: Config) -> list[SourceConfig]:
     return [source for source in config.named_sources if source.acts]
 
 
-def _open(source: SourceConfig, turns: TurnsConfig, space: Space) -> Toolbox | Worlds:
+def _open(source: SourceConfig, turns: TurnsConfig, space: Space) -> Runner:
     tools, environment = _build(source.tools), _environment(source)
     if environment is None:
         return Toolbox(tools, space, turns.workers)

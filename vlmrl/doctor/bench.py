@@ -25,8 +25,7 @@ from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
-from vlmrl.interaction.tools import Toolbox
-from vlmrl.interaction.worlds import Worlds
+from vlmrl.interaction.tools import Runner
 from vlmrl.media.decode import decode
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
@@ -75,7 +74,7 @@ class Bench:
         """Whether rollouts have several turns."""
         return isinstance(self.engine, Driver)
 
-    def open_tools(self) -> Iterator[tuple[str, Toolbox | Worlds]]:
+    def open_tools(self) -> Iterator[tuple[str, Runner]]:
         """Yield each source that acts, with its tools or its worlds, which the caller closes."""
         return open_tools(self.config, self.policy.family.space)
 

@@ -13,11 +13,9 @@ from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.doctor.whole_rollouts import longest_of, require_engine_room
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.tools import Runner, Turn
 from vlmrl.interaction.trail import Trail
-from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.schema import Frame, Prompt
-from vlmrl.tools import View
 
 
 def turns(bench: Bench) -> Iterator[Finding]:
@@ -32,14 +30,15 @@ def turns(bench: Bench) -> Iterator[Finding]:
         yield finding
 
 
-def _example(bench: Bench, prompt: Prompt, runner: Toolbox | Worlds) -> Finding:
+def _example(bench: Bench, prompt: Prompt, runner: Runner) -> Finding:
     policy = bench.policy
     text = _write_turn(runner, prompt.frame)
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
     told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
     said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
     view = first_view(policy.family, policy.processor, prompt)
-    outcome = _run(runner, text, view, prompt)
+    world = runner.begin(prompt.sample, 0)
+    (outcome,) = runner.run_all([Turn(parse_calls(text), view, text, world)])
     if outcome.fault is not None:
         return Finding("FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}")
     if outcome.step is not None and outcome.step.done:
@@ -54,21 +53,13 @@ def _example(bench: Bench, prompt: Prompt, runner: Toolbox | Worlds) -> Finding:
     return Finding(verdict, "turns", text)
 
 
-def _write_turn(runner: Toolbox | Worlds, frame: Frame) -> str:
+def _write_turn(runner: Runner, frame: Frame) -> str:
     """Return a turn that calls the first function; any word where the whole text is the action."""
     if not (schemas := runner.schemas()):
         return "up"
     schema = schemas[0]["function"]
     call = {"name": schema["name"], "arguments": _arguments(schema["parameters"], frame)}
     return f"{OPEN}{json.dumps(call)}{CLOSE}"
-
-
-def _run(runner: Toolbox | Worlds, text: str, view: View, prompt: Prompt) -> Outcome:
-    calls = parse_calls(text)
-    if isinstance(runner, Toolbox):
-        return runner.run(calls, view)
-    (outcome,) = runner.run_all([WorldTurn(calls, text, view, World(prompt.sample, 0))])
-    return outcome
 
 
 def _budget(bench: Bench, prompt: int, observed: int, media: int) -> tuple[Any, str]:

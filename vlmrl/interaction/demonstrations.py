@@ -12,10 +12,9 @@ from typing import Any
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import parse_calls
-from vlmrl.interaction.driver import Runner, first_view
-from vlmrl.interaction.tools import Outcome
+from vlmrl.interaction.driver import first_view
+from vlmrl.interaction.tools import Runner, Turn
 from vlmrl.interaction.trail import Trail
-from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
 from vlmrl.schema import Box, Completion, Demo, DemoTurn, Frame, Point, Prompt, Sample
@@ -72,7 +71,7 @@ class Writer:
 def demonstrating(
     make: Callable[[Sample, list[Decoded]], Prompt],
     writer: Writer,
-    runners: Mapping[str, Runner | Worlds],
+    runners: Mapping[str, Runner],
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return `make` with the turns of the sample's demonstration played; `runners` are by source."""
 
@@ -90,7 +89,7 @@ def demonstrating(
     return made
 
 
-def play(writer: Writer, prompt: Prompt, runner: Runner | Worlds) -> Completion:
+def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
     """Return the calls of a prompt's demonstration and what they returned, without its answer.
 
     Where it has none, the last call is the end, and what that returned is not shown.
@@ -102,7 +101,7 @@ def play(writer: Writer, prompt: Prompt, runner: Runner | Worlds) -> Completion:
     assert sample.demo is not None
     trail = Trail(writer.family, writer.processor, prompt)
     view, special = first_view(writer.family, writer.processor, prompt), writer.special()
-    world = World(sample, 0)
+    world = runner.begin(sample, 0)
     said = None
     for number, turn in enumerate(sample.demo.turns, start=1):
         where = f"sample {sample.id!r}: call {number} of its demonstration"
@@ -111,7 +110,7 @@ def play(writer: Writer, prompt: Prompt, runner: Runner | Worlds) -> Completion:
         said = templates.completion(
             text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )
-        outcome = _run(runner, text, view, world)
+        (outcome,) = runner.run_all([Turn(parse_calls(text), view, text, world)])
         if outcome.fault is not None:
             raise UserError(f"{where} failed: {outcome.fault}")
         if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
@@ -155,15 +154,6 @@ def is_whole(prompt: Prompt) -> bool:
 
 def _has_answer(demo: Demo) -> bool:
     return demo.text is not None or demo.answer is not None
-
-
-def _run(runner: Runner | Worlds, text: str, view: View, world: World) -> Outcome:
-    calls = parse_calls(text)
-    if isinstance(runner, Worlds):
-        (outcome,) = runner.run_all([WorldTurn(calls, text, view, world)])
-    else:
-        (outcome,) = runner.run_all([(calls, view)])
-    return outcome
 
 
 def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:

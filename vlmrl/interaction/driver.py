@@ -11,34 +11,23 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
-from vlmrl.interaction.tools import Outcome
+from vlmrl.interaction.tools import Outcome, Runner, Turn, World
 from vlmrl.interaction.trail import Trail
-from vlmrl.interaction.worlds import World, Worlds, WorldTurn
 from vlmrl.media_types import PilImage
 from vlmrl.models.base import Family
 from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Rollouts, Space
 from vlmrl.system.seeds import seed_of
 from vlmrl.tools.views import Shown, View
 
-__all__ = ["Driver", "Runner", "TurnLimits", "first_view"]
+__all__ = ["Driver", "TurnLimits", "first_view"]
 
 WINDOW = 200
 """Calls over which the share of faults is taken."""
-
-
-class Runner(Protocol):
-    """What runs the calls of a source: a `Toolbox`."""
-
-    def run_all(self, turns: Sequence[tuple[Sequence[AskedCall], View]]) -> list[Outcome]:
-        """Return what came of the calls of each rollout."""
-
-    def close(self) -> None:
-        """End its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +52,7 @@ class TurnLimits:
 class _Row:
     """One rollout while it is being made."""
 
-    runner: Runner | Worlds
+    runner: Runner
     trail: Trail
     view: View
     last: Completion
@@ -91,11 +80,11 @@ class Driver(Engine):
 
     keyed: ClassVar[bool] = True
     inner: Engine
-    open_runner: Mapping[str, Callable[[Space], Runner | Worlds]]
+    open_runner: Mapping[str, Callable[[Space], Runner]]
     """By source: opens its tools or its worlds, for a policy that writes coordinates in this space."""
     limits: TurnLimits = TurnLimits()
     _policy: Any = field(default=None, init=False, repr=False)
-    _runners: dict[str, Runner | Worlds] = field(default_factory=dict, init=False, repr=False)
+    _runners: dict[str, Runner] = field(default_factory=dict, init=False, repr=False)
     _faults: deque[bool] = field(
         default_factory=lambda: deque(maxlen=WINDOW), init=False, repr=False
     )
@@ -162,9 +151,8 @@ class Driver(Engine):
             return said
         policy = self._policy
         trail = Trail(policy.family, policy.processor, prompt)
-        world = World(prompt.sample, key[0]) if isinstance(runner, Worlds) else None
         view = first_view(policy.family, policy.processor, prompt)
-        row = _Row(runner, trail, view, said, key, world)
+        row = _Row(runner, trail, view, said, key, runner.begin(prompt.sample, key[0]))
         row.write(said)
         return row
 
@@ -177,7 +165,8 @@ class Driver(Engine):
                 asking.append((row, calls))
         for runner in {id(row.runner): row.runner for row, _ in asking}.values():
             own = [(row, calls) for row, calls in asking if row.runner is runner]
-            outcomes = _run(runner, own)
+            done = [Turn(calls, row.view, row.last.text, row.world) for row, calls in own]
+            outcomes = runner.run_all(done)
             for (row, _), outcome in zip(own, outcomes, strict=True):
                 self._count(outcome.calls)
                 row.reason = self._show(row, outcome, sampling)
@@ -190,7 +179,7 @@ class Driver(Engine):
         if row.last.finish_reason != "stop":
             return (), row.last.finish_reason
         calls = parse_calls(row.last.text)
-        acts = bool(calls) or (isinstance(row.runner, Worlds) and row.runner.takes_text)
+        acts = bool(calls) or row.runner.takes_text
         # Behind another stop token than the end of turn the chat template writes nothing.
         if not acts or row.last.token_ids[-1] != self._policy.stop_ids[0]:
             return (), "stop"
@@ -261,19 +250,6 @@ class Driver(Engine):
                 f"{sum(self._faults)} of the last {WINDOW} calls of tools failed, the limit is "
                 f"{self.limits.fault_limit:.0%}; the last: {failed.name}: {failed.note}"
             )
-
-
-def _run(
-    runner: Runner | Worlds, asking: Sequence[tuple[_Row, tuple[AskedCall, ...]]]
-) -> list[Outcome]:
-    """Return what came of the last turn of each rollout."""
-    if not isinstance(runner, Worlds):
-        return runner.run_all([(calls, row.view) for row, calls in asking])
-    turns = []
-    for row, calls in asking:
-        assert row.world is not None
-        turns.append(WorldTurn(calls, row.last.text, row.view, row.world))
-    return runner.run_all(turns)
 
 
 def first_view(family: Family, processor: Any, prompt: Prompt) -> View:

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
 from vlmrl.interaction import isolation
@@ -20,20 +20,43 @@ from vlmrl.interaction.isolation import Answer, Limits
 from vlmrl.interaction.shared_media import MediaFolder
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
-from vlmrl.schema import Space
+from vlmrl.schema import Sample, Space
 from vlmrl.schema.turns import Call, CallOutcome
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, TooLate, result
 from vlmrl.tools import Shown, Tool, View
 
-__all__ = ["Outcome", "Toolbox", "WorldStep"]
+__all__ = ["Outcome", "Runner", "Toolbox", "Turn", "World", "WorldStep"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """The world of one rollout."""
+
+    sample: Sample
+    seed: int
+    """Of the world, where the sample does not say which one its prompt shows."""
+    state: bytes | None = None
+    """Its state, pickled; None: no step was taken yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """What a policy did in one turn."""
+
+    calls: Sequence[AskedCall]
+    view: View
+    text: str = ""
+    """All that it wrote."""
+    world: World | None = None
+    """Where it acted; None: its source has no environment."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorldStep:
     """What a turn did to the world of a rollout."""
 
-    world: Any
-    """The world as it is now: a `worlds.World`."""
+    world: World
+    """The world as it is now."""
     reward: float
     done: bool
     metrics: Mapping[str, float]
@@ -52,6 +75,26 @@ class Outcome:
     """Why a tool failed: the rollout is then masked, and nothing is shown. None: none did."""
     step: WorldStep | None = None
     """What became of the rollout's world; None: it has none, or nothing was done in it."""
+
+
+class Runner(Protocol):
+    """What runs the calls of a source: its tools, or an environment with the tools in it."""
+
+    @property
+    def takes_text(self) -> bool:
+        """Return whether everything that the policy writes is its action."""
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return all functions in OpenAI's form, for the prompt."""
+
+    def begin(self, sample: Sample, seed: int) -> World | None:
+        """Return the world in which a rollout begins; None where there is no environment."""
+
+    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
+        """Return what came of the turns of several rollouts."""
+
+    def close(self) -> None:
+        """End its processes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +123,7 @@ class _Pending:
 
 
 @dataclass
-class Toolbox:
+class Toolbox(Runner):
     """The tools of a source, in `workers` processes of their own; `close` it, or use it in a `with`."""
 
     tools: Sequence[Tool]
@@ -88,6 +131,7 @@ class Toolbox:
     """The space in which the policy writes coordinates, for the schemas."""
     workers: int = 1
     limits: Limits = field(default_factory=Limits)
+    takes_text: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._by_name: dict[str, Tool] = {}
@@ -110,16 +154,18 @@ class Toolbox:
         """Return all functions in OpenAI's form, for the prompt."""
         return [*self._schemas]
 
-    def run(self, calls: Sequence[AskedCall], view: View) -> Outcome:
-        """Run the calls of one turn; all of them see the same view."""
-        return self.run_all([(calls, view)])[0]
+    def begin(self, sample: Sample, seed: int) -> None:
+        """Return None: tools alone are no world."""
 
-    def run_all(self, turns: Sequence[tuple[Sequence[AskedCall], View]]) -> list[Outcome]:
-        """Run the calls of several rollouts, as many at a time as there are workers."""
-        begun = [self._begin(calls, view) for calls, view in turns]
-        return [_gather(view, pending) for (_, view), pending in zip(turns, begun, strict=True)]
+    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
+        """Run the calls of several rollouts, as many at a time as there are workers.
 
-    def _begin(self, calls: Sequence[AskedCall], view: View) -> list[_Pending]:
+        All calls of one turn see the same view.
+        """
+        begun = [self._submit(turn.calls, turn.view) for turn in turns]
+        return [_gather(turn.view, pending) for turn, pending in zip(turns, begun, strict=True)]
+
+    def _submit(self, calls: Sequence[AskedCall], view: View) -> list[_Pending]:
         """Start what can be started; a call that cannot has its refusal at once."""
         shared, pending = None, []
         for place, asked in enumerate(calls):

@@ -22,40 +22,19 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.isolation import Limits
-from vlmrl.interaction.tools import Outcome, Toolbox, WorldStep
+from vlmrl.interaction.tools import Outcome, Runner, Toolbox, Turn, World, WorldStep
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
 from vlmrl.schema import Call, Frame, Sample, Space
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
 from vlmrl.tools import Shown, Tool, View
 
-__all__ = ["World", "WorldTurn", "Worlds"]
+__all__ = ["Worlds"]
 
 MAX_STATE = 64 * 2**20
 """Bytes that a pickled state may have."""
 MAX_METRICS = 16
 _METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class World:
-    """The world of one rollout."""
-
-    sample: Sample
-    seed: int
-    """Of the world, where the sample does not say which one its prompt shows."""
-    state: bytes | None = None
-    """Its state, pickled; None: no step was taken yet."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WorldTurn:
-    """What a policy did in one turn."""
-
-    calls: Sequence[AskedCall]
-    text: str
-    view: View
-    world: World
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +51,7 @@ class _Acted:
 
 
 @dataclass
-class Worlds:
+class Worlds(Runner):
     """An environment with the tools that may be used in it, in processes of their own; `close` it."""
 
     environment: Environment
@@ -104,13 +83,17 @@ class Worlds:
         """Return whether everything that the policy writes is its action."""
         return not self.environment.actions
 
-    def run_all(self, turns: Sequence[WorldTurn]) -> list[Outcome]:
+    def begin(self, sample: Sample, seed: int) -> World:
+        """Return the world in which a rollout begins; nothing runs before its first turn."""
+        return World(sample, seed)
+
+    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
         """Return what came of the turns of several rollouts."""
-        begun = [self._begin(turn) for turn in turns]
+        begun = [self._submit(turn) for turn in turns]
         other = [
             [self._known(call) for call in turn.calls if not self._acts(call)] for turn in turns
         ]
-        asked = [(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
+        asked = [Turn(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
         shown = self._toolbox.run_all(asked)
         return [
             self._gather(turn, future, tools)
@@ -131,24 +114,25 @@ class Worlds:
         problem = f"there is no function {call.name!r}{nearest(call.name, self._names)}"
         return replace(call, problem=problem)
 
-    def _moves(self, turn: WorldTurn) -> list[Move]:
+    def _moves(self, turn: Turn) -> list[Move]:
         frame = _last_frame(turn.view)
         if self.takes_text:
             return [] if turn.calls else [Move(turn.text, frame=frame)]
         acts = [call for call in turn.calls if self._acts(call)]
         return [Move(turn.text, call.name, call.arguments, frame) for call in acts]
 
-    def _begin(self, turn: WorldTurn) -> Future[_Acted] | None:
+    def _submit(self, turn: Turn) -> Future[_Acted] | None:
         """Start the moves of a turn, one after another; None where it has none."""
         moves = self._moves(turn)
         if not moves:
             return None
         world = turn.world
+        assert world is not None, "a turn in a world has one"
         start = (world.sample, world.seed) if world.state is None else None
         limit = self.environment.time_limit_s
         return self._pool.submit(_act, start, world.state, moves, self.limits, deadline=limit)
 
-    def _gather(self, turn: WorldTurn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
+    def _gather(self, turn: Turn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
         """Wait for the moves, and put them behind what the tools returned."""
         if future is None:
             return tools
@@ -164,6 +148,7 @@ class Worlds:
             _call(move, "refused" if why else "ok", why, seconds)
             for move, why, seconds in zip(moves, acted.refused, acted.seconds, strict=True)
         ]
+        assert turn.world is not None
         step = WorldStep(
             replace(turn.world, state=acted.state), acted.reward, acted.done, acted.metrics
         )
@@ -173,7 +158,7 @@ class Worlds:
         return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
 
     def _show(
-        self, turn: WorldTurn, tools: Outcome, acted: _Acted
+        self, turn: Turn, tools: Outcome, acted: _Acted
     ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
         """Return what the world shows; its images are numbered where a tool may be asked for one."""
         parts: list[str | Decoded] = []
