@@ -30,7 +30,7 @@ from vlmrl.forward.logprobs import Sharing
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import Toolbox, Turn
+from vlmrl.interaction.tools import PolicyTurn, Toolbox
 from vlmrl.interaction.trail import Trail
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, PromptBatch, Rollouts
@@ -111,7 +111,7 @@ def call_table(policy: Policy, calls: int) -> Iterator[str]:
             asked = AskedCall("crop", {"bbox_2d": [100, 100, 100 + CROP, 100 + CROP]})
             view = first_view(policy.family, policy.processor, shown)
             begin = time.process_time()
-            (outcome,) = toolbox.run_all([Turn([asked], view)])
+            (outcome,) = toolbox.run_all([PolicyTurn([asked], view)])
             alone.append(1000 * (time.process_time() - begin))
             assert outcome.fault is None, outcome.fault
             trail = Trail(policy.family, policy.processor, prompt).write(words(prompt, 8))

@@ -6,7 +6,7 @@ import dataclasses
 
 from PIL import Image
 
-from vlmrl.interaction.tools import Outcome, Turn
+from vlmrl.interaction.tools import Outcome, PolicyTurn
 from vlmrl.schema import Call
 from vlmrl.tools.views import Shown, View
 
@@ -32,7 +32,7 @@ class Shows:
 
 def run_turn(runner, calls, view=View(), text="", world=None):
     """What came of one turn."""
-    (outcome,) = runner.run_all([Turn(calls, view, text, world)])
+    (outcome,) = runner.run_all([PolicyTurn(calls, view, text, world)])
     return outcome
 
 

@@ -13,7 +13,7 @@ from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.doctor.whole_rollouts import longest_of, require_engine_room
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import Runner, Turn
+from vlmrl.interaction.tools import PolicyTurn, Runner
 from vlmrl.interaction.trail import Trail
 from vlmrl.schema import Frame, Prompt
 
@@ -38,7 +38,7 @@ def _example(bench: Bench, prompt: Prompt, runner: Runner) -> Finding:
     said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
     view = first_view(policy.family, policy.processor, prompt)
     world = runner.begin(prompt.sample, 0)
-    (outcome,) = runner.run_all([Turn(parse_calls(text), view, text, world)])
+    (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
     if outcome.fault is not None:
         return Finding("FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}")
     if outcome.step is not None and outcome.step.done:

@@ -13,7 +13,7 @@ from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import parse_calls
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import Runner, Turn
+from vlmrl.interaction.tools import PolicyTurn, Runner
 from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
@@ -110,7 +110,7 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
         said = templates.completion(
             text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )
-        (outcome,) = runner.run_all([Turn(parse_calls(text), view, text, world)])
+        (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
         if outcome.fault is not None:
             raise UserError(f"{where} failed: {outcome.fault}")
         if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
-from vlmrl.interaction.tools import Outcome, Runner, Turn, World
+from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, World
 from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import PilImage
 from vlmrl.models.base import Family
@@ -165,7 +165,7 @@ class Driver(Engine):
                 asking.append((row, calls))
         for runner in {id(row.runner): row.runner for row, _ in asking}.values():
             own = [(row, calls) for row, calls in asking if row.runner is runner]
-            done = [Turn(calls, row.view, row.last.text, row.world) for row, calls in own]
+            done = [PolicyTurn(calls, row.view, row.last.text, row.world) for row, calls in own]
             outcomes = runner.run_all(done)
             for (row, _), outcome in zip(own, outcomes, strict=True):
                 self._count(outcome.calls)

@@ -25,7 +25,7 @@ from vlmrl.schema.turns import Call, CallOutcome
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, TooLate, result
 from vlmrl.tools import Shown, Tool, View
 
-__all__ = ["Outcome", "Runner", "Toolbox", "Turn", "World", "WorldStep"]
+__all__ = ["Outcome", "PolicyTurn", "Runner", "Toolbox", "World", "WorldStep"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class PolicyTurn:
     """What a policy did in one turn."""
 
     calls: Sequence[AskedCall]
@@ -90,7 +90,7 @@ class Runner(Protocol):
     def begin(self, sample: Sample, seed: int) -> World | None:
         """Return the world in which a rollout begins; None where there is no environment."""
 
-    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
         """Return what came of the turns of several rollouts."""
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Toolbox(Runner):
     def begin(self, sample: Sample, seed: int) -> None:
         """Return None: tools alone are no world."""
 
-    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
         """Run the calls of several rollouts, as many at a time as there are workers.
 
         All calls of one turn see the same view.

@@ -22,7 +22,7 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.isolation import Limits
-from vlmrl.interaction.tools import Outcome, Runner, Toolbox, Turn, World, WorldStep
+from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, Toolbox, World, WorldStep
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
 from vlmrl.schema import Call, Frame, Sample, Space
@@ -87,13 +87,13 @@ class Worlds(Runner):
         """Return the world in which a rollout begins; nothing runs before its first turn."""
         return World(sample, seed)
 
-    def run_all(self, turns: Sequence[Turn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
         """Return what came of the turns of several rollouts."""
         begun = [self._submit(turn) for turn in turns]
         other = [
             [self._known(call) for call in turn.calls if not self._acts(call)] for turn in turns
         ]
-        asked = [Turn(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
+        asked = [PolicyTurn(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
         shown = self._toolbox.run_all(asked)
         return [
             self._gather(turn, future, tools)
@@ -114,14 +114,14 @@ class Worlds(Runner):
         problem = f"there is no function {call.name!r}{nearest(call.name, self._names)}"
         return replace(call, problem=problem)
 
-    def _moves(self, turn: Turn) -> list[Move]:
+    def _moves(self, turn: PolicyTurn) -> list[Move]:
         frame = _last_frame(turn.view)
         if self.takes_text:
             return [] if turn.calls else [Move(turn.text, frame=frame)]
         acts = [call for call in turn.calls if self._acts(call)]
         return [Move(turn.text, call.name, call.arguments, frame) for call in acts]
 
-    def _submit(self, turn: Turn) -> Future[_Acted] | None:
+    def _submit(self, turn: PolicyTurn) -> Future[_Acted] | None:
         """Start the moves of a turn, one after another; None where it has none."""
         moves = self._moves(turn)
         if not moves:
@@ -132,7 +132,7 @@ class Worlds(Runner):
         limit = self.environment.time_limit_s
         return self._pool.submit(_act, start, world.state, moves, self.limits, deadline=limit)
 
-    def _gather(self, turn: Turn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
+    def _gather(self, turn: PolicyTurn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
         """Wait for the moves, and put them behind what the tools returned."""
         if future is None:
             return tools
@@ -158,7 +158,7 @@ class Worlds(Runner):
         return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
 
     def _show(
-        self, turn: Turn, tools: Outcome, acted: _Acted
+        self, turn: PolicyTurn, tools: Outcome, acted: _Acted
     ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
         """Return what the world shows; its images are numbered where a tool may be asked for one."""
         parts: list[str | Decoded] = []
