@@ -9,10 +9,11 @@ import pytest
 
 from helpers.driving import run_turn
 from vlmrl import plugins
+from vlmrl.assemble import turns
 from vlmrl.assemble.lifecycle import train
-from vlmrl.assemble.turns import tools_by_source, with_tools
+from vlmrl.assemble.turns import opened_tools, tools_by_source, with_tools
 from vlmrl.commands.evaluate import evaluate_model
-from vlmrl.config import parse
+from vlmrl.config import SourceConfig, TurnsConfig, parse
 from vlmrl.doctor import bench
 from vlmrl.doctor import turns as doctor_turns
 from vlmrl.engines.hf import Hf
@@ -105,6 +106,23 @@ def test_the_doctor_shows_a_whole_rollout_and_what_it_takes(tmp_path, monkeypatc
     assert '{"name": "crop", "arguments": {"bbox_2d": [0, 0, ' in found.text
     assert "Image 2:" in found.text and found.text.count("<|image_pad|>") == 2
     assert refused.verdict == "FAIL" and "not even one observation fits" in refused.text
+
+
+def test_a_source_that_is_named_twice_opens_its_tools_once(monkeypatch):
+    opened = []
+
+    class Counted(Toolbox):
+        def __post_init__(self):
+            super().__post_init__()
+            opened.append(self)
+
+    monkeypatch.setattr(turns, "Toolbox", Counted)
+    source = SourceConfig(card="shapes", tools=["calculator"])
+    with opened_tools(
+        [source, SourceConfig(card="shapes"), source], TurnsConfig(), "pixel"
+    ) as tools:
+        assert [*tools.items()] == [(source.label, opened[0])]
+    assert len(opened) == 1
 
 
 def test_a_crop_is_compared_with_the_truth_of_the_image_that_it_was_cut_from():

@@ -21,7 +21,6 @@ from vlmrl.tools.base import Tool
 
 __all__ = [
     "drive",
-    "open_tools",
     "opened_tools",
     "schemas_of",
     "tools_by_source",
@@ -69,22 +68,16 @@ def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], .
     return (*own, *(schema for tool in tools for schema in tool.schemas(space)))
 
 
-def open_tools(config: Config, space: Space) -> Iterator[tuple[str, Runner]]:
-    """Yield each source that acts, with its tools or its worlds, which the caller closes."""
-    for source in {s.label: s for s in _acting(config)}.values():
-        yield source.label, _open(source, config.rollout.turns, space)
-
-
 @contextmanager
 def opened_tools(
     sources: Sequence[SourceConfig], turns: TurnsConfig, space: Space
 ) -> Iterator[dict[str, Runner]]:
     """Open the tools or worlds of sources for a `with`, by label; those that do not act are not in it."""
+    acting = {source.label: source for source in sources if source.acts}
     with ExitStack() as stack:
         yield {
-            source.label: stack.enter_context(closing(_open(source, turns, space)))
-            for source in sources
-            if source.acts
+            label: stack.enter_context(closing(_open(source, turns, space)))
+            for label, source in acting.items()
         }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,7 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     with_audio,
 )
-from vlmrl.assemble.turns import open_tools, with_tools
+from vlmrl.assemble.turns import opened_tools, with_tools
 from vlmrl.config import Config
 from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
@@ -74,9 +74,10 @@ class Bench:
         """Whether rollouts have several turns."""
         return isinstance(self.engine, Driver)
 
-    def open_tools(self) -> Iterator[tuple[str, Runner]]:
-        """Yield each source that acts, with its tools or its worlds, which the caller closes."""
-        return open_tools(self.config, self.policy.family.space)
+    def opened_tools(self) -> AbstractContextManager[Mapping[str, Runner]]:
+        """Open the tools or worlds of all sources that act for a `with`, by label."""
+        turns = self.config.rollout.turns
+        return opened_tools(self.config.named_sources, turns, self.policy.family.space)
 
 
 def build(config: Config, stack: ExitStack) -> Bench:

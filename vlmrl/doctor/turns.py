@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,8 @@ from vlmrl.schema import Frame, Prompt
 
 def turns(bench: Bench) -> Iterator[Finding]:
     """Call the first function of each source that acts, with an example, and show the whole."""
-    for source, runner in bench.open_tools():
-        with contextlib.closing(runner):
+    with bench.opened_tools() as runners:
+        for source, runner in runners.items():
             prompt = next((p for p in bench.prompts if p.sample.source == source), None)
             if prompt is not None:
                 yield _example(bench, prompt, runner)
