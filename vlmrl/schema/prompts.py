@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,13 @@ class PromptBatch:
         """Return how often each prompt's sample came before, in the whole batch."""
         if self.seen:
             return self.seen
-        names = [(prompt.sample.source, prompt.sample.id) for prompt in self.prompts]
-        return tuple(names[:number].count(name) for number, name in enumerate(names))
+        before: Counter[tuple[str, str]] = Counter()
+        found = []
+        for prompt in self.prompts:
+            name = (prompt.sample.source, prompt.sample.id)
+            found.append(before[name])
+            before[name] += 1
+        return tuple(found)
 
     def part(self, numbers: Sequence[int]) -> PromptBatch:
         """Return these prompts, which know their place in the whole."""
