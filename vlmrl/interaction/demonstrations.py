@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from vlmrl.answers import templates
@@ -27,7 +28,7 @@ TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Marks of a turn that calls a tool."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Writer:
     """What demonstrations are encoded for: a family, and a processor of the thread in which it is done."""
 
@@ -39,25 +40,24 @@ class Writer:
         """Return the id that ends a turn."""
         return self.family.stop_token_ids(self.processor)[0]
 
-    def special(self) -> set[int]:
+    @cached_property
+    def _special(self) -> set[int]:
         """Return the ids of special tokens."""
         tokenizer = self.processor.tokenizer
         added = tokenizer.added_tokens_decoder
         return {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
 
-    def encode(
-        self, sample: Sample, text: str, tags: Sequence[str], special: set[int]
-    ) -> tuple[int, ...]:
+    def encode(self, sample: Sample, text: str, tags: Sequence[str]) -> tuple[int, ...]:
         """Return the ids of a demonstrated turn, its end included.
 
-        `special` tokens that its data spell out are ordinary text; those of the `tags` stay tokens.
+        Special tokens that its data spell out are ordinary text; those of the `tags` stay tokens.
 
         Raises:
             UserError: the text holds a media token.
         """
         tokenizer = self.processor.tokenizer
         ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if special.intersection(ids) - {tokenizer.convert_tokens_to_ids(tag) for tag in tags}:
+        if self._special.intersection(ids) - {tokenizer.convert_tokens_to_ids(tag) for tag in tags}:
             ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if media := {*self.family.media_token_ids(self.processor)}.intersection(ids):
             token = tokenizer.convert_ids_to_tokens(min(media))
@@ -100,13 +100,13 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
     sample = prompt.sample
     assert sample.demo is not None
     trail = Trail(writer.family, writer.processor, prompt)
-    view, special = first_view(writer.family, writer.processor, prompt), writer.special()
+    view = first_view(writer.family, writer.processor, prompt)
     world = runner.begin(sample, 0)
     said = None
     for number, turn in enumerate(sample.demo.turns, start=1):
         where = f"sample {sample.id!r}: call {number} of its demonstration"
         text = prompting.write_call(turn, _frame_of(turn, view, where))
-        ids = writer.encode(sample, text, TAGS, special)
+        ids = writer.encode(sample, text, TAGS)
         said = templates.completion(
             text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )

@@ -145,7 +145,6 @@ def demonstrations(
     """
     rng = random.Random(seed)
     writer = Writer(policy.family, policy.processor)
-    special = writer.special()
     groups = []
     for prompt in batch.prompts:
         drop_thought = rng.random() < thought_dropout
@@ -155,7 +154,7 @@ def demonstrations(
         sample = prompt.sample
         text = _write_demonstration(prompt, drop_thought)
         tags = [tag for t in templates.template(sample.template).tags for tag in (t.open, t.close)]
-        ids = writer.encode(sample, text, tags, special)
+        ids = writer.encode(sample, text, tags)
         answer = templates.completion(
             text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
         )
