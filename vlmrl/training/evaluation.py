@@ -211,8 +211,8 @@ def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
             numbers = metrics.scores(rewards, p, g)
             numbers["answered"] = float(completion.answer is not None)
             numbers["length"] = len(completion.token_ids)
-            for name in ("rollout/turns", "tool/used") if completion.segments else ():
-                numbers[name] = metrics.turn_metrics(completion)[name]
+            turns = metrics.turn_metrics(completion)
+            numbers |= {name: turns[name] for name in ("rollout/turns", "tool/used") if turns}
             numbers |= metrics.world_metrics(completion)
             numbers |= metrics.crop_metrics(prompt, completion)
             of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}
