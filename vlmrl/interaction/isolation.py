@@ -32,6 +32,7 @@ __all__ = [
     "cut",
     "limit_files",
     "prepare",
+    "require_little",
 ]
 
 _TOOLS: dict[str, Tool] = {}
@@ -147,13 +148,27 @@ def check_parts(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Sho
     """
     several = isinstance(found, Sequence) and not isinstance(found, str)
     parts: Sequence[Any] = found if several else [found]  # type: ignore[assignment]
-    if len(parts) > limits.max_parts:
-        raise ValueError(f"expected at most {limits.max_parts} parts, got {len(parts)}")
-    checked = [_check_part(part, limits) for part in parts]
+    _require_few(parts, limits)
+    checked = tuple(_check_part(part, limits) for part in parts)
+    require_little(checked, limits)
+    return checked
+
+
+def require_little(checked: Sequence[str | Shown], limits: Limits) -> None:
+    """Require that parts, each of which was checked, are not too many or too large together.
+
+    Raises:
+        ValueError: there is too much of them.
+    """
+    _require_few(checked, limits)
     size = sum(num_bytes(part.medium) for part in checked if isinstance(part, Shown))
     if size > limits.max_bytes:
         raise ValueError(f"expected media of at most {limits.max_bytes} bytes, got {size}")
-    return tuple(checked)
+
+
+def _require_few(parts: Sequence[Any], limits: Limits) -> None:
+    if len(parts) > limits.max_parts:
+        raise ValueError(f"expected at most {limits.max_parts} parts, got {len(parts)}")
 
 
 def _check_part(part: Any, limits: Limits) -> str | Shown:

@@ -38,6 +38,15 @@ _METRIC = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Pending:
+    """The moves of one turn, which were begun."""
+
+    world: World
+    moves: Sequence[Move]
+    acted: Future[_Acted]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Acted:
     """What came of the moves of one turn: a refusal (empty: none) and seconds for each."""
 
@@ -96,8 +105,8 @@ class Worlds(Runner):
         asked = [PolicyTurn(calls, turn.view) for calls, turn in zip(other, turns, strict=True)]
         shown = self._toolbox.run_all(asked)
         return [
-            self._gather(turn, future, tools)
-            for turn, future, tools in zip(turns, begun, shown, strict=True)
+            tools if pending is None else self._gather(turn.view, pending, tools)
+            for turn, pending, tools in zip(turns, begun, shown, strict=True)
         ]
 
     def close(self) -> None:
@@ -121,7 +130,7 @@ class Worlds(Runner):
         acts = [call for call in turn.calls if self._acts(call)]
         return [Move(turn.text, call.name, call.arguments, frame) for call in acts]
 
-    def _submit(self, turn: PolicyTurn) -> Future[_Acted] | None:
+    def _submit(self, turn: PolicyTurn) -> _Pending | None:
         """Start the moves of a turn, one after another; None where it has none."""
         moves = self._moves(turn)
         if not moves:
@@ -130,15 +139,14 @@ class Worlds(Runner):
         assert world is not None, "a turn in a world has one"
         start = (world.sample, world.seed) if world.state is None else None
         limit = self.environment.time_limit_s
-        return self._pool.submit(_act, start, world.state, moves, self.limits, deadline=limit)
+        work = (_act, start, world.state, moves, self.limits)
+        return _Pending(world, moves, self._pool.submit(*work, deadline=limit))
 
-    def _gather(self, turn: PolicyTurn, future: Future[_Acted] | None, tools: Outcome) -> Outcome:
+    def _gather(self, view: View, pending: _Pending, tools: Outcome) -> Outcome:
         """Wait for the moves, and put them behind what the tools returned."""
-        if future is None:
-            return tools
-        moves = self._moves(turn)
+        moves = pending.moves
         try:
-            acted = result(future)
+            acted = result(pending.acted)
         except CallFailed as error:
             limit = self.environment.time_limit_s
             failed = [_call(move, "fault", str(error), limit) for move in moves]
@@ -148,22 +156,20 @@ class Worlds(Runner):
             _call(move, "refused" if why else "ok", why, seconds)
             for move, why, seconds in zip(moves, acted.refused, acted.seconds, strict=True)
         ]
-        assert turn.world is not None
-        step = WorldStep(
-            replace(turn.world, state=acted.state), acted.reward, acted.done, acted.metrics
-        )
+        world = replace(pending.world, state=acted.state)
+        step = WorldStep(world, acted.reward, acted.done, acted.metrics)
         if tools.fault is not None:
             return Outcome(calls=(*tools.calls, *calls), fault=tools.fault)
-        parts, shown = self._show(turn, tools, acted)
+        parts, shown = self._show(view, tools, acted)
         return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
 
     def _show(
-        self, turn: PolicyTurn, tools: Outcome, acted: _Acted
+        self, view: View, tools: Outcome, acted: _Acted
     ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
         """Return what the world shows; its images are numbered where a tool may be asked for one."""
         parts: list[str | Decoded] = []
         shown = [*tools.shown]
-        images = turn.view.num_images + sum(isinstance(one.medium, PilImage) for one in shown)
+        images = view.num_images + sum(isinstance(one.medium, PilImage) for one in shown)
         for part in acted.parts:
             if isinstance(part, str):
                 parts.append(part)
@@ -241,8 +247,8 @@ def _act(
     kept = pickle.dumps(state)
     if len(kept) > MAX_STATE:
         raise ValueError(f"expected a state of at most {MAX_STATE} bytes, got {len(kept)}")
-    checked = isolation.check_parts(parts, limits)
-    return _Acted(kept, checked, tuple(refused), tuple(seconds), reward, done, metrics)
+    isolation.require_little(parts, limits)
+    return _Acted(kept, tuple(parts), tuple(refused), tuple(seconds), reward, done, metrics)
 
 
 def _checked(metrics: Mapping[str, float]) -> dict[str, float]:
