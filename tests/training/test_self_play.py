@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,13 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
+from vlmrl.data.loader import without_media
 from vlmrl.errors import UserError
-from vlmrl.schema import Rollouts
+from vlmrl.schema import Prompt, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged
 from vlmrl.strategies.base import Draw
 from vlmrl.strategies.self_play import SelfPlay
+from vlmrl.system import distributed
 from vlmrl.training.trainer import Trainer
 
 DRAW = Draw(0, 0, 0, 0.0)
@@ -129,6 +132,30 @@ def test_what_is_demonstrated_can_be_drawn_and_has_one_answer() -> None:
         except UserError as error:
             refused.append(str(error))
     assert {*refused} == {"the scene belongs to a split that is held out"} and len(refused) < 24
+
+
+def test_a_rank_makes_its_own_questions_alone(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = next(s for s in trainer.loader.sources if s.name == "self_play/solve")
+    rows = [{"id": f"{n}", "proposal": scene} for n, scene in enumerate(SCENES)]
+    samples = [replace(source, rows=[row]).sample(0) for row in rows]
+    whole = trainer.means.pose(samples, source)
+    told = [without_media(prompt) for prompt in whole]
+    made: list[Sample] = []
+
+    def make(sample: Sample, media: list[Any]) -> Prompt:
+        made.append(sample)
+        return trainer.means.make_prompt(sample, media)
+
+    monkeypatch.setattr(distributed, "rank", lambda: 1)
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "gather", lambda own: [told[0::2], own])
+    found = replace(trainer.means, make_prompt=make).pose(samples, source)
+    assert made == samples[1::2]
+    assert [bool(prompt.media) for prompt in found] == [False, True, False]
+    assert [prompt.home for prompt in found] == [0, 1, 0]
+    assert [prompt.encoded.ids for prompt in found] == [prompt.encoded.ids for prompt in whole]
 
 
 def test_both_roles_are_paid_and_answers_are_groups_behind_the_batch(trainer: Trainer) -> None:

@@ -80,19 +80,23 @@ class Means:
             return rank_shards.generate(self.engine, PromptBatch(tuple(prompts)), sampling)
 
     def pose(self, samples: Sequence[Sample], source: Source) -> list[Prompt]:
-        """Return the prompts of samples that are of no row, read as those of `source`, dealt to the ranks."""
+        """Return the prompts of samples that are of no row, read as those of `source`, dealt to the ranks.
+
+        A rank decodes and encodes its own; of the others it knows what the loader tells of them.
+        """
+        rank, world = distributed.rank(), distributed.world()
         with self.timers("data"):
-            every = [
+            own = [
                 replace(
                     self.make_prompt(sample, decode(sample, source.access, source.reading)),
-                    home=number % distributed.world(),
+                    home=rank,
                     place=None,
                 )
-                for number, sample in enumerate(samples)
+                for sample in samples[rank::world]
             ]
-        return [
-            prompt if rank_shards.is_here(prompt) else without_media(prompt) for prompt in every
-        ]
+            prompts = distributed.from_turns([without_media(prompt) for prompt in own])
+        prompts[rank::world] = own
+        return prompts
 
     def judge(self, asked: Rollouts, samples: Sequence[Sample], draw: Draw) -> list[list[Judged]]:
         """Judge completions as answers to `samples`, by item verifiers alone."""
