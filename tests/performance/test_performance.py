@@ -28,7 +28,7 @@ ELSEWHERE = {
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",
     "staged_lengths": "trains for minutes on each seed",
-    "look_twice": "trains for minutes on each seed",
+    "acting": "trains for minutes on each seed",
     "quickstart": "trains the quickstart four times",
     "think_or_not": "trains for minutes on each seed",
 }
