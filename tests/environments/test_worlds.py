@@ -140,6 +140,26 @@ def test_a_form_is_filled_in_by_clicking_typing_and_scrolling(seed: int, rows: i
     assert np.asarray(world.observe(unsaved)[0]).shape == (HEIGHT, WIDTH, 3)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_and_the_button_are_anywhere_where_a_form_has_gaps(seed: int) -> None:
+    world = GuiWorld(rows=3, gaps=4, goals=2, max_moves=50)
+    state = world.reset(SAMPLE, seed)
+    assert len(state.places) == 4 and [*state.places] == sorted({*state.places})
+    assert state.places[-1] < 8
+    for line in {*range(8)} - {*state.places}:
+        top = max(0, (line + 1) * ROW - HEIGHT)
+        beside = replace(state, top=top)
+        point = [(LEFT + 10) / WIDTH, ((line + 0.5) * ROW - top) / HEIGHT]
+        step = do(world, beside, "click", point=point)
+        assert not step.done and step.state == replace(beside, moves=1)
+    reward = 0.0
+    for name, given in world.play(state):
+        point = {key: [p.x, p.y] if isinstance(p, Point) else p for key, p in given.items()}
+        step = do(world, state, name, **point)
+        state, reward = step.state, step.reward
+    assert reward == 1.0
+
+
 def test_nothing_can_be_typed_before_a_field_is_clicked() -> None:
     world = GuiWorld()
     with pytest.raises(Refused, match="no field was clicked"):

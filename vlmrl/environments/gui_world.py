@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vlmrl.environments import Environment, Part, Point, Refused, Sample, Step
@@ -39,6 +41,8 @@ class Form:
 
     rows: tuple[Row, ...]
     values: tuple[str, ...]
+    places: tuple[int, ...]
+    """Lines of the page: that of each row, and that of the button."""
     focus: int | None = None
     menu: int | None = None
     top: int = 0
@@ -57,6 +61,8 @@ class GuiWorld(Environment):
 
     rows: int = 4
     """Rows of the form; beyond 4, some are scrolled away."""
+    gaps: int = 0
+    """Empty lines strewn between the rows and above the button, so that those are anywhere."""
     goals: int = 2
     """Rows that are to be changed."""
     max_moves: int = 16
@@ -71,10 +77,10 @@ class GuiWorld(Environment):
     """Pixels of the height of a row of the form."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.goals <= self.rows <= len(LABELS) or self.max_moves < 1:
+        if not 1 <= self.goals <= self.rows <= len(LABELS) or self.max_moves < 1 or self.gaps < 0:
             raise ValueError(
-                f"expected 1 <= goals <= rows <= {len(LABELS)} and max_moves of at least 1, got goals "
-                f"{self.goals}, rows {self.rows} and max_moves {self.max_moves}"
+                f"expected 1 <= goals <= rows <= {len(LABELS)}, gaps >= 0 and max_moves >= 1, "
+                f"got goals {self.goals}, rows {self.rows}, gaps {self.gaps} and max_moves {self.max_moves}"
             )
         if not self.kinds or min(self.width, self.height) < 56 or self.row_px < 16:
             raise ValueError(
@@ -91,7 +97,9 @@ class GuiWorld(Environment):
             _draw_row(draw, label, place in changed, self.kinds)
             for place, label in enumerate(labels)
         )
-        return Form(rows, tuple(row.before for row in rows))
+        lines = range(self.rows + 1 + self.gaps)
+        places = sorted(draw.sample(lines, self.rows + 1)) if self.gaps else lines
+        return Form(rows, tuple(row.before for row in rows), tuple(places))
 
     def task(self, state: Form) -> str:
         """Return what to fill in."""
@@ -100,11 +108,14 @@ class GuiWorld(Environment):
 
     def observe(self, state: Form) -> Sequence[Part]:
         """Return the window."""
-        page = Image.new("RGB", (self.width, max(self.height, self._height(state))), "#f4f4f4")
+        page = Image.new("RGB", (self.width, max(self.height, self._height(state))))
+        page.paste(_background(self.width, self.height), (0, state.top))
         pen, font = ImageDraw.Draw(page), ImageFont.load_default(self.row_px * 3 // 8)
-        for place, (row, value) in enumerate(zip(state.rows, state.values, strict=True)):
-            pen.text(self._at(10, place, 11), row.label, "black", font)
-            edge = "#2060e0" if place == state.focus else "#808080"
+        for number, (row, value) in enumerate(zip(state.rows, state.values, strict=True)):
+            place = state.places[number]
+            pen.rectangle((*self._at(4, place, 4), *self._at(LEFT - 6, place, 36)), "#202020")
+            pen.text(self._at(10, place, 11), row.label, "white", font)
+            edge = "#2060e0" if number == state.focus else "#808080"
             right = LEFT + 28 if row.kind == "tick" else RIGHT
             box = (*self._at(LEFT, place, 6), *self._at(right, place, 34))
             pen.rectangle(box, "white", edge, 2)
@@ -117,11 +128,11 @@ class GuiWorld(Environment):
             if row.kind == "menu":
                 corners = ((RIGHT - 20, 16), (RIGHT - 8, 16), (RIGHT - 14, 25))
                 pen.polygon([self._at(x, place, y) for x, y in corners], "black")
-        last = len(state.rows)
+        last = state.places[-1]
         pen.rectangle((*self._at(LEFT, last, 6), *self._at(RIGHT, last, 34)), "#2060e0")
         pen.text(self._at(LEFT + 60, last, 11), "Save", "white", font)
         if state.menu is not None:
-            for place, option in enumerate(OPTIONS, start=state.menu + 1):
+            for place, option in enumerate(OPTIONS, start=state.places[state.menu] + 1):
                 box = (*self._at(LEFT, place, 0), *self._at(RIGHT, place, ROW))
                 pen.rectangle(box, "#e0e8ff", "#2060e0")
                 pen.text(self._at(LEFT + 8, place, 11), option, "black", font)
@@ -129,14 +140,14 @@ class GuiWorld(Environment):
 
     def demonstrate(self, state: Form) -> tuple[str, dict[str, Any]]:
         """Return what to do next: put the first wrong row right, then save."""
-        values = zip(state.rows, state.values, strict=True)
-        wrong = [place for place, (row, value) in enumerate(values) if row.wanted != value]
-        place = wrong[0] if wrong else len(state.rows)
+        wrong = [i for i, row in enumerate(state.rows) if row.wanted != state.values[i]]
+        row = state.rows[wrong[0]] if wrong else None
+        place = state.places[wrong[0] if wrong else -1]
         if state.menu is not None:
-            place = state.menu + 1 + OPTIONS.index(state.rows[state.menu].wanted)
-        elif wrong and state.rows[place].kind == "field" and state.focus == place:
-            return "type", {"text": state.rows[place].wanted}
-        tick = place < len(state.rows) and state.rows[place].kind == "tick"
+            place = state.places[state.menu] + 1 + OPTIONS.index(state.rows[state.menu].wanted)
+        elif row and row.kind == "field" and state.focus == wrong[0]:
+            return "type", {"text": row.wanted}
+        tick = row is not None and row.kind == "tick" and state.menu is None
         x, y = self._at(LEFT + 14 if tick else (LEFT + RIGHT) // 2, place, 20)
         if not 0 <= y - state.top < self.height:
             return "scroll", {"direction": "down" if y > state.top else "up"}
@@ -147,19 +158,20 @@ class GuiWorld(Environment):
         x, place = point.x * WIDTH, int(point.y * self.height + state.top) // self.row_px
         inside = LEFT <= x <= RIGHT
         if state.menu is not None:
-            option, values = place - state.menu - 1, [*state.values]
+            option, values = place - state.places[state.menu] - 1, [*state.values]
             if inside and 0 <= option < len(OPTIONS):
                 values[state.menu] = OPTIONS[option]
             return self._after(replace(state, values=tuple(values), menu=None))
-        if not inside or place > len(state.rows):
+        if not inside or place not in state.places:
             return self._after(replace(state, focus=None))
-        if place == len(state.rows):
+        number = state.places.index(place)
+        if number == len(state.rows):
             return self._after(state, saved=True)
-        row, values = state.rows[place], [*state.values]
+        row, values = state.rows[number], [*state.values]
         if row.kind == "tick":
-            values[place] = "off" if values[place] == "on" else "on"
-        focus = place if row.kind == "field" else None
-        menu = place if row.kind == "menu" else None
+            values[number] = "off" if values[number] == "on" else "on"
+        focus = number if row.kind == "field" else None
+        menu = number if row.kind == "menu" else None
         return self._after(replace(state, values=tuple(values), focus=focus, menu=menu))
 
     def type(self, state: Form, text: Annotated[str, "what to write"]) -> Step:
@@ -197,9 +209,21 @@ class GuiWorld(Environment):
 
     def _height(self, state: Form) -> int:
         """Return the pixels of the whole page: the form, and the options of an open menu."""
-        rows = len(state.rows) + 1
-        opened = 0 if state.menu is None else state.menu + 1 + len(OPTIONS)
-        return self.row_px * max(rows, opened)
+        opened = 0 if state.menu is None else state.places[state.menu] + 1 + len(OPTIONS)
+        return self.row_px * max(len(state.rows) + 1 + self.gaps, opened)
+
+
+@functools.lru_cache(maxsize=8)
+def _background(width: int, height: int) -> Image.Image:
+    """Return the window's background, which shows the place: red falls to the right, blue to the bottom.
+
+    A small model has nothing else to read an absolute place from.
+    """
+    across, down = np.linspace(220, 10, width), np.linspace(220, 10, height)
+    image = np.full((height, width, 3), 160, np.uint8)
+    image[:, :, 0] = across.round()[None, :]
+    image[:, :, 2] = down.round()[:, None]
+    return Image.fromarray(image)
 
 
 def _draw_row(draw: random.Random, label: str, changed: bool, kinds: tuple[Kind, ...]) -> Row:
