@@ -87,6 +87,12 @@ def test_the_index_is_kept_and_follows_its_pages(pages: Path, tmp_path: Path) ->
     assert len([*(tmp_path / "index").iterdir()]) == 2
 
 
+def test_a_collection_with_its_index_may_be_moved(pages: Path, tmp_path: Path) -> None:
+    Search(str(pages)).schemas()
+    moved = pages.parent.rename(tmp_path / "moved") / pages.name
+    assert found(Search(str(moved)), "revenue") == 1
+
+
 def test_what_cannot_be_found_is_told_to_the_policy(pages: Path) -> None:
     tool = Search(str(pages))
     for query in ("", "?!", "unicorn"):

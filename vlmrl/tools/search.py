@@ -96,17 +96,21 @@ def _open(pages: str, index: str) -> tuple[Any, list[str]]:
     folder = Path(index or f"{pages}.bm25") / hashlib.sha256(data).hexdigest()[:16]
     if not folder.is_dir():
         _build(bm25s, pages, data, folder)
-    images: list[str] = json.loads((folder / PATHS).read_text(encoding="utf-8"))
+    names: list[str] = json.loads((folder / PATHS).read_text(encoding="utf-8"))
+    images = [str(Path(pages).parent / name) for name in names]
     return bm25s.BM25.load(folder, mmap=True), images
 
 
 def _build(bm25s: Any, pages: str, data: bytes, folder: Path) -> None:
-    """Write the index under another name, then give it its own."""
-    images, texts = [], []
+    """Write the index under another name, then give it its own.
+
+    It names images as the pages do, so that a collection may be moved with its index.
+    """
+    names, texts = [], []
     for number, line in enumerate(data.splitlines(), start=1):
         if line.strip():
-            image, text = _page(f"search: {pages}, line {number}", Path(pages).parent, line)
-            images.append(image)
+            name, text = _page(f"search: {pages}, line {number}", Path(pages).parent, line)
+            names.append(name)
             texts.append(_words(text))
     if not any(texts):
         raise UserError(f"search: {pages}: expected pages with text, got none")
@@ -116,7 +120,7 @@ def _build(bm25s: Any, pages: str, data: bytes, folder: Path) -> None:
         scorer = bm25s.BM25()
         scorer.index(texts, show_progress=False)
         scorer.save(temporary, show_progress=False)
-        (temporary / PATHS).write_text(json.dumps(images), encoding="utf-8")
+        (temporary / PATHS).write_text(json.dumps(names), encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # unless another process was faster
@@ -126,7 +130,7 @@ def _build(bm25s: Any, pages: str, data: bytes, folder: Path) -> None:
 
 
 def _page(where: str, folder: Path, line: bytes) -> tuple[str, str]:
-    """Return the path of a page's image and its text."""
+    """Return the name of a page's image, which is there, and its text."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -142,4 +146,4 @@ def _page(where: str, folder: Path, line: bytes) -> tuple[str, str]:
         raise UserError(f"{where}: {error}") from error
     if not path.is_file():
         raise UserError(f"{where}: the image {image!r} is missing")
-    return str(path), text
+    return image, text
