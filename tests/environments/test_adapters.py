@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from helpers.driving import run_turn
-from vlmrl.environments import Frame, Move, Refused, Sample
+from vlmrl.environments import Frame, Move, Refused, Sample, openenv
 from vlmrl.environments.openenv import Openenv
 from vlmrl.environments.trl_class import TrlClass
 from vlmrl.interaction.calls import AskedCall
@@ -101,6 +101,29 @@ def test_an_openenv_world_speaks_the_published_messages(server: tuple[Server, st
     assert handler.heard[0]["data"] == {"seed": 7}
     schema = world.schemas()[0]["function"]
     assert schema["parameters"]["properties"] == SCHEMA["properties"]
+
+
+def test_a_connection_that_the_server_closed_is_let_go() -> None:
+    serving = pytest.importorskip("websockets.sync.server")
+    ended = pytest.importorskip("websockets.exceptions").ConnectionClosed
+
+    def once(connection: Any) -> None:
+        """Answers the reset and the last step, and closes the connection by itself."""
+        for done in (False, True):
+            connection.recv()
+            answer = {"observation": {"text": "Go."}, "reward": float(done), "done": done}
+            connection.send(json.dumps({"type": "observation", "data": answer}))
+
+    with serving.serve(once, "127.0.0.1", 0) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        world = Openenv(f"http://127.0.0.1:{listening.socket.getsockname()[1]}")
+        state = world.step(world.reset(SAMPLE, 1), Move("", "act", {"message": "x"})).state
+        connection = openenv._connections[state.name]
+        with pytest.raises(ended):
+            connection.recv(timeout=5)
+        world.close(state)
+        assert state.name not in openenv._connections
+        listening.shutdown()
 
 
 def test_an_openenv_rollout_in_a_process_of_its_own(server: tuple[Server, str]) -> None:

@@ -153,10 +153,14 @@ class Openenv(Environment):
 
 
 def _let_go(name: str) -> None:
+    """Close a connection, if this process still has it."""
     opened = _connections.pop(name, None)
     if opened is None:
         return
+    closed = import_extra("websockets.exceptions", "openenv").ConnectionClosed
     try:
         opened.send(json.dumps({"type": "close"}))
+    except closed:  # the server has let go of it already
+        pass
     finally:
         opened.close()
