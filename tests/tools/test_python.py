@@ -58,6 +58,17 @@ def test_a_command_gets_the_program_by_standard_input() -> None:
         Python(f"{sys.executable} -I -", timeout_s=1.0)(VIEW, "while True: pass")
 
 
+def test_a_program_may_put_the_names_of_images_together() -> None:
+    tool, two = Python(f"{sys.executable} -I -"), View(VIEW.shown * 2)
+    for name in ("f'image_{n}.png'", "'image_%d.png' % n", "'image_' + str(n) + '.png'"):
+        said = tool(two, f"for n in (1, 2): print(len(open({name}, 'rb').read()) > 60)")
+        assert said == ["True\nTrue"]
+    look = "import glob; print(*sorted(glob.glob('*.png')))"
+    assert tool(two, look) == ["image_1.png image_2.png"]
+    look = look.replace(".png", "")
+    assert tool(two, look + "; open('image_2.png')") == ["image_2.png program.py"]
+
+
 # ------------------------------------------------------------------------------- with a sandbox
 
 

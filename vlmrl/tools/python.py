@@ -29,7 +29,7 @@ from vlmrl.tools import Part, Refused, Tool, View
 from vlmrl.tools.sandboxed_run import READY
 
 INSIDE = Path(__file__).with_name("sandboxed_run.py")
-USED = re.compile(r"image_([1-9][0-9]?)\.png")
+USED = re.compile(r"image_([1-9][0-9]*)\.png")
 SYSTEM = (
     "/usr",
     "/bin",
@@ -91,8 +91,7 @@ class Python(Tool):
         self, view: View, code: Annotated[str, "the whole program; print what you want to see"]
     ) -> list[Part]:
         """Return what the program printed and drew."""
-        numbers = {int(number) for number in USED.findall(code)}
-        images = {f"image_{n}.png": _png(view, n) for n in numbers if n <= view.num_images}
+        images = {f"image_{n}.png": _png(view, n) for n in _used(code, view.num_images)}
         found = _run(self, code, images)
         parts: list[Part] = [found["text"].strip()] if found["text"].strip() else []
         for data in found["images"]:
@@ -101,6 +100,13 @@ class Python(Tool):
             except (MediaError, ValueError) as error:
                 raise Refused(f"the program made an image that cannot be shown: {error}") from error
         return parts or ["The program printed nothing."]
+
+
+def _used(code: str, count: int) -> list[int]:
+    """Return the numbers of the images that a program may read: those it spells out, else all `count`."""
+    spelled = {int(number) for number in USED.findall(code)}
+    puts_together = any(word in USED.sub("", code) for word in ("image_", ".png"))
+    return [n for n in range(1, count + 1) if puts_together or n in spelled]
 
 
 def _png(view: View, number: int) -> str:
