@@ -12,10 +12,9 @@ Runs that are already finished in the runs folder are read, not run again.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from learning import CONFIGS, Curve, curve, start
+from learning import CONFIGS, Curve, curve, over_seeds, start, tell
 
 from vlmrl import config
 from vlmrl.commands.curricula.rate import rate
@@ -73,11 +72,7 @@ def table(curves: dict[int, dict[str, Curve]]) -> str:
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, default=Path("runs/curricula"))
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = over_seeds(__doc__, "runs/curricula").parse_args()
     curves: dict[int, dict[str, Curve]] = {}
     for seed in options.seeds:
         begin = start(CONFIG, options.runs / f"start-{seed}", seed)
@@ -88,9 +83,7 @@ def main() -> None:
             more = rated if name == "adarft" else []
             curves[seed][name] = curve(CONFIG, folder, seed, begin, *way, *more)
     text = table(curves)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
 
 
 if __name__ == "__main__":

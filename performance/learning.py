@@ -1,7 +1,8 @@
-"""What the learning experiments share: runs that begin at one cold start for each seed."""
+"""What the learning experiments share: their options, and runs that begin at one cold start for each seed."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,29 @@ def curve(settings: str, folder: Path, seed: int, begin: Path, *overrides: str) 
     """Return the evaluations of a run that begins at a checkpoint; trains it if it is not there."""
     begun = [f"model.path={begin}", "model.build=null", "sft=null", f"run.seed={seed}"]
     _train(settings, folder, [*begun, "run.report=false", *overrides])
+    return evaluations(folder)
+
+
+def evaluations(folder: Path) -> Curve:
+    """Return the evaluations of a run."""
     files = run_folder.steps_in(folder / "evals", ".json")
     return {step: read_json(path) for step, path in sorted(files.items())}
+
+
+def over_seeds(description: str | None, runs: str = "runs") -> argparse.ArgumentParser:
+    """Return the options of an experiment on several seeds; `runs` is where its runs are."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path(runs))
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def tell(text: str, out: Path | None) -> None:
+    """Print a text, and write it where that was asked for."""
+    print(text)
+    if out:
+        out.write_text(text + "\n", encoding="utf-8")
 
 
 def _train(settings: str, folder: Path, overrides: list[str]) -> Path:

@@ -11,11 +11,9 @@ Runs that are already finished in the runs folder are read, not run again.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from learning import Curve, curve, start
+from learning import Curve, curve, over_seeds, start, tell
 
 CONFIG = "pass_at_k"
 WAYS = {
@@ -56,11 +54,8 @@ def table(curves: dict[int, dict[str, Curve]]) -> str:
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser = over_seeds(__doc__, "runs/pass_at_k")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--runs", type=Path, default=Path("runs/pass_at_k"))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     curves: dict[int, dict[str, Curve]] = {}
     for seed in options.seeds:
@@ -77,9 +72,7 @@ def main() -> None:
             for name, way in WAYS.items()
         }
     text = table(curves)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
 
 
 if __name__ == "__main__":

@@ -9,29 +9,23 @@ at 0.95; with rewards shuffled over the batch it does not rise by more than 0.03
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Any
 
 import matplotlib
+from learning import Curve, evaluations, over_seeds, tell
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
-from vlmrl.runs import run_folder
-from vlmrl.system.atomic_files import read_json
 
 matplotlib.use("agg")
 from matplotlib import pyplot
-
-Curve = dict[int, dict[str, Any]]
 
 
 def curve(folder: Path, *overrides: str) -> Curve:
     """Evaluations of one quickstart run by step; runs it if it is not there."""
     settings = config.load("quickstart", [f"run.dir={folder}", "resume=auto", *overrides])
     lifecycle.train(settings)
-    files = run_folder.steps_in(folder / "evals", ".json")
-    return {step: read_json(path) for step, path in files.items()}
+    return evaluations(folder)
 
 
 def table(curves: dict[int, Curve], control: Curve) -> str:
@@ -90,10 +84,7 @@ def draw(curves: dict[int, Curve], control: Curve, file: Path) -> None:
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--out", type=Path)
+    parser = over_seeds(__doc__)
     parser.add_argument("--image", type=Path)
     options = parser.parse_args()
     curves = {
@@ -107,9 +98,7 @@ def main() -> None:
         "evaluation.every=25",
     )
     text = table(curves, control)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
     if options.image:
         draw(curves, control, options.image)
 

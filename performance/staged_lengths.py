@@ -10,11 +10,10 @@ Runs that are already finished in the runs folder are read, not run again.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
-from learning import Curve, curve, start
+from learning import Curve, curve, over_seeds, start, tell
 
 CONFIG = "think_or_not"
 PROMPTS, GROUP_SIZE = 16, 8
@@ -47,11 +46,7 @@ def line(seed: int, name: str, found: Curve, folder: Path) -> str:
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, default=Path("runs/staged"))
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = over_seeds(__doc__, "runs/staged").parse_args()
     steps = " | ".join(f"step {step}" for step in range(0, 81, 20))
     rows = [
         f"| seed | way | {steps} | tokens of an answer | sampled tokens, thousands |",
@@ -63,9 +58,7 @@ def main() -> None:
             folder = options.runs / f"{name.replace(' ', '-')}-{seed}"
             rows.append(line(seed, name, curve(CONFIG, folder, seed, begin, *COMMON, *way), folder))
     text = "\n".join(rows)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ more than 0.03 in 25 steps.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
+
+from learning import over_seeds, tell
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
@@ -85,11 +86,7 @@ def table(pairs: dict[int, tuple[Summary, Summary]], control: Summary) -> str:
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = over_seeds(__doc__).parse_args()
     pairs = {
         seed: (
             run(options.runs / f"think_or_not-{seed}", f"run.seed={seed}"),
@@ -98,9 +95,7 @@ def main() -> None:
         for seed in options.seeds
     }
     text = table(pairs, run(options.runs / "think_or_not-shuffled", *CONTROL))
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from PIL import Image
 from helpers.faulty_proxy import FaultyProxy, altered
 from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
-from helpers.vllm_engine import SMALL, tokens
+from helpers.vllm_engine import SMALL, served, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -89,12 +89,8 @@ def vital(processes):
 
 @pytest.fixture(scope="module")
 def child():
-    """A policy and an engine with one server of its own."""
-    made = policy()
-    engine = VllmServer(enforce_eager=True, **SMALL)
-    engine.start(made)
-    yield made, engine
-    engine.close()
+    with served() as pair:
+        yield pair
 
 
 @pytest.fixture

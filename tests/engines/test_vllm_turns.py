@@ -8,12 +8,11 @@ import pytest
 from helpers.driving import Shows
 from helpers.small import policy, prompt
 from helpers.turns import packed
-from helpers.vllm_engine import SMALL, change, engine_for
+from helpers.vllm_engine import change, engine_for, served
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
@@ -80,11 +79,8 @@ def test_every_turn_has_the_trainers_log_probs_before_and_after_a_sync():
 
 @pytest.fixture(scope="module")
 def child():
-    made = policy()
-    engine = VllmServer(enforce_eager=True, **SMALL)
-    engine.start(made)
-    yield made, engine
-    engine.close()
+    with served() as pair:
+        yield pair
 
 
 def test_a_server_has_the_trainers_log_probs_in_every_turn(child):

@@ -6,6 +6,7 @@ import dataclasses
 
 from PIL import Image
 
+from vlmrl.engines.hf import Hf
 from vlmrl.interaction.tools import Outcome, PolicyTurn
 from vlmrl.schema import Call
 from vlmrl.tools.views import Shown, View
@@ -53,3 +54,11 @@ def ending(rollouts, policy):
 
     groups = tuple(tuple(map(ended, group)) for group in rollouts.completions)
     return dataclasses.replace(rollouts, completions=groups)
+
+
+def end_every_turn(monkeypatch):
+    """Let engine `hf` end each turn that it draws."""
+    generate = Hf.generate
+    monkeypatch.setattr(
+        Hf, "generate", lambda self, *asked: ending(generate(self, *asked), self._policy)
+    )

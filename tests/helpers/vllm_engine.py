@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 
-from helpers.small import CORPUS, TEXT
+from helpers.small import CORPUS, TEXT, policy
 from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
 from vlmrl.engines.vllm import Vllm
+from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.models.loading import load_model
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
@@ -18,6 +21,16 @@ def engine_for(made, **options):
     engine = Vllm(enforce_eager=True, **SMALL, **options)
     engine.start(made)
     return engine
+
+
+@contextmanager
+def served():
+    """A policy and an engine with one server of its own."""
+    made = policy()
+    engine = VllmServer(enforce_eager=True, **SMALL)
+    engine.start(made)
+    yield made, engine
+    engine.close()
 
 
 def change(made, seed=0, scale=0.05):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.driving import run_turn
+from helpers.driving import end_every_turn, run_turn
 from vlmrl import plugins
 from vlmrl.assemble import turns
 from vlmrl.assemble.lifecycle import train
@@ -48,24 +48,7 @@ def config_of(tmp_path, **more):
 
 @pytest.mark.slow
 def test_a_run_with_crops_counts_its_turns_and_writes_its_segments(tmp_path, monkeypatch):
-    generate = Hf.generate
-
-    def ended(self, batch, sampling):
-        """What was drawn, each turn with its end."""
-        found = generate(self, batch, sampling)
-        end = self._policy.stop_ids[0]
-        groups = tuple(
-            tuple(
-                dataclasses.replace(
-                    said, token_ids=(*said.token_ids[:-1], end), finish_reason="stop"
-                )
-                for said in group
-            )
-            for group in found.completions
-        )
-        return dataclasses.replace(found, completions=groups)
-
-    monkeypatch.setattr(Hf, "generate", ended)
+    end_every_turn(monkeypatch)
     monkeypatch.setattr(
         driver, "parse_calls", lambda text: (AskedCall("crop", {"bbox_2d": [0, 0, 28, 28]}),)
     )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.driving import end_every_turn
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import tools_by_source
 from vlmrl.config import Config, SourceConfig, parse
 from vlmrl.data.source import open_source
-from vlmrl.engines.hf import Hf
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 
@@ -41,28 +40,6 @@ def config_of(tmp_path: Path, environment: Any, **more: Any) -> Config:
     )
 
 
-@pytest.fixture
-def ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is drawn, each turn with its end."""
-    generate = Hf.generate
-
-    def ended(self: Hf, batch: Any, sampling: Any) -> Any:
-        found = generate(self, batch, sampling)
-        end = self._policy.stop_ids[0]
-        groups = tuple(
-            tuple(
-                dataclasses.replace(
-                    said, token_ids=(*said.token_ids[:-1], end), finish_reason="stop"
-                )
-                for said in group
-            )
-            for group in found.completions
-        )
-        return dataclasses.replace(found, completions=groups)
-
-    monkeypatch.setattr(Hf, "generate", ended)
-
-
 ACTIONS = {
     "grid_world": AskedCall("move", {"direction": "up"}),
     "frozen_lake": AskedCall("move", {"direction": "up"}),
@@ -73,8 +50,9 @@ ACTIONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_run_in_a_world_pays_counts_and_writes_its_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: None, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    end_every_turn(monkeypatch)
     monkeypatch.setattr(driver, "parse_calls", lambda text: (ACTIONS[name],))
     assert train(config_of(tmp_path, name))["finished"]
     (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

@@ -24,7 +24,7 @@ ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",
     "rollout_async": "test_rollout_vllm.py",
     "step_ways": "a part of step.py",
-    "learning": "a part of curricula.py, pass_at_k.py and staged_lengths.py",
+    "learning": "a part of the scripts that train",
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",
     "staged_lengths": "trains for minutes on each seed",
