@@ -28,6 +28,7 @@ class CopyEngine(ConcurrentEngine):
     poison: str = ""
     exact: ClassVar[bool] = False
     concurrent: ClassVar[bool] = True
+    every_rank: ClassVar[bool] = True
     calls: list[tuple[str, list[str]]] = field(default_factory=list, init=False)
     """Thread and samples of every call of generate that sampled."""
     mixed: bool = field(default=False, init=False)

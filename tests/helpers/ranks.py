@@ -20,11 +20,14 @@ from helpers.small import CORPUS, advantages, mixed_batch, model_config
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, OptimizerConfig
+from vlmrl.data.loader import without_media
+from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
+from vlmrl.runs import rank_shards
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
 
@@ -46,6 +49,8 @@ class Case:
     """From this update on there are no images."""
     row_facts: bool = False
     """The loss knows of its rows whatever it can."""
+    dealt: bool = False
+    """The groups go to other homes before the update, from ranks that alone have their media."""
 
 
 CASES = {
@@ -72,6 +77,7 @@ CASES = {
     ),
     "then nobody sees an image": Case(text_from=1),
     "row facts": Case(homes=(0, 0, 1, 0), micro_tokens=150, row_facts=True, updates=2),
+    "dealt from one rank": Case(homes=(1, 1, 1, 1), micro_tokens=1, dealt=True, updates=2),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
 }
 
@@ -111,6 +117,14 @@ def rollouts(policy: Policy, homes: tuple[int, ...], group: int = 3) -> Rollouts
     return Rollouts(PromptBatch(prompts), tuple(groups))
 
 
+def at_home_only(drawn: Rollouts) -> Rollouts:
+    """The rollouts as a run has them: the other ranks' prompts without media."""
+    prompts = drawn.batch.prompts
+    if distributed.world() > 1:
+        prompts = tuple(p if rank_shards.is_here(p) else without_media(p) for p in prompts)
+    return replace(drawn, batch=PromptBatch(prompts))
+
+
 def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[str, float]:
     """Train for some steps; the metrics of the last."""
     if case.kl:
@@ -123,6 +137,10 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
         given = advantages(drawn)
         if case.row_facts:
             drawn, given = facts_of(drawn)
+        if case.dealt:
+            drawn = at_home_only(drawn)
+            drawn, balance = deal(drawn, given, case.updates, policy.sharing)
+            assert distributed.world() == 1 or balance["update/useful_share"] > 0.6
         batches = pack(
             drawn,
             given,

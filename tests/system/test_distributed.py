@@ -153,10 +153,6 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
     [
         ([], r"rollout\.prompts: expected at least 8, .* got 4"),
         (["engine=vllm"], "engine 'vllm' works in one process only, got 8"),
-        (
-            ["engine=vllm_server", "rollout.max_staleness=1"],
-            r"rollout\.max_staleness: expected 0 with 8 processes, got 1",
-        ),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch):
@@ -209,5 +205,6 @@ def test_rollouts_of_several_turns_on_two_ranks_are_those_of_one(tmp_path):
     assert [row["completions"] for row in of_two] == [row["completions"] for row in of_one]
     (alone,), (together,) = (metric_lines(tmp_path / name) for name in ("one", "two"))
     timed = "tool/crop/seconds"
+    assert 0.5 < together.pop("update/useful_share") <= 1
     assert 1 < alone["rollout/turns"] < 3
     assert {**together, timed: 0} == pytest.approx({**alone, timed: 0}, rel=1e-3, abs=1e-6)

@@ -148,3 +148,17 @@ def test_two_whole_ranks_go_on_after_a_death_between_steps_and_end_after_one_wit
     assert "go on from the last checkpoint with resume=auto" in words(folder)
     check_steps(folder, 3)
     assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_generate_ahead_while_updates_arrive(tmp_path, strategy):
+    folder = tmp_path / "run"
+    more = ["rollout.max_staleness=2", "rollout.max_tokens=60", "engine.options.max_num_seqs=4"]
+    process = train(folder, *more, f"distributed.strategy={strategy}", "run.steps=6")
+    assert process.wait(400) == 0, words(folder)
+    lines = metrics(folder)
+    assert [line["step"] for line in lines] == list(range(1, 7))
+    ages = [line["rollout/staleness_max"] for line in lines]
+    assert max(ages) == 2 and all(age <= 2 for age in ages)
+    assert max(line["parity/max_abs"] for line in lines if "parity/max_abs" in line) < 1e-5

@@ -180,20 +180,14 @@ def require_distributed(config: Config, engine: Engine) -> None:
     """Refuse what several processes cannot do.
 
     Raises:
-        UserError: the engine works in one process only, rollouts are to be generated ahead of the
-            trainer, a part of the config cannot be sharded, or there are fewer prompts than
-            processes.
+        UserError: the engine works in one process only, a part of the config cannot be sharded, or
+            there are fewer prompts than processes.
     """
     world = distributed.world()
     if world > 1 and not engine.every_rank:
         raise UserError(
             f"engine {config.engine.name!r} works in one process only, got {world} processes; use "
             "'hf' or 'vllm_server'"
-        )
-    if world > 1 and config.rollout.max_staleness:
-        raise UserError(
-            f"rollout.max_staleness: expected 0 with {world} processes, got "
-            f"{config.rollout.max_staleness}; rollouts ahead of the trainer work in one process only"
         )
     sharded = world > 1 and config.distributed.strategy == "fsdp2"
     if sharded and (config.model.quantization or config.optimizer.name != "adamw"):

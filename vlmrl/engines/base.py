@@ -149,7 +149,8 @@ class ConcurrentEngine(Engine):
     """An engine that generates in other threads while the policy trains and `sync` is called.
 
     A call of `sync` does not wait for calls of `generate`: completions in progress continue with the
-    new weights, and `Completion.versions` says which weights sampled which tokens.
+    new weights, and `Completion.versions` says which weights sampled which tokens. With several
+    processes such a call of `generate` must not wait for the other ranks.
     """
 
     concurrent: ClassVar[bool] = True

@@ -323,8 +323,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
                 answer = ask(server, prompt, fields, job.deadline)
                 if job.sampling.greedy:
                     answer = answer.repeated(job.sampling.n)
-                versions = (job.version, self._version)
-                check(prompt, answer, self._policy, job.sampling, versions)
+                check(prompt, answer, self._policy, job.sampling, (job.version, self._newest))
                 (job.groups[number],) = make_completions(self._policy, [prompt], [answer.group])
                 if finished is not None:
                     finished(number, job.groups[number])
@@ -340,6 +339,11 @@ class VllmServer(VllmOptions, ConcurrentEngine):
                 job.lost(number, fault, self.max_restarts)
             except UserError as error:
                 self._give_up(job, error)
+
+    @property
+    def _newest(self) -> int:
+        """The version that a server may have: other ranks learn of an update when it is over."""
+        return self._version + (not distributed.is_main())
 
     def _give_up(self, job: Job, error: UserError) -> None:
         job.fail(error)

@@ -83,9 +83,13 @@ class Sharing:
 
     def pays(self, micro: MicroBatch) -> bool:
         """Return whether the setting and the number of tokens speak for the shared forward."""
+        return self.pays_at(saving(micro))
+
+    def pays_at(self, ratio: float) -> bool:
+        """Return as `pays` does, of so many plain tokens for each shared one."""
         if self.setting in ("off", "low_memory") or not self.possible or self.verified is False:
             return False
-        return self.setting == "on" or saving(micro) >= self.threshold
+        return self.setting == "on" or ratio >= self.threshold
 
     def judge(self, gaps: tuple[float, float], dtype: str) -> None:
         """Record a `disagreement` of a model of this dtype; one that is too large is logged."""

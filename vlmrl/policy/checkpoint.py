@@ -85,8 +85,8 @@ def save(
 ) -> Path:
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
 
-    `queue` are JSON values of the batches that are issued and not yet trained on (`RolloutQueue.state`),
-    `learned` the arrays of the sampler (`DrawPlan.arrays`), of the strategies, and of what tools showed
+    `queue` are JSON values of the batches that are issued and not yet trained on
+    (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the strategies, and of what tools showed
     in those batches, by these names.
 
     Raises:

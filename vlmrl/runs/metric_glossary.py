@@ -75,6 +75,7 @@ STEP = {
     "update/kl_weight": "Weight of the divergence, where `kl_target` leads it.",
     "update/tokens": "Loss tokens of the step.",
     "update/skipped": "Updates that were not applied because the gradient was not finite.",
+    "update/useful_share": "Tokens of the mean process over those of the fullest: below 1 the others wait.",
     "update/shared": "Share of loss tokens computed with the shared forward.",
     "schedule/stage": "Number of the stage of training, from 1.",
     "schedule/<key>": "Value of a key of the config that follows a schedule, at this step.",

@@ -6,7 +6,7 @@ of one rank only, its `home`, which generates for it, scores it and trains on it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vlmrl.engines.base import Engine, Sampling
@@ -15,7 +15,7 @@ from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["generate", "is_here"]
+__all__ = ["gather_groups", "gather_rows", "generate", "is_here", "numbers_here", "own_seed"]
 
 
 def is_here(prompt: Prompt) -> bool:
@@ -23,24 +23,47 @@ def is_here(prompt: Prompt) -> bool:
     return prompt.home == distributed.rank()
 
 
-def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-    """Generate completions of the whole batch; each rank's engine writes those of its own prompts.
+def numbers_here(batch: PromptBatch) -> list[int]:
+    """Return the numbers of the prompts whose home is this rank."""
+    return [number for number, prompt in enumerate(batch.prompts) if is_here(prompt)]
 
-    Each rank has a seed of its own, so a draw depends on the number of ranks, unless the engine's
-    depend on the prompt alone. Of completions that are not at home only what all ranks need travels.
+
+def own_seed(engine: Engine, seed: int) -> int:
+    """Return the seed with which this rank's engine draws.
+
+    Each rank has one of its own, so a draw depends on the number of ranks, unless the engine's depend
+    on the prompt alone.
     """
+    alone = distributed.world() == 1
+    return seed if alone or engine.keyed else seed_of(seed, distributed.rank())
+
+
+def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
+    """Generate completions of the whole batch; each rank's engine writes those of its own prompts."""
     if distributed.world() == 1:
         return engine.generate(batch, sampling)
     distributed.barrier()  # servers that the ranks share have one temperature at a time
-    mine = [p for p, prompt in enumerate(batch.prompts) if is_here(prompt)]
-    seed = sampling.seed if engine.keyed else seed_of(sampling.seed, distributed.rank())
-    part = engine.generate(batch.part(mine), replace(sampling, seed=seed))
+    mine = numbers_here(batch)
+    draw = replace(sampling, seed=own_seed(engine, sampling.seed))
+    part = engine.generate(batch.part(mine), draw)
     home = dict(zip(mine, part.completions, strict=True))
+    return replace(part, batch=batch, completions=gather_groups(batch, home))
+
+
+def gather_groups(
+    batch: PromptBatch, home: Mapping[int, tuple[Completion, ...]]
+) -> tuple[tuple[Completion, ...], ...]:
+    """Return the groups of all prompts; `home` are those of this rank's own, by number.
+
+    Of completions that are not at home only what all ranks need travels.
+    """
+    if distributed.world() == 1:
+        return tuple(home[number] for number in range(len(batch)))
     written: dict[int, tuple[Completion, ...]] = {}
     for share in distributed.gather({p: tuple(map(_bare, group)) for p, group in home.items()}):
         written |= share
     written |= home
-    return replace(part, batch=batch, completions=tuple(written[p] for p in range(len(batch))))
+    return tuple(written[number] for number in range(len(batch)))
 
 
 def _bare(completion: Completion) -> Completion:

@@ -25,6 +25,7 @@ __all__ = [
     "from_main",
     "from_turns",
     "gather",
+    "hand_over",
     "is_main",
     "launched_rank",
     "machines_differ",
@@ -145,6 +146,24 @@ def gather(value: _T) -> list[_T]:
     found: list[Any] = [None] * _world
     dist.all_gather_object(found, value)
     return found
+
+
+def hand_over(pairs: Sequence[tuple[int, int]], own: Mapping[int, _T]) -> list[_T]:
+    """Give `own[receiver]` along each pair (this rank, receiver); return what came along the others.
+
+    All ranks name the same pairs in the same order.
+    """
+    import torch.distributed as dist
+
+    came: list[Any] = []
+    for giver, receiver in pairs:
+        if giver == _rank:
+            dist.send_object_list([own[receiver]], receiver)
+        elif receiver == _rank:
+            found: list[Any] = [None]
+            dist.recv_object_list(found, giver)
+            came += found
+    return came
 
 
 def from_main(value: _T) -> _T:

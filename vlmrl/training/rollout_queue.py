@@ -4,6 +4,9 @@
 So with at most η batches issued beyond the next one, no token is older than η policy versions when it
 is trained on. With η = 0 a batch is generated when it is taken, without a thread.
 
+With several ranks each generates for its own prompts, at its own pace; they meet in `fill`, `take`,
+`drain` and `collect_state`, which all of them call in the same order.
+
 Where the config changes over training, a batch is drawn and sampled as the config is at the step for
 which it is issued. That step is part of its key, so a resumed run draws and samples it alike.
 """
@@ -25,7 +28,8 @@ from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
 from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, PromptBatch, Rollouts
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["RolloutQueue"]
@@ -65,6 +69,8 @@ class RolloutQueue:
         if extra == 0:
             self._meter.lap()
             self._waited = 0.0
+            if self._staleness:
+                distributed.barrier()  # another rank may be evaluating still, at another temperature
         while len(self._pending) <= self._staleness:
             place = len(self._pending)
             if place and step + place >= self._config.run.steps:
@@ -89,9 +95,11 @@ class RolloutQueue:
         return rollouts
 
     def drain(self) -> None:
-        """Wait until nothing is being generated; finished groups stay, errors wait for `take`."""
+        """Wait until no rank generates anything; finished groups stay, errors wait for `take`."""
         for pending in self._pending:
             pending.join()
+        if self._staleness:
+            distributed.barrier()
 
     def close(self) -> None:
         """Abort and forget all pending batches; safe to call twice."""
@@ -134,14 +142,20 @@ class RolloutQueue:
         """The loader's state after the last batch taken, from which a resumed run draws on."""
         return self._loader.state if self._cursor is None else self._cursor
 
-    @property
-    def state(self) -> tuple[list[Mapping[str, Any]], dict[str, np.ndarray]]:
-        """The issued batches with their finished groups, as JSON values, and what tools showed in them."""
+    def collect_state(self) -> tuple[list[Mapping[str, Any]], dict[str, np.ndarray]]:
+        """Return the issued batches with their finished groups, as JSON values, and what tools showed.
+
+        The groups are those of all ranks.
+        """
         observed: dict[str, np.ndarray] = {}
-        state = [*(pending.state(observed) for pending in self._pending), *self._saved]
+        issued = [pending.state(observed) for pending in self._pending]
+        if issued:
+            shares = distributed.gather((issued, observed))
+            issued = [_merge(of_ranks) for of_ranks in zip(*(s for s, _ in shares), strict=True)]
+            observed = {name: array for _, found in shares for name, array in found.items()}
         waiting = [c for s in self._saved for g in s["groups"].values() for c in g["completions"]]
         names = saved_completions.media_of(waiting)
-        return state, observed | {name: self._observed[name] for name in names}
+        return [*issued, *self._saved], observed | {name: self._observed[name] for name in names}
 
     def restore(
         self,
@@ -151,7 +165,7 @@ class RolloutQueue:
     ) -> None:
         """Continue from a checkpoint: `fill` draws the same prompts again and keeps finished groups.
 
-        `state` and `observed` are what `state` was.
+        `state` and `observed` are what `collect_state` returned, with any number of ranks.
 
         Raises:
             UserError: the data differ from those of the checkpoint.
@@ -168,25 +182,30 @@ class RolloutQueue:
             step, extra = saved["key"]
         draw = self._config.at_step(step).rollout
         batch = self._loader.next(draw.prompts, step / max(1, self._config.run.steps))
-        groups: dict[int, Group] = {}
+        finished: dict[int, Mapping[str, Any]] = {}
         if saved is not None:
             oldest = self._policy.version + place - self._staleness
-            groups = self._restore_groups(saved["groups"], batch, draw.group_size, oldest)
+            finished = self._young_groups(saved["groups"], batch, draw.group_size, oldest)
+        groups = {
+            number: self._restore_group(batch.prompts[number], group)
+            for number, group in finished.items()
+            if rank_shards.is_here(batch.prompts[number])
+        }
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
-        again = bool(groups) and not self._engine.keyed
-        seed = seed_of(*parts, len(groups)) if again else seed_of(*parts)
+        again = bool(finished) and not self._engine.keyed
+        seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
         sampling = Sampling.of(draw, draw.group_size, seed)
         return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
 
-    def _restore_groups(
+    def _young_groups(
         self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, size: int, oldest: int
-    ) -> dict[int, Group]:
-        """Return the saved groups of these prompts, by number.
+    ) -> dict[int, Mapping[str, Any]]:
+        """Return the saved groups of these prompts that can still be trained on, by number.
 
         Each has `size` completions, and none has tokens older than `oldest`.
         """
-        found: dict[int, Group] = {}
+        found: dict[int, Mapping[str, Any]] = {}
         for number, prompt in enumerate(batch.prompts):
             group = saved.get(str(number))
             if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
@@ -195,15 +214,21 @@ class RolloutQueue:
             if len(saved_ones) != size or min(map(saved_completions.oldest, saved_ones)) < oldest:
                 self._dropped += 1
                 continue
-            found[number] = tuple(
-                saved_completions.from_json(self._policy, prompt, one, self._observed)
-                for one in saved_ones
-            )
+            found[number] = group
         return found
+
+    def _restore_group(self, prompt: Prompt, saved: Mapping[str, Any]) -> Group:
+        return tuple(
+            saved_completions.from_json(self._policy, prompt, one, self._observed)
+            for one in saved["completions"]
+        )
 
 
 class _PendingBatch:
-    """A batch being generated: `groups` fills by prompt number, from a thread if it was started."""
+    """A batch being generated: `groups` fills by prompt number, from a thread if it was started.
+
+    They are those of this rank's own prompts.
+    """
 
     def __init__(
         self,
@@ -236,16 +261,14 @@ class _PendingBatch:
 
     def result(self) -> Rollouts:
         """Return the whole batch, or raise what the thread raised."""
-        if self._thread is None and not self.groups:
-            made = rank_shards.generate(self._engine, self.batch, self.sampling)
-            return replace(made, max_tokens=self.sampling.max_tokens)
         if self._thread is None:
+            distributed.barrier()  # servers that the ranks share have one temperature at a time
             self._generate()
         self.join()
         if self._error is not None:
             raise self._error
-        groups = tuple(self.groups[number] for number in range(len(self.batch)))
-        oldest = min(version for g in groups for c in g for version, _ in c.versions)
+        groups = rank_shards.gather_groups(self.batch, self.groups)
+        oldest = min((version for g in groups for c in g for version, _ in c.versions), default=0)
         return Rollouts(self.batch, groups, oldest, self.sampling.max_tokens)
 
     def state(self, observed: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -268,21 +291,29 @@ class _PendingBatch:
                 self._error = error
 
     def _generate(self) -> None:
-        missing = [n for n in range(len(self.batch)) if n not in self.groups]
+        missing = [n for n in rank_shards.numbers_here(self.batch) if n not in self.groups]
         if not missing:
             return
         batch = self.batch
-        if self.groups:
+        if len(missing) < len(batch):
             batch = batch.part(missing)
+        seed = rank_shards.own_seed(self._engine, self.sampling.seed)
+        sampling = replace(self.sampling, seed=seed)
         if self._thread is None:
-            generated = self._engine.generate(batch, self.sampling).completions
+            generated = self._engine.generate(batch, sampling).completions
             self.groups.update(zip(missing, generated, strict=True))
         else:
             engine = cast(ConcurrentEngine, self._engine)
-            engine.generate(batch, self.sampling, lambda n, g: self._add(missing[n], g))
+            engine.generate(batch, sampling, lambda n, g: self._add(missing[n], g))
 
     def _add(self, number: int, group: Group) -> None:
         self.groups[number] = group
+
+
+def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the state of one batch with the groups that the ranks finished of it."""
+    groups = [item for state in of_ranks for item in state["groups"].items()]
+    return {**of_ranks[0], "groups": dict(sorted(groups, key=lambda item: int(item[0])))}
 
 
 class _IdleMeter:

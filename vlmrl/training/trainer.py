@@ -17,6 +17,7 @@ from vlmrl.data.source import Source
 from vlmrl.engines.base import Engine
 from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
+from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy import checkpoint
@@ -92,7 +93,9 @@ class Trainer:
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
-        batches = self._prepare(self._pack(rollouts, advantages))
+        updates = self._now.optimizer.minibatches
+        dealt, balance = deal(rollouts, advantages, updates, self.policy.sharing)
+        batches = self._prepare(self._pack(dealt, advantages))
         with self.timers("update"):
             update = self.policy.update(
                 batches, self.algorithm, self._learning_rate(), self.progress
@@ -101,7 +104,9 @@ class Trainer:
             self.engine.sync(self.policy)
         self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
         self.done += 1
-        return self._report({**checks, **sampling, **update}, rollouts, rewards, advantages)
+        return self._report(
+            {**checks, **sampling, **balance, **update}, rollouts, rewards, advantages
+        )
 
     def run(self, interrupt: Interrupt) -> bool:
         """Train to the configured number of steps, with evaluations and checkpoints.
@@ -160,7 +165,7 @@ class Trainer:
                 },
                 version=self.policy.version,
             )
-            issued, observed = self.queue.state
+            issued, observed = self.queue.collect_state()
             checkpoint.save(
                 self.config.folder,
                 self.policy,

@@ -1,0 +1,133 @@
+"""Deal the groups of a step to the ranks by their tokens, so that no rank waits long for another.
+
+The ranks tell each other what their groups cost and come to the same plan; of the groups only those
+travel that change their home, each from its old home to its new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmrl.forward.logprobs import Sharing
+from vlmrl.schema import Advantages, Completion, Prompt, Rollouts
+from vlmrl.system import distributed
+
+__all__ = ["deal", "plan_homes", "useful_share"]
+
+EVEN_ENOUGH = 0.97
+"""The useful share from which on nothing is moved: what moves takes time, too."""
+
+Group = tuple[Prompt, tuple[Completion, ...]]
+
+
+def deal(
+    rollouts: Rollouts, advantages: Advantages, updates: int, sharing: Sharing
+) -> tuple[Rollouts, dict[str, float]]:
+    """Return the rollouts with a home for each prompt by the tokens of its kept completions.
+
+    Each of the step's `updates` is dealt for itself. What a rank gets from another one it has whole, as
+    if it had been its own. `update/useful_share`, in (0, 1], is the mean rank's tokens over those of the
+    fullest. Alone a process keeps all and measures nothing.
+    """
+    world = distributed.world()
+    if world == 1:
+        return rollouts, {}
+    costs = _gather_costs(rollouts, advantages, sharing)
+    old = [prompt.home for prompt in rollouts.batch.prompts]
+    new: list[int] = []
+    shares = []
+    for number in range(updates):
+        part = slice(*(len(costs) * n // updates for n in (number, number + 1)))
+        homes = plan_homes(costs[part], old[part], world)
+        shares.append(useful_share(costs[part], homes, world))
+        new += homes
+    return _moved(rollouts, old, new), {"update/useful_share": sum(shares) / updates}
+
+
+def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[int]:
+    """Return a home for each group, the present one where that is even enough.
+
+    Groups move from the fullest rank to the emptiest, or two change places, as long as the fuller of
+    the two ranks gets emptier by it.
+    """
+    homes = list(homes)
+    loads = _loads(costs, homes, world)
+    while sum(loads) < EVEN_ENOUGH * world * max(loads):
+        full, empty = loads.index(max(loads)), loads.index(min(loads))
+        gap = loads[full] - loads[empty]
+        given = [n for n, home in enumerate(homes) if home == full]
+        taken = [n for n, home in enumerate(homes) if home == empty]
+        changes = [(costs[n], n, None) for n in given]
+        changes += [(costs[n] - costs[m], n, m) for n in given for m in taken]
+        better = [change for change in changes if 0 < change[0] < gap]
+        if not better:
+            break
+        # The nearest to half of the gap evens out most; of equals the first.
+        moved, n, m = min(better, key=lambda change: abs(2 * change[0] - gap))
+        homes[n] = empty
+        if m is not None:
+            homes[m] = full
+        loads[full] -= moved
+        loads[empty] += moved
+    return homes
+
+
+def useful_share(costs: Sequence[int], homes: Sequence[int], world: int) -> float:
+    """Return the mean rank's cost over that of the fullest; 1.0 if there is none."""
+    loads = _loads(costs, homes, world)
+    return sum(loads) / (world * max(loads)) if max(loads) else 1.0
+
+
+def _loads(costs: Sequence[int], homes: Sequence[int], world: int) -> list[int]:
+    loads = [0] * world
+    for cost, home in zip(costs, homes, strict=True):
+        loads[home] += cost
+    return loads
+
+
+def _gather_costs(rollouts: Rollouts, advantages: Advantages, sharing: Sharing) -> list[int]:
+    """Return by group the tokens that an update computes; only its home knows what media take."""
+    prompts = rollouts.batch.prompts
+    here = [p for p, prompt in enumerate(prompts) if prompt.home == distributed.rank()]
+    costs: dict[int, int] = {}
+    for share in distributed.gather({p: _cost(rollouts, advantages, p, sharing) for p in here}):
+        costs |= share
+    return [costs[p] for p in range(len(prompts))]
+
+
+def _cost(rollouts: Rollouts, advantages: Advantages, p: int, sharing: Sharing) -> int:
+    group = zip(rollouts.completions[p], advantages.kept[p].tolist(), strict=True)
+    lengths = [
+        len(c.token_ids if c.suffix is None else c.suffix.encoded.ids) for c, kept in group if kept
+    ]
+    if not lengths:
+        return 0
+    prompt = len(rollouts.batch.prompts[p].encoded.ids)
+    plain, shared = len(lengths) * (prompt + max(lengths)), prompt + sum(lengths)
+    return shared if sharing.pays_at(plain / shared) else plain
+
+
+def _moved(rollouts: Rollouts, old: Sequence[int], new: Sequence[int]) -> Rollouts:
+    """Return the rollouts at their new homes, where they are fetched from the old ones."""
+    moves = {p: (old[p], new[p]) for p in range(len(old)) if old[p] != new[p]}
+    if not moves:
+        return rollouts
+    prompts, groups = [*rollouts.batch.prompts], [*rollouts.completions]
+    own: dict[int, dict[int, Group]] = {}
+    for p, (source, home) in moves.items():
+        if source == distributed.rank():
+            own.setdefault(home, {})[p] = prompts[p], tuple(map(_to_train_on, groups[p]))
+    for parcel in distributed.hand_over(sorted({*moves.values()}), own):
+        for p, (prompt, group) in parcel.items():
+            prompts[p], groups[p] = prompt, group
+    for p, (_, home) in moves.items():
+        prompts[p] = replace(prompts[p], home=home)
+    batch = replace(rollouts.batch, prompts=tuple(prompts))
+    return replace(rollouts, batch=batch, completions=tuple(groups))
+
+
+def _to_train_on(completion: Completion) -> Completion:
+    """Return the completion without what only its old home writes: its suffix has the encoded media."""
+    segments = tuple(replace(segment, media=()) for segment in completion.segments)
+    return replace(completion, segments=segments)
