@@ -58,7 +58,7 @@ def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[i
         gap = loads[full] - loads[empty]
         given = [n for n, home in enumerate(homes) if home == full]
         taken = [n for n, home in enumerate(homes) if home == empty]
-        changes = [(costs[n], n, None) for n in given]
+        changes: list[tuple[int, int, int | None]] = [(costs[n], n, None) for n in given]
         changes += [(costs[n] - costs[m], n, m) for n in given for m in taken]
         better = [change for change in changes if 0 < change[0] < gap]
         if not better:

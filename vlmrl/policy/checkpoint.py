@@ -86,8 +86,8 @@ def save(
     """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
 
     `queue` are JSON values of the batches that are issued and not yet trained on
-    (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the strategies, and of what tools showed
-    in those batches, by these names.
+    (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the
+    strategies, and of what tools showed in those batches, by these names.
 
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.

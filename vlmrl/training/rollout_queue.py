@@ -310,7 +310,7 @@ class _PendingBatch:
         self.groups[number] = group
 
 
-def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the state of one batch with the groups that the ranks finished of it."""
     groups = [item for state in of_ranks for item in state["groups"].items()]
     return {**of_ranks[0], "groups": dict(sorted(groups, key=lambda item: int(item[0])))}
