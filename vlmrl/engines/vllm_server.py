@@ -30,11 +30,7 @@ from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolic
 from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
-from vlmrl.engines.vllm_parts.requests import (
-    EngineFault,
-    check,
-    sampling_fields,
-)
+from vlmrl.engines.vllm_parts.requests import EngineFault, check, sampling_fields
 from vlmrl.engines.vllm_parts.server import (
     Server,
     ask_all,
