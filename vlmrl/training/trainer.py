@@ -93,8 +93,7 @@ class Trainer:
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
-        updates = self._now.optimizer.minibatches
-        dealt, balance = deal(rollouts, advantages, updates, self.policy.sharing)
+        dealt, balance = self._deal(rollouts, advantages)
         batches = self._prepare(self._pack(dealt, advantages))
         with self.timers("update"):
             update = self.policy.update(
@@ -104,9 +103,7 @@ class Trainer:
             self.engine.sync(self.policy)
         self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
         self.done += 1
-        return self._report(
-            {**checks, **sampling, **balance, **update}, rollouts, rewards, advantages
-        )
+        return self._report(checks | sampling | balance | update, rollouts, rewards, advantages)
 
     def run(self, interrupt: Interrupt) -> bool:
         """Train to the configured number of steps, with evaluations and checkpoints.
@@ -231,6 +228,12 @@ class Trainer:
         for strategy in self.strategies:
             rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.means)
         return rollouts, rewards
+
+    def _deal(
+        self, rollouts: Rollouts, advantages: Advantages
+    ) -> tuple[Rollouts, dict[str, float]]:
+        """Return the rollouts where they are trained on, and how evenly that uses the ranks."""
+        return deal(rollouts, advantages, self._now.optimizer.minibatches, self.policy.sharing)
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         """Pack the step's updates."""
