@@ -289,7 +289,7 @@ class Session:
 
 def _answer(index: int, completion: Completion) -> Answer:
     told = (completion.text, len(completion.token_ids), completion.finish_reason)
-    turns = enumerate(segment for segment in completion.segments if segment.of_policy)
+    turns = enumerate(completion.turns)
     calls = [{"turn": n, **to_json(asdict(call))} for n, one in turns for call in one.calls]
     return Answer(index, *told, asdict(completion.frame), calls)
 
@@ -298,8 +298,7 @@ def _faults(completion: Completion) -> list[str]:
     """Return how tools failed in a completion that ended so."""
     if completion.finish_reason != "abort":
         return []
-    calls = [call for segment in completion.segments for call in segment.calls]
-    return [f"{call.name}: {call.note}" for call in calls if call.outcome == "fault"]
+    return [f"{call.name}: {call.note}" for call in completion.calls if call.outcome == "fault"]
 
 
 def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
