@@ -185,6 +185,30 @@ def test_gymnasium_steps_map_one_to_one() -> None:
         state = step.state
 
 
+def test_a_world_of_gymnasium_that_failed_within_a_step_is_played_again() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+
+    class Fails(gymnasium.Wrapper):  # type: ignore[misc, name-defined]
+        """Fails once, after the step was done."""
+
+        failed = False
+
+        def step(self, action: int) -> Any:
+            found = self.env.step(action)
+            if not Fails.failed:
+                Fails.failed = True
+                raise ConnectionError("gone")
+            return found
+
+    sure = {"is_slippery": False}
+    gymnasium.register("Fails-v0", lambda **options: Fails(gymnasium.make("FrozenLake-v1", **sure)))
+    world, plain = Gymnasium("Fails-v0"), Gymnasium("FrozenLake-v1", options=sure)
+    begin = world.reset(SAMPLE, 3)
+    with pytest.raises(ConnectionError, match="gone"):
+        world.act(begin, "2")
+    assert world.act(begin, "2").parts == plain.act(begin, "2").parts
+
+
 def test_gymnasium_mistakes_are_the_users() -> None:
     pytest.importorskip("gymnasium")
     with pytest.raises(UserError, match=r"gymnasium 'NoSuchGame-v0'"):

@@ -25,7 +25,10 @@ class Played:
 
 
 class _Live:
-    """The world of this process that was stepped last, and what it last returned."""
+    """The world of this process that was stepped last, and what it last returned.
+
+    `state` is None where it is in none that can be named.
+    """
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -85,6 +88,7 @@ class Gymnasium(Environment):
             raise Refused(f"there is no action {action!r:.60}: expected one of {', '.join(known)}")
         live, number = self._at(state), known.index(action)
         found = Played(state.seed, (*state.moves, number))
+        live.state = None  # should the step fail half done
         live.seen, reward, ended, cut, _ = live.world.step(number)
         live.state = None if ended or cut else found
         done = bool(ended or cut) or len(found.moves) >= self.max_moves
@@ -108,6 +112,7 @@ class Gymnasium(Environment):
         """Return the live world in a state, played again if it is in another one."""
         live = self._live
         if live.state != state:
+            live.state = None
             live.seen, _ = live.world.reset(seed=state.seed)
             for number in state.moves:
                 live.seen, *_ = live.world.step(number)
