@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from vlmrl.assemble import turns
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import opened_tools, tools_by_source, with_tools
 from vlmrl.commands.evaluate import evaluate_model
-from vlmrl.config import SourceConfig, TurnsConfig, parse
+from vlmrl.config import SourceConfig, VideoConfig, parse
 from vlmrl.doctor import bench
 from vlmrl.doctor import turns as doctor_turns
 from vlmrl.engines.hf import Hf
@@ -22,7 +23,10 @@ from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.tools import Toolbox
+from vlmrl.media.access import Access
+from vlmrl.media.video import load_video
 from vlmrl.schema import Box, Call, Completion, Frame, Media, Parsed, Sample, Segment, Truth
+from vlmrl.tools import Shown, View
 from vlmrl.training.metrics import crop_metrics, turn_metrics
 
 
@@ -91,7 +95,7 @@ def test_the_doctor_shows_a_whole_rollout_and_what_it_takes(tmp_path, monkeypatc
     assert refused.verdict == "FAIL" and "not even one observation fits" in refused.text
 
 
-def test_a_source_that_is_named_twice_opens_its_tools_once(monkeypatch):
+def test_a_source_that_is_named_twice_opens_its_tools_once(tmp_path, monkeypatch):
     opened = []
 
     class Counted(Toolbox):
@@ -101,11 +105,22 @@ def test_a_source_that_is_named_twice_opens_its_tools_once(monkeypatch):
 
     monkeypatch.setattr(turns, "Toolbox", Counted)
     source = SourceConfig(card="shapes", tools=["calculator"])
-    with opened_tools(
-        [source, SourceConfig(card="shapes"), source], TurnsConfig(), "pixel"
-    ) as tools:
+    chosen = [source, SourceConfig(card="shapes"), source]
+    with opened_tools(config_of(tmp_path), chosen, "pixel") as tools:
         assert [*tools.items()] == [(source.label, opened[0])]
     assert len(opened) == 1
+
+
+def test_tools_of_a_source_read_the_files_of_its_media_again(tmp_path):
+    root = Path(__file__).parents[2] / "examples/data/video/clips"
+    media = Media("video", path=str(root / "cars_0.mp4"))
+    video = load_video(media, Access(root=str(root)), VideoConfig(fps=1.0))
+    view = View((Shown(video, Frame(*video.original, duration=video.duration), source=media),))
+    data = {"train": [{"card": "shapes", "tools": ["frames"]}], "media_root": str(root)}
+    config = config_of(tmp_path, data=data)
+    with opened_tools(config, config.data.train, "pixel") as tools:
+        found = run_turn(tools["shapes"], [AskedCall("frames", {"span": [0.2, 1.2]})], view)
+    assert found.fault is None and len(found.shown) == 8
 
 
 def test_a_crop_is_compared_with_the_truth_of_the_image_that_it_was_cut_from():

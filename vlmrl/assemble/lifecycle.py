@@ -106,7 +106,7 @@ def run_cold_start(
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
     with (
-        opened_tools(chosen, config.rollout.turns, policy.family.space) as tools,
+        opened_tools(config, chosen, policy.family.space) as tools,
         build_loader(
             config, sources, policy, settings.batch_size, quarantine, tools=tools
         ) as loader,

@@ -9,6 +9,7 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
+from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
 from vlmrl.interaction.concurrent_driver import ConcurrentDriver
@@ -16,6 +17,7 @@ from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.exclusions import refuse_single_turn_parts
 from vlmrl.interaction.tools import Runner, Toolbox
 from vlmrl.interaction.worlds import Worlds
+from vlmrl.media.access import Access
 from vlmrl.schema import Space
 from vlmrl.tools.base import Tool
 
@@ -42,13 +44,27 @@ def with_tools(config: Config, engine: Engine) -> Engine:
 def with_tools_of(config: Config, engine: Engine) -> Engine:
     """Return the engine as `with_tools` does, for what does not train."""
     acting = _acting(config)
-    return drive(engine, acting, config.rollout.turns) if acting else engine
+    if not acting:
+        return engine
+    access = {source.label: access_to(source, config.data) for source in acting}
+    return drive(engine, acting, config.rollout.turns, access)
 
 
-def drive(engine: Engine, sources: Sequence[SourceConfig], turns: TurnsConfig) -> Driver:
-    """Return a driver around the engine, with the tools and environments of the sources that act."""
+def drive(
+    engine: Engine,
+    sources: Sequence[SourceConfig],
+    turns: TurnsConfig,
+    access: Mapping[str, Access],
+) -> Driver:
+    """Return a driver around the engine, with the tools and environments of the sources that act.
+
+    `access` is by label what files their tools may open.
+    """
     limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
-    opened = {s.label: functools.partial(_open, s, turns) for s in sources if s.acts}
+    acting = {source.label: source for source in sources if source.acts}
+    opened = {
+        label: functools.partial(_open, s, turns, access[label]) for label, s in acting.items()
+    }
     made = ConcurrentDriver if engine.concurrent else Driver
     return made(engine, opened, limits)
 
@@ -70,13 +86,16 @@ def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], .
 
 @contextmanager
 def opened_tools(
-    sources: Sequence[SourceConfig], turns: TurnsConfig, space: Space
+    config: Config, sources: Sequence[SourceConfig], space: Space
 ) -> Iterator[dict[str, Runner]]:
-    """Open the tools or worlds of sources for a `with`, by label; those that do not act are not in it."""
+    """Open the tools or worlds of a config's sources for a `with`, by label: of those that act."""
     acting = {source.label: source for source in sources if source.acts}
+    turns, data = config.rollout.turns, config.data
     with ExitStack() as stack:
         yield {
-            label: stack.enter_context(closing(_open(source, turns, space)))
+            label: stack.enter_context(
+                closing(_open(source, turns, access_to(source, data), space))
+            )
             for label, source in acting.items()
         }
 
@@ -85,11 +104,11 @@ def _acting(config: Config) -> list[SourceConfig]:
     return [source for source in config.named_sources if source.acts]
 
 
-def _open(source: SourceConfig, turns: TurnsConfig, space: Space) -> Runner:
+def _open(source: SourceConfig, turns: TurnsConfig, access: Access, space: Space) -> Runner:
     tools, environment = _build(source.tools), _environment(source)
     if environment is None:
-        return Toolbox(tools, space, turns.workers)
-    return Worlds(environment, tools, space, turns.workers)
+        return Toolbox(tools, space, turns.workers, access=access)
+    return Worlds(environment, tools, space, turns.workers, access=access)
 
 
 def _environment(source: SourceConfig) -> Environment | None:

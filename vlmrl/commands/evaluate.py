@@ -85,7 +85,7 @@ def evaluate_model(
     sources = with_audio([open_source(source, _access(run, source), reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
-        generator = _start(engine, source, turns, policy, stack)
+        generator = _start(engine, source, turns, sources[0].access, policy, stack)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = _prompt_maker(policy, source)
@@ -127,12 +127,17 @@ def _turns(run: Config | None, source: SourceConfig, force_thinking: bool) -> Tu
 
 
 def _start(
-    chosen: PluginRef, source: SourceConfig, turns: TurnsConfig, policy: Policy, stack: ExitStack
+    chosen: PluginRef,
+    source: SourceConfig,
+    turns: TurnsConfig,
+    access: Access,
+    policy: Policy,
+    stack: ExitStack,
 ) -> Engine:
     """Start the engine, with a driver around it where the source has tools; the stack closes it."""
     engine: Engine = plugins.build("engine", chosen.name, chosen.options)
     if source.acts:
-        engine = drive(engine, [source], turns)
+        engine = drive(engine, [source], turns, {source.label: access})
     stack.callback(engine.close)
     engine.start(policy)
     return engine

@@ -31,6 +31,7 @@ from vlmrl.system.extras import import_extra
 __all__ = [
     "Source",
     "access_of",
+    "access_to",
     "card_of",
     "open_card",
     "open_config",
@@ -116,6 +117,16 @@ def access_of(data: DataConfig) -> Access:
     )
 
 
+def access_to(source: SourceConfig, data: DataConfig) -> Access:
+    """Return what one source of a config may open."""
+    return _rooted(access_of(data), open_card(source.card, source.options))
+
+
+def _rooted(access: Access, card: Card) -> Access:
+    """Return the access; without a root, the card's media folder is it."""
+    return access if access.root else replace(access, root=card.media_root())
+
+
 def reading_of(data: DataConfig) -> Reading:
     """Return how a config wants media read."""
     limits = (data.decode_timeout_s, data.decode_memory_mb, data.max_image_pixels)
@@ -142,7 +153,6 @@ def open_source(
         split, rows = f"{split} where {condition.text}", View(rows, positions)
     if not len(rows):
         raise UserError(f"source {config.label!r}: split {split!r} has no rows")
-    access = access or Access()
     source = Source(
         config.label,
         card,
@@ -150,7 +160,7 @@ def open_source(
         rows,
         config.weight,
         read_template(config),
-        access if access.root else replace(access, root=card.media_root()),
+        _rooted(access or Access(), card),
         reading or Reading(),
     )
     if config.few_shot is None:

@@ -76,8 +76,8 @@ class Bench:
 
     def opened_tools(self) -> AbstractContextManager[Mapping[str, Runner]]:
         """Open the tools or worlds of all sources that act for a `with`, by label."""
-        turns = self.config.rollout.turns
-        return opened_tools(self.config.named_sources, turns, self.policy.family.space)
+        config = self.config
+        return opened_tools(config, config.named_sources, self.policy.family.space)
 
 
 def build(config: Config, stack: ExitStack) -> Bench:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
@@ -18,6 +18,7 @@ from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.isolation import Answer, Limits
 from vlmrl.interaction.shared_media import MediaFolder
+from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
 from vlmrl.schema import Sample, Space
@@ -131,6 +132,8 @@ class Toolbox(Runner):
     """The space in which the policy writes coordinates, for the schemas."""
     workers: int = 1
     limits: Limits = field(default_factory=Limits)
+    access: Access = field(default_factory=Access)
+    """What files tools may read again: those of the source."""
     takes_text: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -179,7 +182,7 @@ class Toolbox(Runner):
             if problem or tool is None:
                 pending.append(_Pending(asked, Answer((), isolation.clean(problem), 0.0)))
                 continue
-            shared = shared or self._folder.share(view)
+            shared = shared or self._folder.share(replace(view, access=self.access))
             arguments = (
                 str(self.tools.index(tool)),
                 asked.name,

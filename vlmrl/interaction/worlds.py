@@ -23,6 +23,7 @@ from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.isolation import Limits
 from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, Toolbox, World, WorldStep
+from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
 from vlmrl.schema import Call, Frame, Sample, Space
@@ -70,10 +71,12 @@ class Worlds(Runner):
     """The space in which the policy writes coordinates, for the schemas."""
     workers: int = 1
     limits: Limits = field(default_factory=Limits)
+    access: Access = field(default_factory=Access)
+    """What files tools may read again: those of the source."""
 
     def __post_init__(self) -> None:
         tools = [*self.environment.tools(), *self.tools]
-        self._toolbox = Toolbox(tools, self.space, self.workers, self.limits)
+        self._toolbox = Toolbox(tools, self.space, self.workers, self.limits, self.access)
         self._names = [schema["function"]["name"] for schema in self.schemas()]
         for name in self.environment.actions:
             if self._names.count(name) > 1:

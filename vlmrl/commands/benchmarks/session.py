@@ -92,7 +92,10 @@ class Evaluated:
 def build_engine(plan: Plan, sources: Sequence[Source], turns: TurnsConfig | None) -> Engine:
     """Build the plan's engine, with a driver around it where there are tools."""
     engine: Engine = plugins.build("engine", plan.engine.name, plan.engine.options)
-    return drive(engine, [plan.acting(one.name) for one in sources], turns) if turns else engine
+    if turns is None:
+        return engine
+    acting = [plan.acting(one.name) for one in sources]
+    return drive(engine, acting, turns, {one.name: one.access for one in sources})
 
 
 @dataclass(frozen=True)
