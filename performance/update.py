@@ -27,38 +27,33 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import numpy as np
 import torch
-from PIL import Image
+from groups import (
+    CORPUS,
+    Case,
+    image_prompt,
+    low_memory_update,
+    make_policy,
+    micro_batch,
+    predicted,
+    update,
+    update_in_parts,
+)
 
 from vlmrl.config import BuildConfig, ModelConfig
-from vlmrl.data.prompt import make_prompt
-from vlmrl.forward import low_memory
 from vlmrl.forward.logprobs import Sharing
-from vlmrl.forward.packing import rows_of
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Media, MicroBatch, Prompt, Sample, Truth
+from vlmrl.schema import MicroBatch
 
-TEXT = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
-TEXT |= {"num_hidden_layers": 4, "intermediate_size": 1408}
-VISION = {"depth": 4, "hidden_size": 192, "num_heads": 6, "intermediate_size": 576}
-VISION |= {"fullatt_block_indexes": [3]}
-VOCABULARY = 4096
-CORPUS = ["user assistant ? ? ?"] * 9
-WORDS = 16
 SMALL = 25
 """Tokens of a prompt of the quickstart."""
-CELL = 28
-"""Pixels of a side of what becomes one token."""
-
 
 Ways = dict[str, Callable[[], None]]
 broken: list[str] = []
@@ -68,15 +63,6 @@ broken: list[str] = []
 def gate(holds: bool, what: str) -> None:
     if not holds:
         broken.append(what)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One group: a prompt of `prompt` tokens, `group` completions of `completion` tokens."""
-
-    prompt: int
-    completion: int
-    group: int
 
 
 def main() -> None:
@@ -148,7 +134,7 @@ def memory_table(repeats: int) -> Iterator[str]:
     for case in (Case(256, 64, 8), Case(1024, 64, 8), Case(256, 256, 8), Case(256, 256, 16)):
         group = micro_batch(policy, case)
         ways: Ways = {
-            "plain": partial(one_by_one, policy, group),
+            "plain": partial(update_in_parts, policy, group, 1),
             "shared": partial(update, policy, group, Sharing("on", 1.3, True, verified=True)),
             "low": partial(low_memory_update, policy, group),
         }
@@ -202,14 +188,6 @@ def small_table(repeats: int) -> Iterator[str]:
     yield "| " + " | ".join(cells) + " |"
 
 
-def make_policy() -> Policy:
-    build = BuildConfig(family="qwen2_5_vl", text=TEXT, vision=VISION)
-    config = ModelConfig(build=build)
-    loaded = load_model(config, CORPUS)
-    loaded.model.resize_token_embeddings(VOCABULARY, mean_resizing=False)
-    return Policy(*loaded, config)
-
-
 def medians(ways: Ways, repeats: int) -> dict[str, float]:
     """CPU seconds of every way, in turns after one to warm up; nobody always goes first."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -221,65 +199,6 @@ def medians(ways: Ways, repeats: int) -> dict[str, float]:
             ways[name]()
             seconds[name].append(time.process_time() - start)
     return {name: statistics.median(times[1:]) for name, times in seconds.items()}
-
-
-def update(policy: Policy, micro: MicroBatch, sharing: Sharing) -> None:
-    """Forward, loss and backward."""
-    policy.sharing = sharing
-    for parameter in policy.trainable:
-        parameter.grad = None
-    logprobs, _ = policy.logprobs(micro)
-    (logprobs * micro.advantages).sum().backward()
-
-
-def one_by_one(policy: Policy, micro: MicroBatch) -> None:
-    """The plain forward with micro-batches of one completion."""
-    policy.sharing = Sharing("off", 1.3, possible=True)
-    for row in range(len(micro.group)):
-        part = rows_of(micro, torch.tensor([row]))
-        (policy.logprobs(part)[0] * part.advantages).sum().backward()
-
-
-def low_memory_update(policy: Policy, micro: MicroBatch) -> None:
-    parts = low_memory.one_by_one(policy.base, policy.family, micro, 1.0, nullcontext)
-    for _, part, logprobs, _ in parts:
-        (logprobs * part.advantages).sum().backward()
-
-
-def micro_batch(policy: Policy, case: Case) -> MicroBatch:
-    """One group with random completions."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (case.group, case.completion)
-    ids = torch.randint(0, 100, shape, generator=generator)
-    return MicroBatch(
-        prompts=(image_prompt(policy, case.prompt),),
-        group=torch.zeros(case.group, dtype=torch.long),
-        token_ids=ids,
-        mask=torch.ones(shape, dtype=torch.bool),
-        sampling_logprobs=torch.zeros(shape),
-        advantages=torch.randn(case.group, 1, generator=generator),
-        weights=torch.ones(case.group),
-    )
-
-
-def image_prompt(policy: Policy, tokens: int, size: tuple[int, int] | None = None) -> Prompt:
-    """Return a prompt of `tokens` tokens; its image has `size` (rows, columns), or nearly fills it."""
-    rows, columns = size or grid(tokens)
-    pixels = np.random.default_rng(0).integers(0, 255, (CELL * rows, CELL * columns, 3), np.uint8)
-
-    def with_words(count: int) -> Prompt:
-        parts = (Media("image", data=b"-"), " ".join(["?"] * count))
-        sample = Sample("0", "noise", parts, Truth())
-        return make_prompt(sample, [Image.fromarray(pixels)], policy.family, policy.processor)
-
-    made = (with_words(count) for count in range(1, tokens))
-    return next(prompt for prompt in made if len(prompt.encoded.ids) == tokens)
-
-
-def grid(tokens: int) -> tuple[int, int]:
-    """Rows and columns of the image's tokens; the rest is the chat template and words."""
-    columns = int((tokens - WORDS) ** 0.5)
-    return (tokens - WORDS) // columns, columns
 
 
 def most_saved(policy: Policy, work: Callable[[], None]) -> float:
@@ -306,45 +225,6 @@ def most_saved(policy: Policy, work: Callable[[], None]) -> float:
     with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
         work()
     return most / 2**20
-
-
-def predicted(policy: Policy, case: Case, shared: bool) -> dict[str, float]:
-    """Floating-point operations of forward and backward (three times the forward), by way.
-
-    A weight matrix costs 2 operations per number and token, attention 4 * width per visible pair.
-    The head's backward computes the logits again.
-    """
-    model = policy.base.model
-    p, c, g = case.prompt, case.completion, case.group
-    rows, columns = grid(p)
-    patches = 4 * rows * columns
-    width, layers = TEXT["hidden_size"], TEXT["num_hidden_layers"]
-    full = len(VISION["fullatt_block_indexes"])  # type: ignore[arg-type]
-    pairs = patches * (patches * full + 64 * (VISION["depth"] - full))  # type: ignore[operator]
-    visual = model.visual
-    tower = 2 * patches * (numbers(visual.patch_embed) + numbers(visual.blocks))
-    tower += 2 * patches / 4 * numbers(visual.merger)
-    tower += 4 * VISION["hidden_size"] * pairs  # type: ignore[operator]
-    head = g * c * 2 * VOCABULARY * width * 4
-
-    def text(tokens: int, visible: float) -> float:
-        return 3 * (
-            2 * numbers(model.language_model.layers) * tokens + 4 * width * layers * visible
-        )
-
-    plain = text(g * (p + c), g * (p + c) ** 2 / 2)
-    packed = text(p + g * (c - 1), p * p / 2 + g * c * p + g * c * c / 2)
-    ours = packed if shared else plain
-    return {
-        "trainers": plain + head + 3 * g * tower,
-        "plain": plain + head + 3 * tower,
-        "ours": ours + head + 3 * tower,
-    }
-
-
-def numbers(module: torch.nn.Module) -> int:
-    """How many numbers its weight matrices hold."""
-    return sum(p.numel() for p in module.parameters() if p.ndim > 1)
 
 
 if __name__ == "__main__":
