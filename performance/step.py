@@ -22,19 +22,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
-import json
 import multiprocessing
 import os
-import statistics
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from step_ways import IMAGE, WAYS, Case, Step
+from step_ways import PHASES, WAYS, Case, Step, medians, save_inputs
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-PHASES = ("generate", "update", "other", "step")
 COLUMNS = "| P | C | G | way | generate s | update s | other s | step s | spread | peak MiB |"
 
 
@@ -89,15 +86,10 @@ def measure(case: Case) -> dict[str, list[Step]]:
 
 
 def prepare(case: Case) -> None:
-    """Save the model, the image and the row that all prompts are made of."""
-    from update import image_prompt, make_policy
+    """Save what all ways load."""
+    from groups import make_policy
 
-    policy = make_policy()
-    policy.save(str(case.folder / "model"))
-    prompt = image_prompt(policy, case.prompt)
-    prompt.images[0].save(case.folder / IMAGE)
-    row = {"id": 0, "question": prompt.sample.parts[1], "answer": "1", "images": [IMAGE]}
-    (case.folder / "train.jsonl").write_text(json.dumps(row))
+    save_inputs(make_policy(), case)
 
 
 def run(way: str, case: Case, turn: Connection) -> None:
@@ -109,18 +101,6 @@ def run(way: str, case: Case, turn: Connection) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     WAYS[way](case, turn)
-
-
-def medians(way: str, case: Case, steps: list[Step]) -> Step:
-    """Median seconds by phase, their spread and the peak; refuses steps that are not what they seem."""
-    for step in steps:
-        assert step["tokens"] == case.tokens, f"{way}: {step} should have {case.tokens} tokens"
-        assert step["reward_std"] > 0, f"{way}: all rewards are equal: {step}"
-        assert 0 < step["grad_norm"] < float("inf"), f"{way}: there is no gradient: {step}"
-    times = {phase: [step[phase] for step in steps[1:]] for phase in PHASES}
-    found = {phase: statistics.median(seconds) for phase, seconds in times.items()}
-    spread = (max(times["step"]) - min(times["step"])) / found["step"]
-    return {**found, "spread": spread, "peak": steps[-1]["peak"]}
 
 
 def row(case: Case, way: str, own: Step, trl: Step) -> str:

@@ -1,19 +1,21 @@
 """The ways to make a GRPO step that `step.py` compares: TRL's, and vlmrl's with and without sharing.
 
 A way waits for its turn, makes one step and sends it back, until all steps are made. Libraries are
-imported where they are used, so that a way's memory is that of its own ones.
+imported where they are used, so that a way's memory is that of its own ones. Without a GPU a step is
+float32 and its times are CPU seconds; on a GPU it is bfloat16 over float32 weights, times are seconds
+of the clock, and memory is the allocator's.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 IMAGE = "noise.png"
 
@@ -28,6 +30,7 @@ class Case:
     prompts: int
     steps: int
     folder: Path
+    frozen_tower: bool = False
 
     @property
     def tokens(self) -> int:
@@ -37,6 +40,63 @@ class Case:
 
 Step = dict[str, float]
 """CPU seconds by phase, peak MiB; tokens, reward_std and grad_norm show that it is a real step."""
+PHASES = ("generate", "update", "other", "step")
+
+
+class Turn(Protocol):
+    """The end of a connection at which a way waits, and sends what its step took."""
+
+    def recv(self) -> Any: ...
+
+    def send(self, step: Step, /) -> None: ...
+
+
+def save_inputs(policy: Any, case: Case) -> None:
+    """Save the model, the image and the row that all prompts are made of."""
+    from groups import image_prompt
+
+    policy.save(str(case.folder / "model"))
+    prompt = image_prompt(policy, case.prompt)
+    prompt.images[0].save(case.folder / IMAGE)
+    row = {"id": 0, "question": prompt.sample.parts[1], "answer": "1", "images": [IMAGE]}
+    (case.folder / "train.jsonl").write_text(json.dumps(row))
+
+
+def medians(way: str, case: Case, steps: list[Step]) -> Step:
+    """Median seconds by phase, their spread and the peak; refuses steps that are not what they seem."""
+    for step in steps:
+        assert step["tokens"] == case.tokens, f"{way}: {step} should have {case.tokens} tokens"
+        assert step["reward_std"] > 0, f"{way}: all rewards are equal: {step}"
+        assert 0 < step["grad_norm"] < float("inf"), f"{way}: there is no gradient: {step}"
+    times = {phase: [step[phase] for step in steps[1:]] for phase in PHASES}
+    found = {phase: statistics.median(seconds) for phase, seconds in times.items()}
+    spread = (max(times["step"]) - min(times["step"])) / found["step"]
+    return {**found, "spread": spread, "peak": steps[-1]["peak"]}
+
+
+def on_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def now() -> float:
+    """Return the CPU seconds so far; on a GPU those of the clock, once its work is done."""
+    if not on_gpu():
+        return time.process_time()
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def peak() -> float:
+    """Return the most MiB so far: of the process, imports included; on a GPU of the allocator."""
+    if on_gpu():
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def varied(completion: Any) -> float:
@@ -49,15 +109,14 @@ def score(ids: Sequence[int]) -> float:
 
 
 def split(step: float, generate: float, update: float) -> Step:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     other = step - generate - update
-    return {"generate": generate, "update": update, "other": other, "step": step, "peak": peak}
+    return {"generate": generate, "update": update, "other": other, "step": step, "peak": peak()}
 
 
 # ------------------------------------------------------------------------------------------- TRL
 
 
-def trl_steps(case: Case, turn: Connection) -> None:
+def trl_steps(case: Case, turn: Turn) -> None:
     import datasets  # noqa: TID251  (TRL takes nothing else)
     import transformers
     import trl.trainer.utils
@@ -66,6 +125,7 @@ def trl_steps(case: Case, turn: Connection) -> None:
     trl.trainer.utils._use_triton = lambda device: True
     folder = str(case.folder / "model")
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="float32")
+    model.model.visual.requires_grad_(not case.frozen_tower)
     quiet: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
     arguments = trl.GRPOConfig(
         str(case.folder / "trl"),
@@ -76,8 +136,8 @@ def trl_steps(case: Case, turn: Connection) -> None:
         max_steps=case.steps,
         loss_type="grpo",
         gradient_checkpointing=False,
-        use_cpu=True,
-        bf16=False,
+        use_cpu=not on_gpu(),
+        bf16=on_gpu(),
         logging_steps=1,
         **quiet,
     )
@@ -96,7 +156,7 @@ def trl_steps(case: Case, turn: Connection) -> None:
     trainer.train()
 
 
-def take_turns(trainer: Any, turn: Connection) -> None:
+def take_turns(trainer: Any, turn: Turn) -> None:
     """Let the trainer wait before every step; its update begins when its batch is ready."""
     import transformers
 
@@ -104,23 +164,23 @@ def take_turns(trainer: Any, turn: Connection) -> None:
     generate, prepare_inputs = trainer._generate_single_turn, trainer._prepare_inputs
 
     def timed_generate(*arguments: Any) -> Any:
-        start = time.process_time()
+        start = now()
         out = generate(*arguments)
-        marks["generate"] = time.process_time() - start
+        marks["generate"] = now() - start
         return out
 
     def marked_prepare_inputs(batch: Any) -> Any:
         out = prepare_inputs(batch)
-        marks["ready"] = time.process_time()
+        marks["ready"] = now()
         return out
 
     class Turns(transformers.TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             turn.recv()
-            marks["start"] = time.process_time()
+            marks["start"] = now()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            marks["end"] = time.process_time()
+            marks["end"] = now()
 
         def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             logs = named["logs"]
@@ -141,7 +201,7 @@ def take_turns(trainer: Any, turn: Connection) -> None:
 # ----------------------------------------------------------------------------------------- vlmrl
 
 
-def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
+def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
     from vlmrl import plugins
     from vlmrl.assemble import prompts
     from vlmrl.config import Config
@@ -158,8 +218,10 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
     from vlmrl.training.trainer import Trainer
 
     rollout = {"prompts": case.prompts, "group_size": case.group, "max_tokens": case.completion}
+    model = {"path": str(case.folder / "model"), "dtype": "bfloat16" if on_gpu() else "float32"}
+    frozen = ["vision", "projector"] if case.frozen_tower else []
     settings = {
-        "model": {"path": str(case.folder / "model")},
+        "model": {**model, "freeze": frozen},
         "data": {"train": [{"card": str(case.folder), "name": "noise"}]},
         "rollout": rollout,
         "rewards": [f"{__file__}:varied"],
@@ -193,10 +255,11 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Connection) -> None:
 
 
 def vlmrl_step(trainer: Any) -> Step:
-    before, start = dict(trainer.timers.cpu), time.process_time()
+    timers = trainer.timers.wall if on_gpu() else trainer.timers.cpu
+    before, start = dict(timers), now()
     report = trainer.step()
-    step = time.process_time() - start
-    spent = {phase: s - before.get(phase, 0.0) for phase, s in trainer.timers.cpu.items()}
+    step = now() - start
+    spent = {phase: s - before.get(phase, 0.0) for phase, s in timers.items()}
     groups = zip(report.rollouts.batch.prompts, report.rollouts.completions, strict=True)
     tokens = sum(len(p.encoded.ids) + len(c.token_ids) for p, group in groups for c in group)
     seconds = split(step, spent["generate"], spent["logprob"] + spent["update"])
@@ -204,7 +267,7 @@ def vlmrl_step(trainer: Any) -> Step:
     return {**seconds, "tokens": tokens, "reward_std": std, "grad_norm": norm}
 
 
-WAYS: dict[str, Callable[[Case, Connection], None]] = {
+WAYS: dict[str, Callable[[Case, Turn], None]] = {
     "trl": trl_steps,
     "plain": lambda case, turn: vlmrl_steps(case, "off", turn),
     "shared": lambda case, turn: vlmrl_steps(case, "on", turn),

@@ -24,6 +24,8 @@ ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",
     "rollout_async": "test_rollout_vllm.py",
     "step_ways": "a part of step.py",
+    "groups": "a part of update.py, step.py and gpu.py",
+    "gpu": "test_gpu_day.py",
     "learning": "a part of the scripts that train",
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",

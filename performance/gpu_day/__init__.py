@@ -1,0 +1,1 @@
+"""The checks of `performance/gpu.py`, one file an idea."""

@@ -1,0 +1,51 @@
+"""The checks of a day, in order of worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from gpu_day.attention import attention
+from gpu_day.day import Day
+from gpu_day.decode import decode, vllm
+from gpu_day.forecast import forecast
+from gpu_day.low_bits import low_bits
+from gpu_day.parity import parity
+from gpu_day.report import Row
+from gpu_day.steps import steps
+from gpu_day.updates import updates
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question, the minutes that its answer may take, the packages that it needs."""
+
+    name: str
+    question: str
+    minutes: float
+    run: Callable[[Day], Iterator[Row]]
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> str:
+        """Say what is not installed; empty if nothing is missing."""
+        lacking = [package for package in self.needs if find_spec(package) is None]
+        return f"{' and '.join(lacking)} is not installed" if lacking else ""
+
+
+CHECKS = (
+    Check("parity", "How far is bfloat16 from float32, in every forward?", 2, parity),
+    Check("update", "What does an update take, and how much of the card does it use?", 4, updates),
+    Check("step", "How long is a step compared with TRL's?", 5, steps, ("trl", "datasets")),
+    Check("attention", "What does a flash kernel gain in the shared forward?", 3, attention),
+    Check("forecast", "Is the forecast of memory right?", 4, forecast),
+    Check(
+        "low_bits", "What do 4-bit weights and small states save?", 3, low_bits, ("bitsandbytes",)
+    ),
+    Check("decode", "How many tokens a second does engine hf write?", 3, decode),
+    Check(
+        "vllm", "What does vLLM beside the trainer gain, and does it make room?", 4, vllm, ("vllm",)
+    ),
+)
+"""Add one here: a function that takes the day and yields rows."""
