@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from groups import Case, flops, low_memory_update, micro_batch, predicted, update, update_in_parts
@@ -18,6 +20,7 @@ from groups import Case, flops, low_memory_update, micro_batch, predicted, updat
 from gpu_day.day import ON, Day, cells
 from gpu_day.device import Measured, attempt, measure, peak_flops
 from gpu_day.report import Row
+from vlmrl.forward.logprobs import head_logprobs
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import MicroBatch
 
@@ -30,6 +33,7 @@ def updates(day: Day) -> Iterator[Row]:
     policy = day.policy()
     for case in CASES[:1] if day.tiny else CASES:
         yield from ways(day, policy, day.case(*case))
+    yield from heads(day, policy, day.case(*CASES[0]))
 
 
 def ways(day: Day, policy: Policy, case: Case) -> Iterator[Row]:
@@ -92,6 +96,29 @@ def compared(
         "plain / this": f"{plain.seconds / found.seconds:.2f}x" if plain else "",
         "bound": f"{bound['plain'] / bound[key]:.2f}x",
     }
+
+
+def heads(day: Day, policy: Policy, case: Case) -> Iterator[Row]:
+    """Measure the head alone, as it is and with all of its products in bfloat16.
+
+    The trainer's backward runs outside of autocast, so a float32 weight is multiplied in float32 there.
+    """
+    weight = policy.family.head(policy.base).weight.detach()
+    size = case.group * case.completion
+    hidden = torch.randn(size, weight.shape[1], device=weight.device, requires_grad=True)
+    targets = torch.randint(weight.shape[0], (size,), device=weight.device)
+    for name, own in (("head alone", weight), ("head alone, in bfloat16", weight.bfloat16())):
+        head: Any = SimpleNamespace(weight=own.clone().requires_grad_())
+
+        def work(head: Any = head) -> None:
+            hidden.grad = head.weight.grad = None
+            with torch.autocast(hidden.device.type, torch.bfloat16):
+                logprobs, _ = head_logprobs(hidden, head, targets, 1.0)
+            logprobs.sum().backward()
+
+        label = f"{case.prompt}, {case.completion}, {case.group}"
+        found = attempt(partial(measure, work, day.repeats))
+        yield {"P, C, G": label, "update": name, **cells(found)}
 
 
 @contextmanager

@@ -85,6 +85,8 @@ def measured(config, made, engine, prompts):
         (ON, {"freeze": ["vision"]}),
         (ON, {"lora": LORA.model_dump()}),
         (OFF, {"lora": LORA.model_dump(), "dtype": "bfloat16"}),
+        (OFF, {"dtype": "bfloat16"}),
+        (ON, {"dtype": "bfloat16"}),
     ],
     ids=str,
 )

@@ -35,13 +35,18 @@ LOWER = {
     "engine": "engine.options.gpu_memory_utilization or enable_sleep_mode=true, or vllm_server on "
     "another device",
     "kv cache": "engine.options.max_num_seqs, rollout.max_tokens, rollout.prompts",
+    "casts": "model.lora or model.freeze",
 }
 """What lowers each part, most effective first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Bytes of each part: constant parts, parts of the update, and the KV cache of generation."""
+    """Bytes of each part: constant parts, parts of the update and of generation.
+
+    Generating with the policy itself under autocast keeps a bfloat16 copy of each weight that trains
+    (`casts`); those of the update are among its activations.
+    """
 
     parts: dict[str, int]
     capacity: int
@@ -58,10 +63,10 @@ class Forecast:
         """
         parts = self.parts
         gradients, forward = parts["gradients"], parts["activations"] + parts["logits"]
-        generating = gradients + parts["kv cache"]
+        engine = parts["kv cache"] + parts["casts"]
         updating = gradients + forward if self.accumulated else forward
-        stays = sum(parts.values()) - gradients - forward - parts["kv cache"]
-        return stays + max(generating, updating)
+        stays = sum(parts.values()) - gradients - forward - engine
+        return stays + max(gradients + engine, updating)
 
     @property
     def share(self) -> float:
@@ -112,6 +117,7 @@ def forecast(
         "activations": measure_activations(config, policy, prompt, rows, whole),
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
+        "casts": trained // 2 if engine.exact and policy.config.dtype == "bfloat16" else 0,
     }
     several = low_memory or rows * config.optimizer.minibatches < completions
     return Forecast(parts, capacity, several)
