@@ -67,6 +67,12 @@ CASES = {
     "frozen tower, one rank sees text only": Case(
         model={"freeze": ["vision"]}, homes=(0, 0, 1, 0), micro_tokens=1
     ),
+    "all media frozen, one rank sees text only": Case(
+        model={"lora": LoraConfig(rank=4, towers=["language"])},
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+        kl=0.1,
+    ),
     "adapter, one rank sees text only": Case(
         model={
             "lora": LoraConfig(rank=4, towers=["vision", "language"]),

@@ -15,6 +15,7 @@ import torch
 from vlmrl.config import BuildConfig
 from vlmrl.media_types import Decoded
 from vlmrl.models.parts import media_features
+from vlmrl.models.parts.frozen_towers import frozen_towers_of
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
@@ -148,11 +149,35 @@ class Family:
         return tuple(dict.fromkeys(ids))
 
     def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
+        """Return what the towers find in the media, each prompt once; None if no prompt has media.
+
+        Towers that train run here, with gradient; `frozen_towers` says when frozen ones do.
+        """
+        frozen = frozen_towers_of(model)
+        if frozen is None:
+            return self.run_towers(model, prompts)
+        return frozen.features(self, model, prompts)
+
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
         """Run the towers ONCE per prompt, with gradient; return None if no prompt has media.
 
         Features keep the order of the prompts, so that `spread` can pick them by prompt.
         """
-        raise TypeError(f"{type(self).__name__} must define tower_features")
+        raise TypeError(f"{type(self).__name__} must define run_towers")
+
+    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+        """Return the media of a prompt, in order, each as a prompt that shows nothing else.
+
+        These are what frozen towers see at a time. The base class takes all media of a prompt for one.
+        """
+        return [prompt] if prompt.tensors else []
+
+    def join_features(self, found: Sequence[Sequence[Features]]) -> Features:
+        """Join, for each prompt, the features of its media, into what `run_towers` returns.
+
+        The base class expects `ByPrompt`. At least one prompt has media.
+        """
+        return media_features.join(found)
 
     def spread(
         self, features: Features | None, prompts: Sequence[Encoded], rows: Sequence[int]

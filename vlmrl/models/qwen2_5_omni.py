@@ -20,7 +20,7 @@ import transformers
 from vlmrl.config import BuildConfig
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
-from vlmrl.models.parts.media_features import media_of_rows, place_features
+from vlmrl.models.parts.media_features import media_of_rows, place_features, stand_alone
 from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.parts.qwen import MediaFeatures, MropeFamily
 from vlmrl.models.parts.qwen_layout import Layout, seconds_per_grid
@@ -174,9 +174,9 @@ class Qwen25Omni(MropeFamily):
         """Return the decoder, which takes embeddings."""
         return model.get_submodule(LANGUAGE_PATH)
 
-    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> OmniFeatures | None:
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> OmniFeatures | None:
         """Run both towers on all media of all prompts at once, with gradient."""
-        seen = MropeFamily.tower_features(self, model, prompts)
+        seen = MropeFamily.run_towers(self, model, prompts)
         audible = [p.tensors for p in prompts if "input_features" in p.tensors]
         if not audible:
             return None if seen is None else OmniFeatures(seen.merged)
@@ -187,6 +187,23 @@ class Qwen25Omni(MropeFamily):
         out = tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
         audio = out.last_hidden_state.split(count_audio_tokens(mask))
         return OmniFeatures(seen.merged if seen else (), audio=audio)
+
+    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+        """Return the images and videos of a prompt, then its audios, see `Family.media_of`."""
+        mels = prompt.tensors.get("input_features", ())
+        names = ("input_features", "feature_attention_mask")
+        return MropeFamily.media_of(self, model, prompt) + [
+            stand_alone(
+                model.config.audio_token_id, {n: prompt.tensors[n][i : i + 1] for n in names}
+            )
+            for i in range(len(mels))
+        ]
+
+    def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> OmniFeatures:
+        """Join the features of media, see `Family.join_features`."""
+        seen = MropeFamily.join_features(self, found)
+        audio = [m.audio for media in found for m in media if isinstance(m, OmniFeatures)]
+        return OmniFeatures(seen.merged, audio=tuple(itertools.chain.from_iterable(audio)))
 
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]

@@ -20,6 +20,7 @@ from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
 from vlmrl.models.parts import media_features
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml, render_chat
+from vlmrl.models.parts.media_features import stand_alone
 from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import builder
@@ -131,9 +132,7 @@ class Qwen2Audio(Family):
 
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(
-        self, model: Any, prompts: Sequence[Encoded]
-    ) -> media_features.ByPrompt | None:
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> media_features.ByPrompt | None:
         """Compute the features [tokens, H] of the audio of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
@@ -152,6 +151,15 @@ class Qwen2Audio(Family):
         features = model.model.multi_modal_projector(hidden)
         real = [row[:n] for row, n in zip(features, count_audio_tokens(mask), strict=True)]
         return media_features.split_by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
+
+    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+        """Return the audios of a prompt, each alone, see `Family.media_of`."""
+        if not prompt.tensors:
+            return []
+        lengths = count_audio_tokens(prompt.tensors["feature_attention_mask"])
+        cut = ({n: t[i : i + 1] for n, t in prompt.tensors.items()} for i in range(len(lengths)))
+        pairs = zip(cut, lengths, strict=True)
+        return [stand_alone(model.config.audio_token_id, one, length) for one, length in pairs]
 
     def decode(
         self,

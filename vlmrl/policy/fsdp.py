@@ -3,7 +3,7 @@
 Our forwards call parts of the model directly, so a whole forward runs inside one root module, which
 holds what is in no layer: embeddings, head, norms, projector. All ranks must run the same layers in
 the same order; where a rank has no media for a tower, the tower's layers are gathered without being
-computed.
+computed. Frozen towers are whole on every rank: they run as often as a rank has media that it has not seen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vlmrl.models.base import Family
+from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.trainable import tower_of
 from vlmrl.system import distributed
 
@@ -26,6 +27,8 @@ Scored = tuple[torch.Tensor, torch.Tensor]
 Work = Callable[[], Scored]
 
 
+PROJECTOR = -1
+"""Stands for the projector among the numbers of towers that ran."""
 Place = tuple[torch.nn.Module, str]
 """A weight's module and name: inside and outside `whole` it is not the same tensor."""
 
@@ -56,10 +59,20 @@ class Sharded:
     Gradients are summed over the ranks, not averaged: shares of a loss add up.
     """
 
-    def __init__(self, model: torch.nn.Module, family: Family, device: torch.device) -> None:
+    def __init__(
+        self, model: torch.nn.Module, family: Family, device: torch.device, frozen: bool = False
+    ) -> None:
+        """Shard the weights of `model`; with `frozen`, all of its towers of media are, and stay whole."""
         self.model, self._device = model, device
         mesh = init_device_mesh(device.type, (distributed.world(),))
-        inside = {path: _layers(model, path) for path in family.decoder_layers}
+        left_whole = _weights_of_media(model, family) if frozen else set()
+        for parameter in left_whole:
+            parameter.data = parameter.data.to(device)
+        inside = {
+            path: _layers(model, path)
+            for path in family.decoder_layers
+            if not frozen or tower_of(f"{path}.0.", family) == "language"
+        }
         towers = {path: tower_of(f"{path}.0.", family) for path in inside}
         loose = _loose(model, family, inside.values())
         self._towers = [
@@ -71,7 +84,9 @@ class Sharded:
         units = [unit for layers in inside.values() for unit in layers]
         for unit in units:
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-        root = fully_shard(_Root(model), mesh=mesh, reshard_after_forward=False)
+        root = fully_shard(
+            _Root(model), mesh=mesh, reshard_after_forward=False, ignored_params=left_whole
+        )
         self._root = cast(Any, root)
         self._units: list[Any] = [self._root, *units]
         for unit in self._units:
@@ -106,6 +121,8 @@ class Sharded:
 
     def _watch(self, language: Iterable[torch.nn.Module]) -> None:
         """Gather towers that are left out before the next one, or the language model, runs."""
+        for projector in {module for module, _ in self._projectors}:
+            projector.register_forward_pre_hook(lambda *_: self._project())
         for number, tower in enumerate(self._towers):
             tower.module.register_forward_pre_hook(lambda *_, n=number: self._enter(n))
         for module in language:
@@ -121,6 +138,10 @@ class Sharded:
             self._ran.add(number)
             if torch.is_grad_enabled():
                 self._trained.add(number)
+
+    def _project(self) -> None:
+        if not self._is_whole and torch.is_grad_enabled():
+            self._trained.add(PROJECTOR)
 
     def _gather_tower(self, number: int) -> None:
         tower = self._towers[number]
@@ -184,8 +205,9 @@ class Sharded:
         """Drop the gradients, all 0, of towers that ran on no rank since the last call."""
         ran = set().union(*distributed.gather(self._trained))
         self._trained = set()
-        used = {place for number in ran for place in self._towers[number].loose}
-        used |= set(self._projectors) if ran else set()
+        used = set(self._projectors) if ran else set()
+        for number in ran - {PROJECTOR}:
+            used |= set(self._towers[number].loose)
         unused = {place for tower in self._towers for place in tower.loose} | set(self._projectors)
         for module, leaf in unused - used:
             getattr(module, leaf).grad = None
@@ -223,11 +245,17 @@ def shard(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
-    return cast(DTensor, parameter.detach()).to_local()
+    whole = parameter.detach()
+    return whole.to_local() if isinstance(whole, DTensor) else whole
 
 
 def _layers(model: torch.nn.Module, path: str) -> tuple[torch.nn.Module, ...]:
     return tuple(model.get_submodule(path).children())
+
+
+def _weights_of_media(model: torch.nn.Module, family: Family) -> set[torch.nn.Parameter]:
+    named = model.named_parameters()
+    return {p for name, p in named if tower_of(name, family) in MEDIA_TOWERS}
 
 
 def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:

@@ -13,6 +13,7 @@ from vlmrl.errors import UserError
 from vlmrl.forward import low_memory, shared_attention
 from vlmrl.forward.logprobs import Sharing, completion_logprobs, disagreement
 from vlmrl.models.base import Family
+from vlmrl.models.parts.frozen_towers import install
 from vlmrl.policy import trainable
 from vlmrl.policy.fsdp import Sharded, copy_to_cpu, whole_state
 from vlmrl.schema import MicroBatch
@@ -50,6 +51,9 @@ class PolicyModel:
         self.base = model if shard else model.to(self.device)
         self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
         trainable.freeze(self.base, family, config)
+        self.frozen_towers = trainable.frozen_towers(self.base, family)
+        if self.frozen_towers is not None:
+            install(self.base, self.frozen_towers)
         distributed.same_everywhere(self.trainable)
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and shared_attention.install(self.base)
@@ -58,7 +62,8 @@ class PolicyModel:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
             self.base.enable_input_require_grads()
         self.base.train()
-        self.sharded = Sharded(self.base, family, self.device) if shard else None
+        frozen = self.frozen_towers is not None
+        self.sharded = Sharded(self.base, family, self.device, frozen) if shard else None
 
     @property
     def trainable(self) -> list[torch.nn.Parameter]:
@@ -69,6 +74,12 @@ class PolicyModel:
     def named(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by their names."""
         return {name: p for name, p in self.base.named_parameters() if p.requires_grad}
+
+    def seeing_once(self) -> contextlib.AbstractContextManager[None]:
+        """Run frozen towers once per medium inside: rollout, passes and update share what they find."""
+        return (
+            contextlib.nullcontext() if self.frozen_towers is None else self.frozen_towers.keeping()
+        )
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[None]:

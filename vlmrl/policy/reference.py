@@ -12,14 +12,15 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
 
 from vlmrl.errors import UserError
+from vlmrl.models.parts.frozen_towers import install
 from vlmrl.policy.policy_model import PolicyModel
-from vlmrl.policy.trainable import is_adapter
+from vlmrl.policy.trainable import frozen_towers, is_adapter
 from vlmrl.system import distributed
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
@@ -44,6 +45,8 @@ class Reference:
         self._kept: list[torch.Tensor] = []
         if policy.sharded is None and policy.adapter is None:
             self._model = copy.deepcopy(policy.base).eval().requires_grad_(False)
+            if policy.frozen_towers is not None:
+                install(self._model, policy.frozen_towers)
         else:
             self._kept = [weight.clone() for weight in self._live()]
 
@@ -82,6 +85,16 @@ class Reference:
                 self._policy.sharded.load(state)
             else:
                 model.load_state_dict(state, strict=False)
+                self._see_alone(model)
+
+    def _see_alone(self, model: Any) -> None:
+        """Give a copy its own towers if what was loaded is not what the policy's frozen ones are."""
+        if self._model is None or self._policy.frozen_towers is None:
+            return
+        pairs = zip(self._policy.base.named_parameters(), model.parameters(), strict=True)
+        frozen = [(mine, own) for (_, mine), own in pairs if not mine.requires_grad]
+        if not all(torch.equal(mine, own) for mine, own in frozen):
+            install(model, cast(Any, frozen_towers(model, self._policy.family)))
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:

@@ -10,6 +10,7 @@ import torch
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
+from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers
 from vlmrl.policy import quantization
 
 __all__ = ["towers_with_lr"]
@@ -52,6 +53,14 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
             parameter.data = parameter.data.to(low)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
+
+
+def frozen_towers(model: Any, family: Family) -> FrozenTowers | None:
+    """Return the model's towers of media if no weight in any of them trains, otherwise None."""
+    trained = {tower_of(name, family) for name, p in model.named_parameters() if p.requires_grad}
+    if trained & {*MEDIA_TOWERS} or not family.towers.keys() & {*MEDIA_TOWERS}:
+        return None
+    return FrozenTowers(family.towers, projects="projector" in trained)
 
 
 def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:

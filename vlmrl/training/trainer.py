@@ -117,7 +117,7 @@ class Trainer:
         if self.done == 0:
             self._evaluate()
         while self.done < self.config.run.steps:
-            with finite.naming(f"step {self.done + 1}"):
+            with finite.naming(f"step {self.done + 1}"), self.policy.seeing_once():
                 report = self.step()
             divergence.refresh_reference(self.policy, self.config, self.done)
             self._write_report(report)

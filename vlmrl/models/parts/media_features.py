@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -29,6 +29,19 @@ def spread(features: ByPrompt | None, rows: Sequence[int]) -> ByPrompt | None:
     if features is None or not any(len(features[row]) for row in rows):
         return None
     return tuple(features[row] for row in rows)
+
+
+def stand_alone(token: int, tensors: Mapping[str, torch.Tensor], length: int = 1) -> Encoded:
+    """Return a prompt of `length` placeholders that shows the medium of these tensors, and no text."""
+    return Encoded((token,) * length, (token,), tensors, torch.arange(length)[None], length)
+
+
+def join(found: Sequence[Sequence[ByPrompt]]) -> ByPrompt:
+    """Return for each prompt the features of its media, of each medium the `ByPrompt` of it alone."""
+    some = next(medium[0] for media in found for medium in media)
+    return tuple(
+        torch.cat([medium[0] for medium in media]) if media else some[:0] for media in found
+    )
 
 
 def media_of_rows(

@@ -18,7 +18,7 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded, PilImage, Video, kind_of
 from vlmrl.models.base import Family
 from vlmrl.models.parts.chat import CHATML_ENDS, render_chat
-from vlmrl.models.parts.media_features import media_of_rows, place_features
+from vlmrl.models.parts.media_features import media_of_rows, place_features, stand_alone
 from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, process_videos, split_runs
 from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import qwen_models
@@ -238,19 +238,39 @@ class MropeFamily(Family):
         """Return the decoder, which takes embeddings."""
         return model.model.language_model
 
-    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> MediaFeatures | None:
         """Run the vision tower on all images and videos of all prompts at once, with gradient."""
         media = [medium for p in prompts for medium in _media(model.config, p)]
         if not media:
             return None
         visual = self.visual(model)
-        pixels = torch.cat([pixels for pixels, _ in media]).to(model.device, visual.dtype)
-        grid = torch.stack([grid for _, grid in media])
+        pixels = torch.cat([pixels for _, pixels, _ in media]).to(model.device, visual.dtype)
+        grid = torch.stack([grid for _, _, grid in media])
         tokens = (grid.prod(-1) // visual.spatial_merge_size**2).tolist()
         out = visual(pixels, grid_thw=grid.to(model.device), return_dict=True)
         levels = getattr(out, "deepstack_features", ())  # Qwen3-VL only
         return MediaFeatures(
             out.pooler_output.split(tokens), tuple(level.split(tokens) for level in levels)
+        )
+
+    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+        """Return the images and videos of a prompt, each alone, see `Family.media_of`."""
+        names = {
+            model.config.image_token_id: (PIXELS[0], GRIDS[0]),
+            model.config.video_token_id: (PIXELS[1], GRIDS[1]),
+        }
+        return [
+            stand_alone(token, dict(zip(names[token], (pixels, grid[None]), strict=True)))
+            for token, pixels, grid in _media(model.config, prompt)
+        ]
+
+    def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> MediaFeatures:
+        """Join the features of media, see `Family.join_features`."""
+        media = [medium for of_prompt in found for medium in of_prompt]
+        levels = zip(*(medium.deepstack for medium in media), strict=True)
+        return MediaFeatures(
+            tuple(itertools.chain.from_iterable(medium.merged for medium in media)),
+            tuple(tuple(itertools.chain.from_iterable(level)) for level in levels),
         )
 
     def spread(
@@ -309,12 +329,12 @@ def _factor(image_processor: Any) -> int:
     return image_processor.patch_size * image_processor.merge_size
 
 
-def _media(config: Any, prompt: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the pixels [patches, dim] and the grid [3] of each image and video, in prompt order."""
+def _media(config: Any, prompt: Encoded) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Return of each image and video, in prompt order, its token, pixels [patches, dim] and grid [3]."""
     by_token = {}
     names = zip(("image_token_id", "video_token_id"), PIXELS, GRIDS, strict=True)
     for token, pixels, grids in names:
         grid = prompt.tensors.get(grids, torch.zeros(0, 3, dtype=torch.long))
         cut = prompt.tensors[pixels].split(grid.prod(-1).tolist()) if len(grid) else ()
         by_token[getattr(config, token)] = iter(zip(cut, grid, strict=True))
-    return [next(by_token[i]) for i in prompt.compact_ids if i in by_token]
+    return [(i, *next(by_token[i])) for i in prompt.compact_ids if i in by_token]

@@ -103,9 +103,7 @@ class ImageFamily(Family):
 
     # ------------------------------------------------------------------------------- forward
 
-    def tower_features(
-        self, model: Any, prompts: Sequence[Encoded]
-    ) -> media_features.ByPrompt | None:
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> media_features.ByPrompt | None:
         """Compute the features [tokens, H] of the images of each prompt, with gradient."""
         seen = [p.tensors for p in prompts if p.tensors]
         if not seen:
