@@ -56,7 +56,7 @@ def test_it_is_an_engine(part: str, loaded: Any) -> None:
         require(defined, part, f"define the method {method}, as the base class says")
     if loaded.concurrent:
         require(issubclass(loaded, ConcurrentEngine), part, "derive it from ConcurrentEngine")
-    for flag in ("exact", "concurrent", "every_rank"):
+    for flag in ("exact", "concurrent", "keyed", "placed", "every_rank"):
         require(isinstance(getattr(loaded, flag), bool), part, f"{flag} is True or False")
 
 

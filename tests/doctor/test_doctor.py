@@ -19,6 +19,7 @@ from vlmrl.doctor.data import right_answers
 from vlmrl.doctor.versions import versions
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
+from vlmrl.engines.vllm_parts.options import weight_bytes
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.monitoring import memory_forecast
@@ -301,3 +302,20 @@ def test_the_forecast_knows_what_vllm_takes_and_where(monkeypatch):
     assert Vllm(gpu_memory_utilization=0.5).memory(made, 100) == (50, 0)
     assert Vllm(gpu_memory_utilization=0.5, enable_sleep_mode=True).memory(made, 100) == (0, 50)
     assert VllmServer(devices=["1"]).memory(made, 100) == (0, 0)
+
+
+def test_vllms_share_is_divided_into_weights_and_cache(monkeypatch):
+    made = small.policy()
+    prompts, gib = [small.prompt(made)], 2**30
+    weights, text = weight_bytes(made), made.base.config.get_text_config()
+    width = text.hidden_size // text.num_attention_heads * text.num_key_value_heads
+    one = (len(prompts[0].encoded.ids) + 50) * 2 * text.num_hidden_layers * width * 4
+    found = memory_forecast.cached_completions(Vllm(kv_cache_gib=1.0), made, prompts, 50)
+    assert found == (gib, gib // one)
+    both = VllmServer(num_servers=2, kv_cache_gib=1.0)
+    assert memory_forecast.cached_completions(both, made, prompts, 50) == found
+    made.device = torch.device("cuda")
+    monkeypatch.setattr(memory_forecast, "_capacity", lambda device: 2 * weights)
+    half, less = Vllm(gpu_memory_utilization=0.5), Vllm(gpu_memory_utilization=0.4)
+    assert memory_forecast.cached_completions(half, made, prompts, 50) == (0, 0)
+    assert memory_forecast.cached_completions(less, made, prompts, 50)[0] < 0

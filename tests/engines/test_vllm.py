@@ -168,6 +168,13 @@ def test_the_same_seed_draws_the_same_and_another_seed_does_not(pair):
     assert len({ids for group in draws[0] for ids in group}) == 16
 
 
+def test_a_part_of_a_batch_is_drawn_as_in_the_whole(pair):
+    made, engine = pair
+    batch, draw = mixed_batch(made), Sampling(n=3, max_tokens=8, seed=7)
+    whole = tokens(engine.generate(batch, draw))
+    assert tokens(engine.generate(batch.part([3, 1]), draw.at([3, 1]))) == [whole[3], whole[1]]
+
+
 def test_more_prompt_tokens_than_one_forward_takes_are_no_trouble(pair):
     made, engine = pair
     batch = PromptBatch(tuple(prompt(made, i, text="red " * (450 - i)) for i in range(24)))
@@ -388,6 +395,11 @@ def test_a_refused_image_is_named_and_leaves_nothing_behind(pair):
     with pytest.raises(UserError, match="sample '5': vLLM refuses it"):
         engine.generate(batch, Sampling(n=2, max_tokens=4))
     engine.generate(PromptBatch((prompt(made),)), Sampling(n=2, max_tokens=4))
+
+
+def test_sleep_without_a_gpu_is_refused():
+    with pytest.raises(UserError, match="enable_sleep_mode: vLLM sleeps on GPUs only"):
+        Vllm(enable_sleep_mode=True).start(policy())
 
 
 def test_an_adapter_for_the_vision_tower_is_refused():

@@ -167,6 +167,27 @@ def test_a_lora_policy_arrives_merged(found):
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
+@pytest.mark.nightly
+def test_an_adapter_arrives_at_every_sync_and_at_a_new_server():
+    made = policy(lora=LoraConfig(rank=4, alpha=8))
+    engine = VllmServer(enforce_eager=True, lora="adapter", **SMALL)
+    engine.start(made)
+    prompts = make_probe_prompts(made)
+    for step in range(2):
+        change(made, step)
+        assert measure_parity(engine, made, prompts).max_abs > 1e-2
+        engine.sync(made)
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    os.killpg(engine._servers[0].pid, signal.SIGKILL)
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    engine.close()
+
+
+def test_an_adapter_for_servers_elsewhere_is_refused():
+    with pytest.raises(ValueError, match="lora 'adapter' needs servers that the run starts"):
+        VllmServer(urls=["http://10.0.0.2:8000"], lora="adapter")
+
+
 def test_weights_by_tcp_arrive_too(child, found):
     made, _ = child
     engine = found(transfer="tcp")

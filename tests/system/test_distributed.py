@@ -15,6 +15,7 @@ from helpers.runs import TINY, metric_lines, torchrun
 from vlmrl import plugins
 from vlmrl.assemble import build, lifecycle
 from vlmrl.config import load
+from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
@@ -152,7 +153,6 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
     ("more", "message"),
     [
         ([], r"rollout\.prompts: expected at least 8, .* got 4"),
-        (["engine=vllm"], "engine 'vllm' works in one process only, got 8"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch):
@@ -161,6 +161,12 @@ def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch)
     engine = plugins.build("engine", settings.engine.name, settings.engine.options)
     with pytest.raises(UserError, match=message):
         build.require_distributed(settings, engine)
+
+
+def test_an_engine_for_one_process_is_refused_in_several(monkeypatch):
+    monkeypatch.setattr(distributed, "_world", 8)
+    with pytest.raises(UserError, match="engine 'hf' works in one process only, got 8"):
+        build.require_distributed(load("quickstart", ["engine=hf"]), Engine())
 
 
 @pytest.mark.parametrize(

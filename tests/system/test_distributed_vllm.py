@@ -1,9 +1,10 @@
-"""Several processes train with engine `vllm_server`: one set of servers, all ranks ask them."""
+"""Several processes train with vLLM: one set of servers that all ranks ask, or one engine on each rank."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,10 +16,10 @@ import pytest
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 ROOT = Path(__file__).parents[2]
-ENGINE = [
-    "engine.name=vllm_server",
-    "engine.options={enforce_eager: true, max_model_len: 512, block_size: 32, kv_cache_gib: 0.25}",
-]
+OPTIONS = "enforce_eager: true, max_model_len: 512, block_size: 32, kv_cache_gib: 0.25"
+SERVER = ["engine.name=vllm_server", f"engine.options={{{OPTIONS}}}"]
+COLOCATED = ["engine.name=vllm", f"engine.options={{{OPTIONS}}}"]
+ADAPTER = ["model.lora={rank: 4, alpha: 8}", f"engine.options={{{OPTIONS}, lora: adapter}}"]
 TINY = [
     "run.threads=1",
     "run.report=false",
@@ -55,7 +56,7 @@ DIES = '''
 import os
 import signal
 
-from vlmrl import distributed
+from vlmrl.system import distributed
 from vlmrl.engines.vllm_server import VllmServer
 
 
@@ -78,12 +79,14 @@ class Dies(VllmServer):
 '''
 
 
-def train(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    """Two ranks of `vlmrl train quickstart`; their words go to `folder`.log."""
+def train(folder: Path, *overrides: str, ranks: int = 2) -> subprocess.Popen[bytes]:
+    """Start `vlmrl train quickstart` on some ranks; their words go to `folder`.log."""
     luck = folder.parent / "luck.py"
     luck.write_text(LUCK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "vlmrl", "train", "quickstart", f"run.dir={folder}", *TINY, *ENGINE]
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += ["-m", "vlmrl", "train", "quickstart", f"run.dir={folder}", *TINY]
     command += [f"rewards=[{luck}:Luck]", "evaluation.metric=Luck", *overrides]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     with Path(f"{folder}.log").open("w") as log:
@@ -126,7 +129,8 @@ def check_steps(folder: Path, count: int) -> None:
 
 def test_two_sharded_ranks_share_a_server_that_has_the_present_weights(tmp_path):
     folder = tmp_path / "run"
-    process = train(folder, "distributed.strategy=fsdp2", "run.steps=3", "evaluation.limit=3")
+    sharded = ["distributed.strategy=fsdp2", "run.steps=3", "evaluation.limit=3"]
+    process = train(folder, *SERVER, *sharded)
     wait_for_steps(folder, process, 1)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(servers_under(process)) == 1
@@ -141,11 +145,11 @@ def test_two_whole_ranks_go_on_after_a_death_between_steps_and_end_after_one_wit
     (tmp_path / "dies.py").write_text(DIES)
     # One held-out row: a rank that evaluates nothing. Evaluations have temperature 1.
     more = ["run.steps=5", "evaluation.limit=1", "rollout.temperature=0.8"]
-    process = train(folder, *more, f"engine.name={tmp_path / 'dies.py'}:Dies")
+    process = train(folder, *SERVER, *more, f"engine.name={tmp_path / 'dies.py'}:Dies")
     wait_for_steps(folder, process, 1)
     family = psutil.Process(process.pid).children(recursive=True)
     assert process.wait(240) != 0
-    assert "go on from the last checkpoint with resume=auto" in words(folder)
+    assert "continue from the last checkpoint with resume=auto" in words(folder)
     check_steps(folder, 3)
     assert not psutil.wait_procs(family, timeout=15)[1]
 
@@ -155,10 +159,61 @@ def test_two_whole_ranks_go_on_after_a_death_between_steps_and_end_after_one_wit
 def test_two_ranks_generate_ahead_while_updates_arrive(tmp_path, strategy):
     folder = tmp_path / "run"
     more = ["rollout.max_staleness=2", "rollout.max_tokens=60", "engine.options.max_num_seqs=4"]
-    process = train(folder, *more, f"distributed.strategy={strategy}", "run.steps=6")
+    process = train(folder, *SERVER, *more, f"distributed.strategy={strategy}", "run.steps=6")
     assert process.wait(400) == 0, words(folder)
     lines = metrics(folder)
     assert [line["step"] for line in lines] == list(range(1, 7))
     ages = [line["rollout/staleness_max"] for line in lines]
     assert max(ages) == 2 and all(age <= 2 for age in ages)
     assert max(line["parity/max_abs"] for line in lines if "parity/max_abs" in line) < 1e-5
+
+
+# ------------------------------------------------------------------------------ an engine on each rank
+
+
+def drawn(folder: Path, step: int) -> list[tuple[str, list[str]]]:
+    """What was asked and answered in a step."""
+    rows = (folder / "rollouts" / f"step-{step}.jsonl").read_text().splitlines()
+    return [(row["id"], [c["text"] for c in row["completions"]]) for row in map(json.loads, rows)]
+
+
+def trained(folder: Path, *overrides: str, ranks: int = 2) -> None:
+    """Let ranks train to an end that leaves no process behind."""
+    process = train(folder, *COLOCATED, "evaluation.limit=3", *overrides, ranks=ranks)
+    wait_for_steps(folder, process, 1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert process.wait(480) == 0, words(folder)
+    assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+def test_ranks_with_an_engine_each_hold_the_present_weights_whatever_the_strategy(tmp_path):
+    folder = tmp_path / "run"
+    trained(folder, "distributed.strategy=fsdp2", "run.steps=2")
+    trained(folder, "distributed.strategy=ddp", "run.steps=4", "resume=auto")
+    check_steps(folder, 4)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", [[], ADAPTER], ids=["full", "adapter"])
+def test_two_ranks_then_one_then_two_draw_what_one_draws(form, tmp_path):
+    folder, alone = tmp_path / "run", tmp_path / "alone"
+    trained(folder, *form, "distributed.strategy=fsdp2", "run.steps=2")
+    trained(folder, *form, "run.steps=3", "resume=auto", ranks=1)
+    trained(folder, *form, "distributed.strategy=ddp", "run.steps=5", "resume=auto")
+    check_steps(folder, 5)
+    trained(alone, *form, "run.steps=5", ranks=1)
+    for step in range(1, 6):
+        assert drawn(folder, step) == drawn(alone, step)
+
+
+@pytest.mark.nightly
+def test_ctrl_c_ends_and_saves_the_step_of_ranks_with_an_engine_each(tmp_path):
+    folder = tmp_path / "run"
+    process = train(folder, *COLOCATED, "evaluation.limit=1", "run.steps=100000")
+    wait_for_steps(folder, process, 2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) != 0
+    assert not psutil.wait_procs(family, timeout=15)[1]
+    last = len(metrics(folder))
+    assert (folder / "checkpoints" / f"step-{last}").is_dir()

@@ -187,7 +187,7 @@ def require_distributed(config: Config, engine: Engine) -> None:
     if world > 1 and not engine.every_rank:
         raise UserError(
             f"engine {config.engine.name!r} works in one process only, got {world} processes; use "
-            "'hf' or 'vllm_server'"
+            "'hf', 'vllm' or 'vllm_server'"
         )
     sharded = world > 1 and config.distributed.strategy == "fsdp2"
     if sharded and (config.model.quantization or config.optimizer.name != "adamw"):

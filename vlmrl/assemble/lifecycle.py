@@ -97,6 +97,7 @@ def run_cold_start(
         if start and progress.phase == "sft":  # the cold start of another config
             checkpoint.restore_adapter(start, policy)
         return True
+    trainer.engine.rest()
     settings = config.sft
     chosen = settings.sources or config.data.train
     sources = [open_configured(config, source) for source in chosen]
@@ -191,6 +192,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
             found = evaluate(
                 batches(), trainer.engine, trainer.scorer, plan, config.last.rollout.max_tokens
             )
+        trainer.engine.rest()
         return found.result["metrics"][settings.stop_metric]
 
     return measure

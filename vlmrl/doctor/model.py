@@ -16,11 +16,12 @@ from vlmrl.config import Config
 from vlmrl.doctor.bench import Bench, Finding
 from vlmrl.doctor.whole_rollouts import longest_of, write_longest
 from vlmrl.engines.base import Sampling
+from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.driver import Driver
 from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_parity, tolerance
 from vlmrl.monitoring.media_ablation import measure_reliance
-from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, forecast
+from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, cached_completions, forecast
 from vlmrl.policy.optimizers import adamw
 from vlmrl.runs.complaints import NO_ANSWERS
 from vlmrl.schema import Box, Completion, Prompt, PromptBatch, Rewards, Rollouts, Space
@@ -97,6 +98,9 @@ def memory(bench: Bench) -> Iterator[Finding]:
     else:
         text = f"{device}: a step{largest} needs about {seen}; {seen.advice()}"
         yield Finding("FAIL" if seen.share > 1 else "warn", "memory", text)
+    engine = bench.engine.inner if isinstance(bench.engine, Driver) else bench.engine
+    if isinstance(engine, VllmOptions) and seen.parts["engine"] + seen.parts["kv cache"]:
+        yield _vllm_share(bench, engine)
 
 
 def first_parity(bench: Bench) -> Iterator[Finding]:
@@ -117,7 +121,9 @@ def step(bench: Bench) -> Iterator[Finding]:
     rewards = bench.scorer.score(rollouts)
     lr, name = config.optimizer.lr, config.optimizer.name
     policy.use_optimizer(adamw(policy.trainable, lr, name=name), config.optimizer)
+    bench.engine.rest()
     update = _update(bench, rollouts)
+    bench.engine.sync(policy)
     drawn = f"{len(rollouts.completions)} prompts x {draw.group_size} completions"
     scored = f"mean reward {rewards.total[rewards.valid].mean():.3g}" if rewards.valid.any() else ""
     norm = update["update/grad_norm"]
@@ -155,6 +161,17 @@ def second_parity(bench: Bench) -> Iterator[Finding]:
 
 
 # --------------------------------------------------------------------------------------- parts
+
+
+def _vllm_share(bench: Bench, engine: VllmOptions) -> Finding:
+    """Say what vLLM's share of the memory holds at a time."""
+    limit = bench.config.last.rollout.max_tokens
+    cache, fit = cached_completions(engine, bench.policy, bench.prompts, limit)
+    text = f"vLLM's share leaves about {cache / 2**30:.2f} GiB: {fit} of the longest completions"
+    if fit:
+        return Finding("ok", "memory", f"{text} at a time")
+    lever = "gpu_memory_utilization" if bench.policy.device.type == "cuda" else "kv_cache_gib"
+    return Finding("FAIL", "memory", f"{text} fit; raise engine.options.{lever}")
 
 
 def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.system.seeds import seed_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -54,6 +55,12 @@ class ServedPolicy(Protocol):
     def weights(self) -> dict[str, torch.Tensor]:
         """Return all weights under the names of transformers, adapters merged in."""
 
+    def base_weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights under the names of transformers, without the adapters."""
+
+    def training_state(self) -> dict[str, torch.Tensor]:
+        """Return the adapter's weights; nothing without LoRA."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -78,6 +85,11 @@ class Sampling:
     def of(cls, draw: RolloutConfig, n: int, seed: int = 0) -> Sampling:
         """Return the sampling of `n` completions that a config's `rollout` asks for."""
         return cls(n, draw.max_tokens, draw.temperature, draw.top_p, draw.top_k, seed=seed)
+
+    def at(self, places: Sequence[int]) -> Sampling:
+        """Return the sampling of the prompts at these places of a batch, by keys of their own."""
+        keys = tuple((seed_of(self.seed, place),) * self.n for place in places)
+        return replace(self, keys=keys)
 
 
 Finished = Callable[[int, tuple[Completion, ...]], None]
@@ -111,6 +123,8 @@ class Engine:
     """Whether it is a `ConcurrentEngine`."""
     keyed: ClassVar[bool] = False
     """Whether a draw depends on its own prompt and the seed, never on the rest of the batch."""
+    placed: ClassVar[bool] = False
+    """Whether its draw for the prompt at a place of a batch is the one by the key of `Sampling.at`."""
     every_rank: ClassVar[bool] = False
     """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
 
@@ -140,6 +154,9 @@ class Engine:
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights; afterwards no completion uses older ones."""
         raise TypeError(f"{type(self).__name__} must define sync")
+
+    def rest(self) -> None:
+        """Leave the trainer as much memory as possible: nothing is generated before the next `sync`."""
 
     def close(self) -> None:
         """Free everything; safe to call twice, and without `start`."""

@@ -1,7 +1,9 @@
-"""Rollouts by vLLM inside the trainer's own process: one GPU, shared in turns.
+"""Rollouts by vLLM inside the trainer's own process: its GPU, shared in turns.
 
 Prompts go in as compact ids with their images, once per group; every step the full set of weights
-is handed over in memory. Starting vLLM here creates torch's default process group.
+is handed over in memory. Starting vLLM here creates torch's default process group, or joins it:
+of several ranks each has a vLLM of its own, and all start and sync together. A fault within a step
+then ends the run, since the other ranks are not there to start vLLM again.
 """
 
 from __future__ import annotations
@@ -10,33 +12,34 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
-    base_weights,
     save_adapter,
+    save_model_files,
     scratch,
     undisturbed,
-    weight_bytes,
 )
 from vlmrl.engines.vllm_parts.requests import (
     Answer,
     EngineFault,
     check,
+    end_run,
     media_data,
     sampling_fields,
 )
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
-from vlmrl.system.atomic_files import writing
+from vlmrl.system import distributed
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,9 @@ class Vllm(VllmOptions, Engine):
     """
 
     enable_sleep_mode: bool = False
-    """On a GPU, leave its memory to the trainer between rollouts."""
+    """Leave the GPU's memory to the trainer from the last rollout of a step until the next sync."""
+    placed: ClassVar[bool] = True
+    every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _llm: Any = field(default=None, init=False, repr=False)
     _adapter_folder: Any = field(default=None, init=False, repr=False)
@@ -78,7 +83,7 @@ class Vllm(VllmOptions, Engine):
 
         Raises:
             UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
-                or vLLM keeps failing.
+                or vLLM keeps failing, or fails on one of several ranks.
         """
         assert self._llm is not None, "engine.start was not called"
         for prompt in batch.prompts:
@@ -88,35 +93,42 @@ class Vllm(VllmOptions, Engine):
                 groups = self._groups(batch, sampling)
                 break
             except EngineFault as fault:
+                if distributed.world() > 1:
+                    raise end_run(fault) from fault
                 if restart == self.max_restarts:
                     raise UserError(f"vLLM failed {restart + 1} times: {fault}") from fault
                 log.warning("vLLM is started again: %s", fault)
                 self._restart()
-        if self.enable_sleep_mode:
-            self._llm.sleep(level=1)
-            self._asleep = True
         return Rollouts(batch, tuple(groups), version=self._version)
 
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's weights; a failed update starts vLLM anew, and is tried once more.
 
+        All ranks call it; one that fails makes all of them try again.
+
         Raises:
             UserError: it failed again.
         """
         self._policy = policy
-        try:
-            self._take_weights()
-        except EngineFault as fault:
-            log.warning("vLLM is started again: %s", fault)
-            try:
-                self._restart()
-            except EngineFault as again:
-                raise UserError(f"vLLM cannot take the weights: {again}") from again
+        fault = self._fault_of(self._take_weights)
+        if fault is None:
+            return
+        log.warning("vLLM is started again: %s", fault)
+        if again := self._fault_of(self._restart):
+            raise UserError(f"vLLM cannot take the weights: {again}")
+
+    def rest(self) -> None:
+        """Give back the cache's memory and, where the next sync brings them anew, the weights'."""
+        if self.enable_sleep_mode and not self._asleep:
+            # Level 1 keeps the weights in host memory: with an adapter those of the base stay.
+            self._llm.sleep(level=1 if self.lora == "adapter" else 2)
+            self._asleep = True
 
     def close(self) -> None:
         """Free vLLM's memory and the temporary files."""
-        self._llm = self._adapter = self._policy = None
-        gc.collect()
+        with distributed.kept():
+            self._llm = self._adapter = self._policy = None
+            gc.collect()
         if self._adapter_folder is not None:
             self._adapter_folder.cleanup()
             self._adapter_folder = None
@@ -124,8 +136,15 @@ class Vllm(VllmOptions, Engine):
     def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """See `VllmOptions`; what sleeps is there only while generating."""
         stays, generating = super().memory(policy, capacity)
-        asleep = self.enable_sleep_mode and policy.device.type == "cuda"
-        return (0, stays) if asleep else (stays, generating)
+        return (0, stays) if self.enable_sleep_mode else (stays, generating)
+
+    def check(self, policy: ServedPolicy) -> None:
+        """See `VllmOptions`; only GPUs have memory to give back."""
+        super().check(policy)
+        if self.enable_sleep_mode and policy.device.type != "cuda":
+            raise UserError(
+                "engine option enable_sleep_mode: vLLM sleeps on GPUs only; leave it out"
+            )
 
     # ------------------------------------------------------------------------------------- starting
 
@@ -134,11 +153,11 @@ class Vllm(VllmOptions, Engine):
 
         policy: ServedPolicy = self._policy
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        with scratch(weight_bytes(policy)) as folder, undisturbed():
-            with writing(Path(folder)):
-                policy.family.export(policy.base, folder, policy.weights())
-                policy.processor.save_pretrained(folder)
+        with scratch(0) as folder, undisturbed():
+            save_model_files(policy, folder)
             given = self.arguments(policy, folder)
+            if distributed.world() > 1:  # else it would take each rank for a world of its own
+                given["distributed_executor_backend"] = "external_launcher"
             if policy.device.type == "cuda":
                 given["enable_sleep_mode"] = self.enable_sleep_mode
             try:
@@ -159,17 +178,14 @@ class Vllm(VllmOptions, Engine):
     def _take_weights(self) -> None:
         """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
         policy: ServedPolicy = self._policy
-        self._wake()
-        adapter = self.lora == "adapter"
-        named = base_weights(policy) if adapter else policy.weights()
-        items = list(policy.family.export_names(named).items())
-        if not (adapter and self._adapter is not None):
-            try:
-                self._llm.collective_rpc(vllm_model.load_weights, args=(items,))
-            except Exception as error:  # whatever it was, half of the weights may be gone
-                raise EngineFault(f"the weight update failed: {error!r}") from error
-        if adapter:
-            self._take_adapter()
+        self._wake("weights")
+        weights, adapter = self.new_weights(policy, first=self._adapter is None)
+        if weights is not None:
+            self._load([weights])
+        if self.lora == "adapter":
+            self._take_adapter(adapter)
+        self._wake("kv_cache")  # only now: the trainer's copies may be gone
+        self._asleep = False
         engine = self._llm.llm_engine
         if not engine.reset_prefix_cache():
             raise EngineFault("the prefix cache could not be emptied")
@@ -177,27 +193,46 @@ class Vllm(VllmOptions, Engine):
         self._llm.update_weight_version(str(policy.version))
         self._version = policy.version
 
-    def _take_adapter(self) -> None:
+    def _load(self, parts: Iterable[Mapping[str, torch.Tensor]]) -> None:
+        """Give vLLM weights that come in parts; of a sharded policy all ranks gather each together."""
+        rename = self._policy.family.export_names
+        items = (item for part in parts for item in rename(part).items())
+        try:
+            self._llm.collective_rpc(vllm_model.load_weights, args=(items,))
+        except Exception as error:  # whatever it was, half of the weights may be gone
+            for _ in items:  # the other ranks gather the rest
+                pass
+            raise EngineFault(f"the weight update failed: {error!r}") from error
+
+    def _fault_of(self, do: Callable[[], None]) -> EngineFault | None:
+        """Do something on all ranks; return the first fault of any."""
+        fault: EngineFault | None = None
+        try:
+            do()
+        except EngineFault as error:
+            fault = error
+        return next((found for found in distributed.gather(fault) if found), None)
+
+    def _take_adapter(self, state: Mapping[str, torch.Tensor]) -> None:
         """Write the adapter under a new number: of a known number vLLM keeps the old weights."""
         from vllm.lora.request import LoRARequest
 
         number = 1 if self._adapter is None else self._adapter.lora_int_id + 1
         folder = scratch(0)
-        save_adapter(self._policy, folder.name)
+        save_adapter(self._policy, state, folder.name)
         self._adapter = LoRARequest(f"step-{number}", number, folder.name)
         self._adapter_folder, old = folder, self._adapter_folder
         if old is not None:
             old.cleanup()
 
-    def _wake(self) -> None:
+    def _wake(self, part: str) -> None:
         if self._asleep:
-            self._llm.wake_up()
-            self._asleep = False
+            self._llm.wake_up(tags=[part])
 
     # ----------------------------------------------------------------------------------- generation
 
     def _groups(self, batch: PromptBatch, sampling: Sampling) -> list[tuple[Completion, ...]]:
-        self._wake()
+        assert not self._asleep, "nothing is generated between rest and sync"
         self._set_temperature(sampling.temperature)
         outputs = self._outputs(batch.prompts, sampling)
         answers = [_answer(output) for output in outputs]

@@ -17,7 +17,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,23 +29,22 @@ from vlmrl.engines import serve
 from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolicy
 from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.job import Job, ask
-from vlmrl.engines.vllm_parts.options import VllmOptions, scratch, weight_bytes
-from vlmrl.engines.vllm_parts.requests import EngineFault, check, sampling_fields
-from vlmrl.engines.vllm_parts.server import (
-    Server,
-    ask_all,
-    command_line,
-    drop_requests,
-    end_run,
-    in_turn,
-    place,
+from vlmrl.engines.vllm_parts.options import (
+    VllmOptions,
+    Weights,
+    save_adapter,
+    save_model_files,
+    scratch,
+    weight_bytes,
 )
+from vlmrl.engines.vllm_parts.requests import EngineFault, check, end_run, sampling_fields
+from vlmrl.engines.vllm_parts.server import Server, ask_all, drop_requests, in_turn, launch
 from vlmrl.engines.vllm_parts.transfer import Name, transfer
 from vlmrl.engines.vllm_parts.vllm_import import require_vllm
+from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import writing
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +69,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     """Seconds within which a server must be ready."""
     sync_timeout_s: float = 300.0
     """Seconds for each part of a weight update."""
+    placed: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
@@ -90,6 +90,10 @@ class VllmServer(VllmOptions, ConcurrentEngine):
             )
         if self.num_servers < 1:
             raise ValueError(f"expected num_servers of at least 1, got {self.num_servers}")
+        if self.lora == "adapter" and (self.urls or self.transfer != "file"):
+            raise ValueError(
+                "lora 'adapter' needs servers that the run starts, and transfer 'file'"
+            )
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")
@@ -100,8 +104,6 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         Raises:
             UserError: vLLM is not installed, or a server does not start or serves another model.
         """
-        if self.lora == "adapter":
-            raise UserError("engine option lora: 'adapter' is for engine vllm; use 'merged'")
         self.check(policy)
         if not self.urls and distributed.machines_differ():
             raise UserError(
@@ -139,9 +141,9 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         """
         with self._lock:
             self._policy = policy
-            weights = policy.weights()  # of a sharded policy all ranks ask together
+            weights, adapter = self.new_weights(policy, first=self._version < 0)
             if distributed.is_main():
-                self._deliver(policy, weights)
+                self._deliver(policy, weights, adapter)
             self._join(policy.version)
 
     def generate(
@@ -203,13 +205,22 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         here = 0 if self.urls or self.devices else self.num_servers
         return here * stays, here * generating
 
-    def _deliver(self, policy: ServedPolicy, weights: Mapping[str, torch.Tensor]) -> None:
-        dtype = getattr(torch, self.dtype_name(policy))
-        named = policy.family.export_names(weights)
-        self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
+    def _deliver(self, policy: ServedPolicy, weights: Weights | None, adapter: Weights) -> None:
+        if adapter:
+            save_adapter(policy, adapter, self._adapter)
+        if weights is not None:
+            dtype = getattr(torch, self.dtype_name(policy))
+            named = policy.family.export_names(weights)
+            self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
         self._version = policy.version
-        ask_all(self._update, [s for s in self._servers if s.ready])
-        self._bring_up(weights)
+        ready = [server for server in self._servers if server.ready]
+        ask_all(lambda server: self._update(server, weights is not None), ready)
+        self._bring_up()
+
+    @property
+    def _adapter(self) -> Path:
+        """Where servers read the adapter."""
+        return Path(self._folder.name) / ADAPTER
 
     def _join(self, version: int) -> None:
         """Let all ranks use the main one's servers, which hold weights of this version."""
@@ -221,46 +232,35 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         for server in self._servers:
             server.ready = True
 
-    def _bring_up(self, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    def _bring_up(self) -> None:
         """Start servers until each one runs and holds the last weights.
 
-        `weights`: the policy's, if the caller has them. Tries `max_restarts` times after the first.
-
         Raises:
-            UserError: a server is still down after the last try.
+            UserError: a server is still down after `max_restarts` more tries.
         """
         with self._lock:
             for _ in range(self.max_restarts + 1):
                 down = [server for server in self._servers if not server.ready]
                 if not down:
                     return
-                faults = self._launch(down, weights)
+                faults = self._launch(down)
             if faults:
                 raise UserError(f"gave up after {self.max_restarts + 1} tries: {faults[0]}")
 
-    def _launch(
-        self, down: Sequence[Server], weights: Mapping[str, torch.Tensor] | None
-    ) -> list[EngineFault]:
+    def _launch(self, down: Sequence[Server]) -> list[EngineFault]:
         if self.urls:
             return ask_all(self._begin, down)
-        policy: ServedPolicy = self._policy
         folder = Path(self._folder.name)
-        model = folder / "model"
-        weights = policy.weights() if weights is None else weights
-        try:
-            with writing(model):
-                policy.family.export(policy.base, str(model), weights)
-                policy.processor.save_pretrained(model)
-            given = self.arguments(policy, str(model))
-            given["weight_transfer_config"] = {"backend": self._transfer.backend}
-            for server in down:
-                devices = self.devices[self._servers.index(server)] if self.devices else None
-                own, environment = place(self.transfer, devices)
-                server.launch(command_line({**given, **own}), environment, folder)
-            return ask_all(self._begin, down)
-        finally:  # the rest stays: vLLM reads it again when the first video comes
-            for file in model.glob("*.safetensors"):
-                file.unlink()
+        model = folder / "model"  # it stays: vLLM reads it again when the first video comes
+        save_model_files(self._policy, str(model))
+        given = self.arguments(self._policy, str(model))
+        given["weight_transfer_config"] = {"backend": self._transfer.backend}
+        if self.lora == "adapter":
+            given["lora_modules"] = f"{ADAPTER}={self._adapter}"
+        devices = dict(zip(self._servers, self.devices, strict=False))
+        for server in down:
+            launch(server, given, self.transfer, devices.get(server), folder)
+        return ask_all(self._begin, down)
 
     def _begin(self, server: Server) -> None:
         """Bring a server from launched, or from any state if it runs elsewhere, to ready."""
@@ -273,10 +273,13 @@ class VllmServer(VllmOptions, ConcurrentEngine):
         server.rpc("set_temperature", self._temperature, stage="start")
         self._update(server)
 
-    def _update(self, server: Server) -> None:
+    def _update(self, server: Server, whole: bool = True) -> None:
         server.ready = False
         server.pause()
-        self._transfer.send(server)
+        if whole:
+            self._transfer.send(server)
+        if self.lora == "adapter":
+            server.rpc("take_adapter", str(self._adapter), stage="sync")
         server.resume(self._version)
         server.ready = True
 
@@ -316,7 +319,7 @@ class VllmServer(VllmOptions, ConcurrentEngine):
             prompt, life = job.prompts[number], server.life
             fields = sampling_fields(self._policy, job.sampling, number)
             try:
-                answer = ask(server, prompt, fields, job.deadline)
+                answer = ask(server, prompt, fields, job.deadline, self.lora == "adapter")
                 if job.sampling.greedy:
                     answer = answer.repeated(job.sampling.n)
                 check(prompt, answer, self._policy, job.sampling, (job.version, self._newest))

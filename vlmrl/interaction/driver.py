@@ -110,6 +110,10 @@ class Driver(Engine):
         self._policy = policy
         self.inner.sync(policy)
 
+    def rest(self) -> None:
+        """Let the inner engine rest."""
+        self.inner.rest()
+
     def close(self) -> None:
         """End the inner engine and the tools."""
         self.inner.close()

@@ -6,6 +6,7 @@ Each file under `models/` is one family and holds a class named after the file (
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -214,9 +215,14 @@ class Family:
         """Save the model with these weights (under in-memory names) so that `from_pretrained` reads it."""
         model.save_pretrained(folder, state_dict=dict(weights))
 
-    def export(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save the model with these weights so that vLLM reads it; the base class calls `save`."""
-        self.save(model, folder, weights)
+    def export_config(self, model: Any, folder: str) -> None:
+        """Write the config by which vLLM makes this model; the base class writes the model's own.
+
+        Not by the model's `save_pretrained`, which with several processes writes on one of them only.
+        """
+        config = copy.deepcopy(model.config)
+        config.architectures = [type(model).__name__]
+        config.save_pretrained(folder)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as vLLM expects; the base class keeps the in-memory names."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import safetensors.torch
 import torch
 import transformers
 
@@ -232,8 +231,8 @@ class Qwen25Omni(MropeFamily):
         named = _published_names(model, weights)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
 
-    def export(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save a whole model that does not speak: vLLM does not know the thinker alone."""
+    def export_config(self, model: Any, folder: str) -> None:
+        """Write the config of a whole model that does not speak: vLLM does not know the thinker alone."""
         thinker = copy.deepcopy(model.config)
         # vLLM reads this field, which defaults to True; transformers reads that of the thinker.
         thinker.text_config.tie_word_embeddings = _is_tied(model)
@@ -244,11 +243,6 @@ class Qwen25Omni(MropeFamily):
         )
         Path(folder).mkdir(parents=True, exist_ok=True)
         whole.to_json_file(f"{folder}/config.json", use_diff=False)
-        named = self.export_names(_published_names(model, weights))
-        file = f"{folder}/model.safetensors"
-        safetensors.torch.save_file(
-            {n: w.contiguous() for n, w in named.items()}, file, {"format": "pt"}
-        )
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in a published whole model."""

@@ -19,7 +19,7 @@ from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
-__all__ = ["TIGHT", "Forecast", "forecast"]
+__all__ = ["TIGHT", "Forecast", "cached_completions", "forecast"]
 
 GIB = 2**30
 TIGHT = 0.85
@@ -247,6 +247,19 @@ def _engine(
     most = getattr(engine, "max_num_seqs", None)
     cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
     return 0 if engine.exact else weight_bytes(policy), cached
+
+
+def cached_completions(
+    engine: VllmOptions, policy: Policy, prompts: Sequence[Prompt], max_tokens: int
+) -> tuple[int, int]:
+    """Return the bytes of a vLLM's share that are left for its cache, and the longest completions there.
+
+    They are the completions of the longest of these prompts whose keys and values fit at a time.
+    """
+    share = sum(engine.memory(policy, _capacity(policy.device)))
+    cache = share // getattr(engine, "num_servers", 1) - weight_bytes(policy)
+    longest = max(len(prompt.encoded.ids) for prompt in prompts) + max_tokens
+    return cache, max(0, cache) // (_kv_token(policy) * longest)
 
 
 def _capacity(device: torch.device) -> int:

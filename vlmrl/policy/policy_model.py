@@ -150,6 +150,13 @@ class PolicyModel:
                 return copy_to_cpu(self._merge_adapter(whole_state(self.base)))
         return self._merge_adapter(self.base.state_dict())
 
+    def base_weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights as `weights` does, but of the model without its adapters."""
+        if self.sharded is None:
+            return trainable.without_adapters(self.base.state_dict())
+        with self.whole():
+            return copy_to_cpu(trainable.without_adapters(whole_state(self.base)))
+
     def _merge_adapter(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.adapter is not None:
             return trainable.merge_adapters(self.base, state)

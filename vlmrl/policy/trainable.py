@@ -118,6 +118,12 @@ def merge_adapters(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, t
     return out
 
 
+def without_adapters(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a state dict under the names that they have without adapters."""
+    own = {name: value for name, value in state.items() if not is_adapter(name)}
+    return {name.replace(".base_layer.", "."): value.detach() for name, value in own.items()}
+
+
 def is_adapter(name: str) -> bool:
     """Return whether the weight of this name belongs to an adapter."""
     return ".lora_" in name

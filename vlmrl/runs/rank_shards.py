@@ -15,7 +15,7 @@ from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["gather_groups", "gather_rows", "generate", "is_here", "numbers_here", "own_seed"]
+__all__ = ["gather_groups", "gather_rows", "generate", "is_here", "numbers_here", "own_draws"]
 
 
 def is_here(prompt: Prompt) -> bool:
@@ -28,14 +28,17 @@ def numbers_here(batch: PromptBatch) -> list[int]:
     return [number for number, prompt in enumerate(batch.prompts) if is_here(prompt)]
 
 
-def own_seed(engine: Engine, seed: int) -> int:
-    """Return the seed with which this rank's engine draws.
+def own_draws(engine: Engine, sampling: Sampling, numbers: Sequence[int]) -> Sampling:
+    """Return the sampling with which this rank's engine draws for the prompts of these numbers.
 
-    Each rank has one of its own, so a draw depends on the number of ranks, unless the engine's depend
-    on the prompt alone.
+    Where the engine can draw a prompt as one rank would in the whole batch, it does; else each rank
+    has a seed of its own, and a draw depends on the number of ranks.
     """
-    alone = distributed.world() == 1
-    return seed if alone or engine.keyed else seed_of(seed, distributed.rank())
+    if distributed.world() == 1 or engine.keyed:
+        return sampling
+    if engine.placed:
+        return sampling.at(numbers)
+    return replace(sampling, seed=seed_of(sampling.seed, distributed.rank()))
 
 
 def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
@@ -44,8 +47,7 @@ def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts
         return engine.generate(batch, sampling)
     distributed.barrier()  # servers that the ranks share have one temperature at a time
     mine = numbers_here(batch)
-    draw = replace(sampling, seed=own_seed(engine, sampling.seed))
-    part = engine.generate(batch.part(mine), draw)
+    part = engine.generate(batch.part(mine), own_draws(engine, sampling, mine))
     home = dict(zip(mine, part.completions, strict=True))
     return replace(part, batch=batch, completions=gather_groups(batch, home))
 

@@ -27,6 +27,7 @@ __all__ = [
     "gather",
     "hand_over",
     "is_main",
+    "kept",
     "launched_rank",
     "machines_differ",
     "outside",
@@ -132,6 +133,22 @@ def session(timeout_s: float) -> Iterator[None]:
     dist.barrier()
     dist.destroy_process_group()
     _rank, _world = 0, 1
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep the ranks' process group inside this block, where vLLM would end it together with its own."""
+    if _world == 1:
+        yield
+        return
+    import torch.distributed as dist
+
+    destroy: Any = dist.destroy_process_group
+    dist.destroy_process_group = lambda group=None: group and destroy(group)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy
 
 
 # ------------------------------------------------------------------------------- telling each other

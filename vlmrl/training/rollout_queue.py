@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -297,8 +296,7 @@ class _PendingBatch:
         batch = self.batch
         if len(missing) < len(batch):
             batch = batch.part(missing)
-        seed = rank_shards.own_seed(self._engine, self.sampling.seed)
-        sampling = replace(self.sampling, seed=seed)
+        sampling = rank_shards.own_draws(self._engine, self.sampling, missing)
         if self._thread is None:
             generated = self._engine.generate(batch, sampling).completions
             self.groups.update(zip(missing, generated, strict=True))

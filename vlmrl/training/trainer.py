@@ -251,6 +251,7 @@ class Trainer:
 
     def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:
         """Run the forwards that the algorithm needs before the update; it may then change the batches."""
+        self.engine.rest()
         optimizer = self._now.optimizer
         passes = passes_of(self.algorithm, optimizer.minibatches * optimizer.epochs > 1)
         seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)

@@ -16,6 +16,7 @@ from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.frames import as_seen, pack
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
+from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Decoded, Video, num_bytes
 from vlmrl.schema import Completion, Prompt
@@ -80,9 +81,10 @@ class Job:
             self.error = self.error or error
 
 
-def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
+def request(prompt: Prompt, fields: Mapping[str, Any], adapter: bool = False) -> dict[str, Any]:
     """Return the body of the request for one prompt, see `ask`."""
     return {
+        **({"model": ADAPTER} if adapter else {}),
         "token_ids": list(prompt.encoded.compact_ids),
         "content_parts": [_part(medium) for medium in prompt.media],
         "sampling_params": fields,
@@ -90,8 +92,16 @@ def request(prompt: Prompt, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: float) -> Answer:
+def ask(
+    server: Server,
+    prompt: Prompt,
+    fields: Mapping[str, Any],
+    deadline: float,
+    adapter: bool = False,
+) -> Answer:
     """Return the server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
+
+    With `adapter` they are by the model with the adapter that it was started with.
 
     Raises:
         UserError: the server refuses the prompt.
@@ -99,9 +109,8 @@ def ask(server: Server, prompt: Prompt, fields: Mapping[str, Any], deadline: flo
     """
     seconds = max(0.1, deadline - time.monotonic())
     try:
-        reply = server.post(
-            "/inference/v1/generate", request(prompt, fields), seconds, "generation"
-        )
+        body = request(prompt, fields, adapter)
+        reply = server.post("/inference/v1/generate", body, seconds, "generation")
     except Refused as error:
         raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
     except NoAnswer as fault:

@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.requests import refuse_long, refuse_many
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["VllmOptions", "weight_bytes"]
 
 GIB = 2**30
+Weights = Mapping[str, torch.Tensor]
 BATCHED_TOKENS = 8192
 """Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
 
@@ -113,9 +115,10 @@ class VllmOptions:
         return policy.config.dtype if self.dtype == "auto" else self.dtype
 
     def arguments(self, policy: ServedPolicy, folder: str) -> dict[str, Any]:
-        """Keyword arguments of `vllm.LLM` for the model saved in `folder`."""
+        """Keyword arguments of `vllm.LLM` for the model whose files but the weights are in `folder`."""
         given = {
             "model": folder,
+            "load_format": vllm_model.LOAD_FORMAT,
             "dtype": self.dtype_name(policy),
             "max_model_len": self.length_limit(policy),
             "max_num_seqs": self.max_num_seqs,
@@ -144,6 +147,15 @@ class VllmOptions:
             given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
         return given
 
+    def new_weights(self, policy: ServedPolicy, first: bool) -> tuple[Weights | None, Weights]:
+        """Return the weights that vLLM lacks (None: none), and those of its adapter.
+
+        `first`: it has none yet. Of a sharded policy all ranks ask together.
+        """
+        if self.lora == "merged":
+            return policy.weights(), {}
+        return policy.base_weights() if first else None, policy.training_state()
+
     def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """Bytes of the policy's device, which has `capacity`: always taken, and while generating."""
         if policy.device.type == "cuda":
@@ -156,25 +168,25 @@ def _served_rank(rank: int) -> int:
     return next((r for r in served if r >= rank), rank)
 
 
-def base_weights(policy: ServedPolicy) -> dict[str, torch.Tensor]:
-    """Return the weights of a LoRA policy without its adapters, under the HF model's names."""
-    return {
-        name.replace(".base_layer.", "."): value.detach()
-        for name, value in policy.base.state_dict().items()
-        if ".lora_" not in name
-    }
+def save_model_files(policy: ServedPolicy, folder: str) -> None:
+    """Write what vLLM reads of the policy's model before any weights come."""
+    with writing(Path(folder)):
+        policy.family.export_config(policy.base, folder)
+        policy.processor.save_pretrained(folder)
 
 
-def save_adapter(policy: ServedPolicy, folder: str) -> None:
-    """Write the adapter of a LoRA policy, its weights under the names that vLLM expects."""
+def save_adapter(policy: ServedPolicy, state: Weights, folder: str | Path) -> None:
+    """Write the adapter of a LoRA policy, its weights (`training_state`) under vLLM's names."""
     assert policy.adapter is not None
-    file, of_peft = Path(folder) / "adapter_model.safetensors", "base_model.model."
+    file = Path(folder) / "adapter_model.safetensors"
+    weights = {name.replace(".default.", "."): p for name, p in state.items()}
+    named = {
+        f"base_model.model.{name}": p.detach().to("cpu").contiguous()
+        for name, p in policy.family.export_names(weights).items()
+    }
     with writing(file):
-        policy.adapter.save_pretrained(folder)
-        weights = safetensors.torch.load_file(file)
-        named = {name.removeprefix(of_peft): weight for name, weight in weights.items()}
-        named = policy.family.export_names(named)
-        safetensors.torch.save_file({of_peft + n: w for n, w in named.items()}, file)
+        policy.adapter.peft_config["default"].save_pretrained(str(folder))
+        safetensors.torch.save_file(named, file)
 
 
 def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
@@ -198,6 +210,7 @@ def bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
 def undisturbed() -> Iterator[None]:
     """Undo what vLLM does to this process while it starts: it sets seeds and fixes threads."""
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     state, numpy_state, python_state = (
         torch.get_rng_state(),
         np.random.get_state(),
@@ -209,5 +222,7 @@ def undisturbed() -> Iterator[None]:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         torch.set_rng_state(state)
+        if on_gpus:
+            torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(numpy_state)
         random.setstate(python_state)

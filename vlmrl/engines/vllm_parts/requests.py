@@ -25,6 +25,14 @@ class EngineFault(Exception):
     """The engine, not the user, went wrong: restart it and ask again."""
 
 
+def end_run(fault: EngineFault) -> UserError:
+    """Return the error that ends a run of several processes after a fault."""
+    return UserError(
+        f"{fault} (with several processes vLLM is not started again within a step: continue from the "
+        "last checkpoint with resume=auto)"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An engine's completions of one prompt."""
@@ -50,7 +58,7 @@ def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> di
         "temperature": 0.0 if sampling.greedy else 1.0,
         "top_p": 1.0 if sampling.greedy else sampling.top_p,
         "top_k": 0 if sampling.greedy else sampling.top_k,
-        # Completion i gets seed + i; a hash keeps prompts from sharing draws.
+        # Completion i gets seed + i; a hash, that of `Sampling.at`, keeps prompts from sharing draws.
         "seed": (sampling.keys[prompt][0] if sampling.keys else seed_of(sampling.seed, prompt))
         >> 1,
         "logprobs": 0,

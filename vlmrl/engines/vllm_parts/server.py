@@ -256,14 +256,6 @@ def drop_requests(servers: Sequence[Server]) -> None:
     ask_all(lambda server: server.post("/abort_requests", everything, 10.0, "abort"), ready)
 
 
-def end_run(fault: EngineFault) -> UserError:
-    """Return the error that ends a run of several processes after a fault."""
-    return UserError(
-        f"{fault} (with several processes a server is not restarted within a step: continue from the "
-        "last checkpoint with resume=auto)"
-    )
-
-
 def place(transfer: str, devices: str | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments and the environment of one server that depend on its devices.
 
@@ -274,6 +266,14 @@ def place(transfer: str, devices: str | None) -> tuple[dict[str, Any], dict[str,
         return {}, environment
     environment["CUDA_VISIBLE_DEVICES"] = devices
     return {"tensor_parallel_size": len(devices.split(","))}, environment
+
+
+def launch(
+    server: Server, given: Mapping[str, Any], transfer: str, devices: str | None, folder: Path
+) -> None:
+    """Start a child with these arguments of `vllm.LLM` on its devices, see `place`."""
+    own, environment = place(transfer, devices)
+    server.launch(command_line({**given, **own}), environment, folder)
 
 
 def in_turn(servers: Sequence[Server], rank: int) -> list[Server]:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import torch
 
+from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.errors import UserError
 from vlmrl.system import torchvision_shim  # noqa: F401  before vLLM imports transformers
 
@@ -49,7 +50,8 @@ def import_vllm() -> ModuleType:
         from vllm.model_executor.models import registry
     except ImportError as error:
         raise UserError(f"{MISSING} ({error})") from error
-    # Warns of layers that have nothing to load; `_model.finish_update` knows them from real ones.
+    vllm_model.register_loader()
+    # Warns of layers that have nothing to load; `vllm_model.finish_update` knows them from real ones.
     _quiet("vllm.model_executor.model_loader.reload.layerwise")
     _quiet("vllm.triton_utils.dispatcher")  # warns when a second engine is started
     if torch.version.cuda is None:

@@ -10,6 +10,31 @@ from typing import Any
 
 import torch
 
+LOAD_FORMAT = "vlmrl"
+"""vLLM's `load_format` of a model that is given all its weights by us."""
+
+ADAPTER = "policy"
+"""Name of the one adapter that is served."""
+
+
+def register_loader() -> None:
+    """Teach vLLM to make a model without weights; they come with the first update.
+
+    Not vLLM's own `dummy`, which also overwrites buffers with noise.
+    """
+    from vllm.model_executor import model_loader
+
+    class Unloaded(model_loader.BaseModelLoader):
+        """Leaves weights as they were allocated."""
+
+        def download_model(self, model_config: Any) -> None:
+            """Do nothing."""
+
+        def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
+            """Do nothing."""
+
+    model_loader._LOAD_FORMAT_TO_MODEL_LOADER[LOAD_FORMAT] = Unloaded
+
 
 def abandon_update(model: Any, model_config: Any) -> None:
     """End an update that broke off, if there is one; the next must be whole.

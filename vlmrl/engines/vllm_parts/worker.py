@@ -6,7 +6,7 @@ back-end registers itself here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.request import LoRARequest
 
 from vlmrl.engines.vllm_parts import stream, vllm_model
 
@@ -27,6 +28,7 @@ class Worker:
 
     vllm_config: Any
     model_runner: Any
+    add_lora: Callable[[LoRARequest], bool]
 
     def set_temperature(self, temperature: float) -> None:
         """Divide all logits by the temperature, see `_model.set_temperature`."""
@@ -36,6 +38,10 @@ class Worker:
         """Forget an update that broke off, see `_model.abandon_update`; vLLM's own do not."""
         self._weight_update_active = False
         vllm_model.abandon_update(self.model_runner.get_model(), self.vllm_config.model_config)
+
+    def take_adapter(self, folder: str) -> None:
+        """Replace the adapter that requests name, also of those that are being answered."""
+        self.add_lora(LoRARequest(vllm_model.ADAPTER, 1, folder, load_inplace=True))
 
     def describe(self) -> dict[str, Any]:
         """Return what the trainer compares with its own model before it trusts this server."""
