@@ -20,7 +20,7 @@ ADAPTER = "policy"
 def register_loader() -> None:
     """Teach vLLM to make a model without weights; they come with the first update.
 
-    Not vLLM's own `dummy`, which also overwrites buffers with noise.
+    Not vLLM's own format for that, which also overwrites buffers with noise.
     """
     from vllm.model_executor import model_loader
 
