@@ -70,10 +70,15 @@ class World(Card):
         low, high = SHARES[row["split"]]
         for tried in range(MAX_TRIES):
             seed = seed_of(self.seed, zlib.crc32(row["split"].encode()), row["index"], tried)
-            sample, state = self._begin(row["id"], source, seed)
-            chosen = not sample.media or low <= uniform(_digest(sample)) < high
-            played = self._world.play(state) if chosen and row["split"] == "demos" else ()
-            self._world.close(state)
+            bare = Sample(row["id"], source, (), Truth(), "none", meta={"environment_seed": seed})
+            world, state = self._world, self._world.reset(bare, seed)
+            try:
+                parts = (*_as_parts(world.observe(state)), world.task(state))
+                sample = replace(bare, parts=parts)
+                chosen = not sample.media or low <= uniform(_digest(sample)) < high
+                played = world.play(state) if chosen and row["split"] == "demos" else ()
+            finally:
+                world.close(state)
             if chosen:
                 turns = tuple(DemoTurn(name, given) for name, given in played)
                 return replace(sample, demo=Demo(turns=turns) if turns else None)
@@ -87,13 +92,6 @@ class World(Card):
         rows = self.rows("demos")[:CORPUS_ROWS]
         first = self.to_sample(rows[0], "corpus")
         return demonstrations.corpus(self, rows, _frame(first))
-
-    def _begin(self, name: str, source: str, seed: int) -> tuple[Sample, Any]:
-        """Return a world's start as a sample, and its first state."""
-        world = self._world
-        bare = Sample(name, source, (), Truth(), "none", meta={"environment_seed": seed})
-        state = world.reset(bare, seed)
-        return replace(bare, parts=(*_as_parts(world.observe(state)), world.task(state))), state
 
     @functools.cached_property
     def _world(self) -> Any:

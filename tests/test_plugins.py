@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import sys
 import textwrap
 from pathlib import Path
@@ -212,6 +213,17 @@ def test_a_user_file_is_imported_once(tmp_path: Path) -> None:
     first = plugins.load("card", f"{path}:A")
     assert plugins.load("card", f"{path}:A") is first
     assert sys.counted == 1  # type: ignore[attr-defined]
+
+
+def test_another_process_imports_only_the_files_whose_parts_it_reads(tmp_path: Path) -> None:
+    for name in ("slow_engine", "small_tool"):
+        (tmp_path / f"{name}.py").write_text("class Part: pass\n")
+    engine, tool = (
+        plugins.load("tool", f"{tmp_path}/{name}.py:Part") for name in ("slow_engine", "small_tool")
+    )
+    files = plugins.user_files(pickle.dumps([tool()]))
+    assert files == (str(tmp_path / "small_tool.py"),)
+    assert len(plugins.user_files(pickle.dumps({"a": tool(), "b": engine()}))) == 2
 
 
 def test_an_unknown_type_of_an_option_is_named(tmp_path: Path) -> None:

@@ -182,13 +182,14 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"; there are: {', '.join(known)}" if known else ""
 
 
-def user_files() -> tuple[str, ...]:
-    """Return the files outside of the repository from which this process has loaded parts.
+def user_files(pickled: bytes) -> tuple[str, ...]:
+    """Return the files outside of the repository from which the pickled parts are.
 
-    Another process imports them with `import_files` before it reads a part of theirs.
+    Another process imports them with `import_files` before it reads the parts, and no other files: one of
+    the user's engines may take seconds to import.
     """
-    loaded = [m for name, m in sys.modules.items() if name.startswith(USER_MODULE)]
-    return tuple(str(module.__file__) for module in loaded)
+    loaded = [m for name, m in [*sys.modules.items()] if name.startswith(USER_MODULE)]
+    return tuple(str(module.__file__) for module in loaded if module.__name__.encode() in pickled)
 
 
 def import_files(files: Sequence[str]) -> None:

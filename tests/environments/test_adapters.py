@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import threading
 from collections.abc import Iterator
@@ -11,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from helpers.driving import run_turn
+from helpers.openenv_server import SCHEMA, Server, guessing, serving
 from vlmrl.environments import Frame, Move, Refused, Sample, openenv
 from vlmrl.environments.openenv import Openenv
 from vlmrl.environments.trl_class import TrlClass
@@ -22,67 +20,17 @@ from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Truth
 
 SAMPLE = Sample("world-0", "worlds", (), Truth(), meta={"environment_seed": 7, "level": 2})
-SCHEMA = {"properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
-
-
-def image_text() -> str:
-    buffer = io.BytesIO()
-    Image.new("RGB", (28, 28), "red").save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode()
-
-
-class Server:
-    """Speaks the messages that OpenEnv publishes; the number to guess is the seed."""
-
-    def __init__(self) -> None:
-        self.heard: list[dict[str, Any]] = []
-
-    def __call__(self, connection: Any) -> None:
-        wanted = 0
-        for raw in connection:
-            message = json.loads(raw)
-            self.heard.append(message)
-            if message["type"] == "close":
-                return
-            data = message.get("data", {})
-            if message["type"] == "reset":
-                wanted = data["seed"]
-                seen = {"text": "Guess.", "screen": image_text(), "metadata": {}}
-                answer = {"observation": seen, "reward": None, "done": False}
-            elif not isinstance(data.get("guess"), int):
-                self._fail(connection, "VALIDATION_ERROR", "Invalid message")
-                continue
-            elif data["guess"] < 0:
-                self._fail(connection, "EXECUTION_ERROR", "the game crashed")
-                continue
-            else:
-                right = data["guess"] == wanted
-                seen = {"text": "Wrong.", "screen": image_text(), "metadata": {}}
-                answer = {"observation": seen, "reward": float(right), "done": right}
-            connection.send(json.dumps({"type": "observation", "data": answer}))
-
-    def _fail(self, connection: Any, code: str, text: str) -> None:
-        connection.send(json.dumps({"type": "error", "data": {"message": text, "code": code}}))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Server, str]]:
-    serving = pytest.importorskip("websockets.sync.server")
-    handler = Server()
-    with serving.serve(handler, "127.0.0.1", 0) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield handler, f"http://127.0.0.1:{listening.socket.getsockname()[1]}"
-        listening.shutdown()
+def server() -> Iterator[Server]:
+    with serving() as found:
+        yield found
 
 
-def opened(url: str) -> Openenv:
-    return Openenv(url, action=SCHEMA, images=("screen",), show=("text",), timeout_s=5.0)
-
-
-def test_an_openenv_world_speaks_the_published_messages(server: tuple[Server, str]) -> None:
-    handler, url = server
-    handler.heard.clear()
-    world = opened(url)
+def test_an_openenv_world_speaks_the_published_messages(server: Server) -> None:
+    server.heard.clear()
+    world = guessing(server.url)
     state = world.reset(SAMPLE, 1)
     image, text = world.observe(state)
     assert (image.size, text) == ((28, 28), "Guess.")
@@ -97,8 +45,8 @@ def test_an_openenv_world_speaks_the_published_messages(server: tuple[Server, st
     world.close(right.state)
     with pytest.raises(ConnectionError, match="ended with its process"):
         world.step(right.state, Move("", "act", {"guess": 7}))
-    assert [message["type"] for message in handler.heard[:2]] == ["reset", "step"]
-    assert handler.heard[0]["data"] == {"seed": 7}
+    assert [message["type"] for message in server.heard[:2]] == ["reset", "step"]
+    assert server.heard[0]["data"] == {"seed": 7}
     schema = world.schemas()[0]["function"]
     assert schema["parameters"]["properties"] == SCHEMA["properties"]
 
@@ -126,8 +74,8 @@ def test_a_connection_that_the_server_closed_is_let_go() -> None:
         listening.shutdown()
 
 
-def test_an_openenv_rollout_in_a_process_of_its_own(server: tuple[Server, str]) -> None:
-    worlds = Worlds(opened(server[1]), workers=4)
+def test_an_openenv_rollout_in_a_process_of_its_own(server: Server) -> None:
+    worlds = Worlds(guessing(server.url), workers=4)
     try:
         turn = [AskedCall("act", {"guess": 3})]
         first = run_turn(worlds, turn, world=worlds.begin(SAMPLE, 0))

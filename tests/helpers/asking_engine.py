@@ -1,4 +1,4 @@
-"""Engines that ask for a crop in some of their turns, as a trained policy would."""
+"""Engines that ask for a crop, or move in a world, in some of their turns, as a trained policy would."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def _ask(policy, prompt: Prompt, said: Completion) -> Completion:
     if chance % 3 == 0:
         return said
     x, y = chance % 20, chance % 17
+    if prompt.sample.source == "grid_world":
+        way = ("up", "down", "left", "right")[chance % 4]
+        return write_call(policy, prompt, {"name": "move", "arguments": {"direction": way}})
     call = {"name": "crop", "arguments": {"bbox_2d": [x, y, x + 28, y + 28]}}
     return write_call(policy, prompt, call)
 

@@ -1,4 +1,4 @@
-"""Stand-ins for tools, and completions that end in time."""
+"""Stand-ins for tools and engines, and completions that end in time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ import dataclasses
 
 from PIL import Image
 
+from vlmrl.engines.base import Engine
+from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.hf import Hf
 from vlmrl.interaction.tools import Outcome, PolicyTurn
-from vlmrl.schema import Call
+from vlmrl.schema import Call, Rollouts
 from vlmrl.tools.views import Shown, View
+
+
+class Scripted(Engine):
+    """Writes one given text after another, turn by turn; remembers what it was asked."""
+
+    def __init__(self, *texts):
+        self.texts, self.asked, self.samplings = texts, [], []
+
+    def start(self, policy):
+        self.policy = policy
+
+    def sync(self, policy):
+        self.policy = policy
+
+    def generate(self, batch, sampling):
+        text = self.texts[len(self.asked)]
+        self.asked.append(batch)
+        self.samplings.append(sampling)
+        ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = (*ids, self.policy.stop_ids[0])
+        said = Sampled(ids, (-1.0,) * len(ids), "stop", ((0, len(ids)),))
+        groups = [[said] * sampling.n for _ in batch.prompts]
+        return Rollouts(batch, tuple(make_completions(self.policy, batch.prompts, groups)), 0, 8)
 
 
 class Shows:

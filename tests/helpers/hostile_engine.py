@@ -26,7 +26,10 @@ class HostileHf(Hf):
         for prompt, group in zip(batch.prompts, found.completions, strict=True):
             said = []
             for _ in group:
-                call = {"name": "misbehave", "arguments": {"how": HOWS[self.asked % len(HOWS)]}}
+                how = HOWS[self.asked % len(HOWS)]
+                # Only what never ends has little time: a busy machine is slow with all else.
+                name = "hang" if how in ("hang", "spin") else "misbehave"
+                call = {"name": name, "arguments": {"how": how}}
                 said.append(write_call(self._policy, prompt, call))
                 self.asked += 1
             groups.append(tuple(said))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from helpers.hostile_tools import echoed
 from vlmrl.environments import Environment, Move, Part, Refused, Sample, Step
 
 
@@ -73,6 +74,26 @@ class Spoken(Environment):
     def step(self, state: int, move: Move) -> Step:
         opened = "open" in move.text
         return Step(state + 1, [] if opened else ["It is shut."], float(opened), opened)
+
+
+@dataclass(frozen=True)
+class Echoes(Environment):
+    """A world that shows whatever it is told to spell, and pays nothing."""
+
+    actions: ClassVar[tuple[str, ...]] = ("echo",)
+
+    def reset(self, sample: Sample, seed: int) -> str:
+        return sample.media[0].kind
+
+    def observe(self, state: str) -> Sequence[Part]:
+        return ["Silence."]
+
+    def task(self, state: str) -> str:
+        return "Shout."
+
+    def echo(self, state: str, code: Annotated[str, "the text in base64"]) -> Step:
+        """Hear it again."""
+        return Step(state, echoed(code, state))
 
 
 def _raise() -> Step:

@@ -37,13 +37,19 @@ CURRICULUM = [
     "stages=[{until: 0.5, rollout: {max_tokens: 3}}, {rollout: {max_tokens: 5}, optimizer: {lr: 1.0e-3}}]",
 ]
 """What a curriculum adds to a tiny run: a sampler that learns, stages, and rehearsed answers."""
-TURNS = [
-    "data.train=[{card: shapes, tools: [crop], instruct: false}]",
+ACTING = [
+    "data.train=[{card: shapes, tools: [crop], instruct: false}, "
+    "{card: world, environment: grid_world, instruct: false}]",
     "rollout.turns={max_turns: 3}",
+]
+"""What makes the rollouts of a tiny run call a tool, or act in a world."""
+TURNS = [
+    *ACTING,
+    "run.rollouts_every=1",
     "rollout.max_staleness=2",
     f"engine.name={Path(__file__).parent}/asking_engine.py:AskingAhead",
 ]
-"""What makes the rollouts of a tiny run call a tool, ahead of the trainer."""
+"""What makes them do so ahead of the trainer."""
 BEGIN_S = 180.0
 """Seconds in which a run must begin to write."""
 WORK_S = 2.0
@@ -116,7 +122,7 @@ def _short_config(folder: Path, more: list[str]) -> Any:
 
 
 def turns_config(folder: Path) -> Any:
-    """A run whose rollouts call a tool, ahead of the trainer."""
+    """A run whose rollouts call a tool or act in a world, ahead of the trainer."""
     return _short_config(folder, TURNS)
 
 

@@ -1,4 +1,4 @@
-"""Small data sets in the layouts in which benchmarks are published."""
+"""Small data sets in the layouts in which benchmarks are published, and chat templates as they are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,15 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
+TEMPLATES = {
+    "qwen3_vl": "qwen3_vl",
+    "qwen2_5_vl": "qwen2_5_vl",
+    "qwen2_vl": "qwen2_5_vl",
+    "gemma3": "gemma3",
+    "idefics3": "idefics3",
+    "smolvlm": "smolvlm",
+}
+"""Family -> the chat template of its published checkpoints, as TRL keeps it."""
 ROWS: dict[str, list[dict[str, Any]]] = {
     "ai2d": [
         {"question": "Which?", "options": ["a fox", "two", "b", "3"], "answer": str(i)}

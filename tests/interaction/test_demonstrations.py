@@ -8,19 +8,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from helpers.driving import Shows
-from helpers.small import policy
+from helpers.small import loaded, policy
 from vlmrl import plugins
 from vlmrl.config import SftConfig, SourceConfig
-from vlmrl.data.loader import Loader
+from vlmrl.data.loader import Loader, without_media
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
-from vlmrl.interaction.demonstrations import Writer, demonstrating, play
+from vlmrl.interaction.demonstrations import TAGS, Writer, demonstrating, play
 from vlmrl.interaction.tools import Outcome, Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import (
@@ -122,6 +124,52 @@ def test_what_is_written_can_be_read_as_a_call():
     }
 
 
+TEXTS = st.text() | st.sampled_from(
+    [
+        "</tool_call>",
+        "<tool_call>{}</tool_call>",
+        "</think>",
+        "<think>",
+        "\\u003c",
+        "名前",
+        "e\u0301",
+    ]
+)
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+)
+JSON = st.recursive(
+    VALUES | TEXTS, lambda of: st.lists(of) | st.dictionaries(TEXTS, of), max_leaves=5
+)
+
+
+@given(
+    name=TEXTS.filter(lambda name: 0 < len(name) <= 80),
+    given_=st.dictionaries(TEXTS, JSON, max_size=3),
+    thought=st.sampled_from(["", "so", "<tool_call>", "</think>"]),
+    space=st.sampled_from(["", "\n"]),
+)
+def test_any_call_is_read_as_it_is_written(name, given_, thought, space):
+    turn = DemoTurn(name, given_, thought)
+    assert parse_calls(prompting.write_call(turn, Frame(), space)) == (AskedCall(name, given_),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", plugins.names("family"))
+def test_every_family_reads_its_own_tokens_of_a_call(family):
+    loaded_ = loaded(family)
+    writer, tokenizer = Writer(loaded_.family, loaded_.processor), loaded_.processor.tokenizer
+    special = [str(t) for t in tokenizer.added_tokens_decoder.values()]
+    media = loaded_.family.media_tokens
+    told = [t for t in special if not any(token in t for token in media)]
+    for values in (["é 名前 😀", " x ", "\n\t"], ["</tool_call>", "</think>", '"}}'], told):
+        given_ = {"at": [0, 28, 56.5], "how": values, "a b": {"c": None}}
+        text = prompting.write_call(DemoTurn("crop", given_, "so"), Frame(), writer.call_space)
+        ids = writer.encode(Sample("1", "s", (), Truth()), text, TAGS)
+        assert ids[-1] == writer.end and writer.end not in ids[:-1]
+        assert parse_calls(tokenizer.decode(ids[:-1])) == (AskedCall("crop", given_),)
+
+
 def test_the_turns_are_what_a_rollout_would_have_and_the_answer_is_the_last(made):
     prompt = played(made, Cuts(), LOOK, CLOSER)
     (said,) = demonstrated(made, prompt)
@@ -177,6 +225,19 @@ def plain_nll(made, prompt, said, last_only=False):
 
 def spread(token, own, pad, counts):
     return [False] * next(counts) if token == pad else [own]
+
+
+def test_ranks_that_are_not_its_home_know_what_is_said_and_nothing_that_is_shown(made):
+    whole = replace(prompt_of(made, LOOK), sample=prompt_of(made, LOOK, text=None).sample)
+    demo = play(Writer(made.family, made.processor), whole, Cuts())
+    for prompt in (played(made, Cuts(), LOOK, CLOSER), replace(whole, demonstrated=demo)):
+        told = without_media(prompt)
+        assert not any(segment.media for segment in told.demonstrated.segments)
+        assert told.demonstrated.suffix is None
+        home, elsewhere = demonstrated(made, prompt, told)
+        assert elsewhere.token_ids == home.token_ids
+        assert [turn.text for turn in elsewhere.turns] == [turn.text for turn in home.turns]
+        assert elsewhere.suffix is None and elsewhere.calls == home.calls
 
 
 def test_a_call_that_fails_or_is_refused_makes_the_row_bad(made):

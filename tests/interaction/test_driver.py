@@ -1,45 +1,25 @@
 """The driver: turns around an engine, their limits, faults and draws."""
 
+import numpy as np
 import pytest
 
-from helpers.driving import Shows, ending, shows
+from helpers.driving import Scripted, Shows, ending, shows
 from helpers.small import policy, prompt
 from helpers.turns import packed
-from vlmrl.engines.base import Engine, Sampling
-from vlmrl.engines.completions import Sampled, make_completions
+from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.media_types import Audio
 from vlmrl.schema import Call, PromptBatch, Rollouts
 from vlmrl.tools.crop import Crop
+from vlmrl.tools.views import Shown
 
 LOOK = '<tool_call>{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}</tool_call>'
 ANSWER = "<answer>4</answer>"
-
-
-class Scripted(Engine):
-    """Writes one given text after another, turn by turn; remembers what it was asked."""
-
-    def __init__(self, *texts):
-        self.texts, self.asked, self.samplings = texts, [], []
-
-    def start(self, policy):
-        self.policy = policy
-
-    def sync(self, policy):
-        self.policy = policy
-
-    def generate(self, batch, sampling):
-        text = self.texts[len(self.asked)]
-        self.asked.append(batch)
-        self.samplings.append(sampling)
-        ids = (*self.policy.tokenizer(text)["input_ids"], self.policy.stop_ids[0])
-        said = Sampled(ids, (-1.0,) * len(ids), "stop", ((0, len(ids)),))
-        groups = [[said] * sampling.n for _ in batch.prompts]
-        return Rollouts(batch, tuple(make_completions(self.policy, batch.prompts, groups)), 0, 8)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +119,16 @@ def test_too_many_faults_end_the_run(made, monkeypatch):
     failed = Outcome(calls=(Call("crop", {}, "fault", "it died"),), fault="crop: it died")
     with pytest.raises(UserError, match="crop: it died"):
         one(made, Scripted(LOOK), Shows(failed), n=3)
+
+
+def test_what_the_family_cannot_show_counts_as_a_fault_as_well(made, monkeypatch):
+    monkeypatch.setattr(driver, "WINDOW", 4)
+    sound = Audio(np.zeros(800, np.float32), 16000)
+    heard = Outcome((sound,), (Shown(sound),), (Call("listen", {}),))
+    with pytest.raises(
+        UserError, match=r"listen: a tool returned audio, but qwen2_5_vl takes only"
+    ):
+        one(made, Scripted(LOOK), Shows(heard), n=3)
 
 
 def test_prompts_of_other_sources_have_one_turn(made):

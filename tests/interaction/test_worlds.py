@@ -69,6 +69,14 @@ def test_a_refusal_is_shown_and_leaves_the_state(corridor: Worlds) -> None:
         assert refused.calls[0].outcome == "refused" and told in str(refused.parts[0])
 
 
+def test_forty_actions_of_one_turn_are_refused_and_no_fault(corridor: Worlds) -> None:
+    many = [AskedCall("go", {"direction": "up"})] * 40
+    found = run_turn(corridor, many, world=corridor.begin(SAMPLE, 0))
+    assert found.fault is None
+    assert [call.outcome for call in found.calls] == ["refused"] * 40
+    assert found.calls[-1].note == "expected at most 8 actions"
+
+
 def test_tools_work_beside_actions(corridor: Worlds) -> None:
     names = [schema["function"]["name"] for schema in corridor.schemas()]
     assert names == ["go", "misbehave", "calculator"]

@@ -6,6 +6,7 @@ from importlib import resources
 import pytest
 
 from helpers.prompts import noise, own_kind
+from helpers.published import TEMPLATES
 from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.answers import templates
@@ -14,23 +15,15 @@ from vlmrl.errors import UserError
 from vlmrl.interaction.calls import parse_calls
 from vlmrl.interaction.trail import Trail
 from vlmrl.models.parts.reply import reply_messages
-from vlmrl.models.parts.tool_list import template_lists_tools, write_tool_list
-from vlmrl.schema import Media, Sample, Truth
+from vlmrl.models.parts.tool_list import space_in_calls, template_lists_tools, write_tool_list
+from vlmrl.schema import DemoTurn, Frame, Media, Sample, Truth
 from vlmrl.tools.crop import Crop
+from vlmrl.truths import prompting
 
 CALL = '<tool_call>\n{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}\n</tool_call>'
-PUBLISHED = {
-    "qwen3_vl": "qwen3_vl",
-    "qwen2_5_vl": "qwen2_5_vl",
-    "qwen2_vl": "qwen2_5_vl",
-    "gemma3": "gemma3",
-    "idefics3": "idefics3",
-    "smolvlm": "smolvlm",
-}
-"""Family -> the template of its published checkpoints, as TRL keeps it."""
 CASES = [
     *((name, False) for name in plugins.names("family")),
-    *((name, True) for name in PUBLISHED),
+    *((name, True) for name in TEMPLATES),
 ]
 
 
@@ -41,7 +34,7 @@ def model(request, monkeypatch):
     made = loaded(name)
     if published:
         pytest.importorskip("trl")
-        file = resources.files("trl") / "chat_templates" / f"{PUBLISHED[name]}.jinja"
+        file = resources.files("trl") / "chat_templates" / f"{TEMPLATES[name]}.jinja"
         monkeypatch.setattr(made.processor, "chat_template", file.read_text())
     return made
 
@@ -122,6 +115,7 @@ def test_tools_are_offered_once_and_observations_are_marked(model):
 def test_only_a_template_that_knows_tools_has_the_role(model, request):
     published = "qwen3_vl-published" in request.node.name
     assert template_lists_tools(model.processor) == published
+    assert space_in_calls(model.processor) == ("\n" if published else "")
     (message,) = reply_messages(model.family, model.processor, ["x"])
     assert message["role"] == ("tool" if published else "user")
 
@@ -135,7 +129,10 @@ def test_a_call_is_written_as_the_template_writes_it(monkeypatch):
     function = {"name": asked.name, "arguments": asked.arguments}
     said = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
     messages = [{"role": "user", "content": "x"}, said]
-    assert CALL in made.processor.apply_chat_template(messages, tokenize=False)
+    rendered = made.processor.apply_chat_template(messages, tokenize=False)
+    assert CALL in rendered
+    turn = DemoTurn(asked.name, asked.arguments)
+    assert prompting.write_call(turn, Frame(), space_in_calls(made.processor)) in rendered
 
 
 FOREIGN = (

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring import calls, reward_components
 from vlmrl.scoring.reward_components import resolve
@@ -124,6 +125,21 @@ def test_a_pool_that_breaks_is_built_again_and_its_calls_are_repeated(
         with pytest.raises(CallFailed, match="the worker processes died twice"):
             result(monster)
         assert result(pool.submit(double, 4, deadline=20.0)) == 8
+
+
+def test_a_pool_that_is_given_up_says_so_for_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline_pool, "MAX_REBUILT", 0)
+    with DeadlinePool(1) as pool:
+        first = pool.submit(time.sleep, 30, deadline=60)
+        monkeypatch.setattr(deadline_pool, "_is_whole", lambda inner: False)
+        second = pool.submit(time.sleep, 0, deadline=60)
+        for future in (first, second):
+            with pytest.raises(
+                CallFailed, match="worker processes end before they have done a call"
+            ):
+                result(future)
+        with pytest.raises(UserError, match="is there memory left"):
+            pool.submit(time.sleep, 0, deadline=60)
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,20 @@ def curves(folder: Path) -> list[dict[str, float]]:
         {k: v for k, v in line.items() if k not in TIMED and not k.endswith("/seconds")}
         for line in metric_lines(folder)
     ]
+
+
+def rows(folder: Path) -> list[Any]:
+    """What was said, shown and paid in every step, without the seconds that calls took."""
+    files = sorted((folder / "rollouts").glob("*.jsonl"))
+    return [
+        (file.name, json.loads(line, object_pairs_hook=_untimed))
+        for file in files
+        for line in file.read_text().splitlines()
+    ]
+
+
+def _untimed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in pairs if key != "seconds"}
 
 
 def left_out(folder: Path) -> set[str]:
@@ -85,6 +100,8 @@ def test_rollouts_of_several_turns_killed_at_random_moments_end_with_the_same_by
     lines = metric_lines(whole)
     assert all(1 < line["rollout/turns"] < 3 for line in lines)
     assert lines[-1]["rollout/staleness"] > 0
+    assert any(line["world/reward"] for line in lines if "world/reward" in line)
+    assert any("tool/crop/seconds" in line for line in lines)
     assert (whole / "checkpoints/step-9/trainer/observed.safetensors").is_file()
     kills = int(os.environ.get("VLMRL_KILLS", "5"))
     assert kill_repeatedly(folder, kills, seed=2, kind="turns") == kills
@@ -93,3 +110,4 @@ def test_rollouts_of_several_turns_killed_at_random_moments_end_with_the_same_by
         if found.exists():
             assert curves(found) == curves(whole)
             assert final_state(found) == final_state(whole)
+            assert rows(found) == rows(whole)

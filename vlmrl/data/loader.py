@@ -332,10 +332,19 @@ def _bytes(made: tuple[Draw, Found]) -> int:
     found = made[1]
     if not isinstance(found, Prompt):
         return 0
-    tensors = sum(tensor.nbytes for tensor in found.encoded.tensors.values())
-    return tensors + sum(num_bytes(medium) for medium in found.media)
+    played = found.demonstrated
+    encoded = [found.encoded, *([played.suffix.encoded] if played and played.suffix else [])]
+    tensors = sum(tensor.nbytes for one in encoded for tensor in one.tensors.values())
+    shown = [medium for segment in played.segments for medium in segment.media] if played else []
+    return tensors + sum(num_bytes(medium) for medium in (*found.media, *shown))
 
 
 def without_media(prompt: Prompt) -> Prompt:
     """Return the prompt as ranks that are not its home know it."""
-    return replace(prompt, media=(), encoded=replace(prompt.encoded, tensors={}))
+    played = prompt.demonstrated
+    return replace(
+        prompt,
+        media=(),
+        encoded=replace(prompt.encoded, tensors={}),
+        demonstrated=None if played is None else played.without_media(),
+    )

@@ -18,8 +18,10 @@ from vlmrl.media.image import decode_image
 from vlmrl.schema import Space
 from vlmrl.system.extras import import_extra
 
-MAX_SESSIONS = 64
-"""Connections that a process keeps; beyond these the oldest is closed."""
+MAX_SESSIONS = 900
+"""Connections that a process keeps at a time, below the files that it may usually open."""
+CLOSE_S = 2.0
+"""Seconds that a server has to answer that a connection ends."""
 _connections: dict[str, Any] = {}
 _numbers = itertools.count()
 
@@ -37,9 +39,9 @@ class Session:
 class Openenv(Environment):
     """An environment behind an OpenEnv server, over its own WebSocket messages.
 
-    The world lives in the server, one connection for each rollout: it ends with the process that opened it,
-    so a rollout cannot be moved or repeated. What the server calls invalid is told to the policy; any other
-    error is a fault. Needs `pip install 'vlmrl[openenv]'`.
+    The world lives in the server, one connection for each rollout: it ends with the rollout, or with the
+    process that opened it, so a rollout cannot be moved or repeated. What the server calls invalid is told
+    to the policy; any other error is a fault. Needs `pip install 'vlmrl[openenv]'`.
 
     Source: OpenEnv's own client and server (github.com/meta-pytorch/OpenEnv): messages reset, step and close.
 
@@ -73,24 +75,36 @@ class Openenv(Environment):
 
     @property
     def time_limit_s(self) -> float:
-        """Return the seconds that the actions of one turn may take."""
-        return 2 * self.timeout_s
+        """Return the seconds that the actions of one turn may take: eight at most, and the reset."""
+        return 10 * self.timeout_s
 
     def prepare(self) -> None:
         """Load what speaks to the server."""
         import_extra("websockets.sync.client", "openenv")
 
     def reset(self, sample: Sample, seed: int) -> Session:
-        """Open a connection and start a world of a seed."""
+        """Open a connection and start a world of a seed.
+
+        Raises:
+            UserError: as many rollouts as a process may have are going on.
+        """
         client = import_extra("websockets.sync.client", "openenv")
+        if len(_connections) >= MAX_SESSIONS:
+            raise UserError(
+                f"openenv {self.url}: expected at most {MAX_SESSIONS} rollouts at a time; lower "
+                "rollout.prompts or rollout.group_size"
+            )
         address = f"ws{self.url.removeprefix('http').removeprefix('ws').rstrip('/')}/ws"
-        opened = client.connect(address, open_timeout=self.timeout_s, max_size=100 * 2**20)
+        limits = {"open_timeout": self.timeout_s, "close_timeout": CLOSE_S, "max_size": 100 * 2**20}
+        opened = client.connect(address, **limits)
         name = f"{os.getpid()}-{next(_numbers)}"
         _connections[name] = opened
-        while len(_connections) > MAX_SESSIONS:
-            _let_go(next(iter(_connections)))
         seed = seed_for(sample, seed) % 2**31
-        found = self._ask(name, {"type": "reset", "data": {"seed": seed, **self.reset_options}})
+        try:
+            found = self._ask(name, {"type": "reset", "data": {"seed": seed, **self.reset_options}})
+        except BaseException:
+            _let_go(name)
+            raise
         return Session(name, json.dumps(found.get("observation")))
 
     def observe(self, state: Session) -> Sequence[Part]:
@@ -153,14 +167,14 @@ class Openenv(Environment):
 
 
 def _let_go(name: str) -> None:
-    """Close a connection, if this process still has it."""
+    """Close a connection, which the server may have closed before."""
     opened = _connections.pop(name, None)
     if opened is None:
         return
     closed = import_extra("websockets.exceptions", "openenv").ConnectionClosed
     try:
         opened.send(json.dumps({"type": "close"}))
-    except closed:  # the server has let go of it already
+    except (closed, OSError):  # the server has let go of it already
         pass
     finally:
         opened.close()

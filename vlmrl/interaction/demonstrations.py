@@ -18,6 +18,7 @@ from vlmrl.interaction.tools import PolicyTurn, Runner
 from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
+from vlmrl.models.parts.tool_list import space_in_calls
 from vlmrl.schema import Box, Completion, Demo, DemoTurn, Frame, Point, Prompt, Sample
 from vlmrl.tools import Refused, View
 from vlmrl.truths import prompting
@@ -46,6 +47,11 @@ class Writer:
         tokenizer = self.processor.tokenizer
         added = tokenizer.added_tokens_decoder
         return {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
+
+    @cached_property
+    def call_space(self) -> str:
+        """Return what the chat template writes between the marks of a call and the call."""
+        return space_in_calls(self.processor)
 
     def encode(self, sample: Sample, text: str, tags: Sequence[str]) -> tuple[int, ...]:
         """Return the ids of a demonstrated turn, its end included.
@@ -103,47 +109,48 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
     view = first_view(writer.family, writer.processor, prompt)
     world = runner.begin(sample, 0)
     said = None
-    for number, turn in enumerate(sample.demo.turns, start=1):
-        where = f"sample {sample.id!r}: call {number} of its demonstration"
-        text = prompting.write_call(turn, _frame_of(turn, view, where))
-        ids = writer.encode(sample, text, TAGS)
-        said = templates.completion(
-            text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
-        )
-        (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
-        if outcome.fault is not None:
-            raise UserError(f"{where} failed: {outcome.fault}")
-        if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
-            raise UserError(f"{where} is refused: {wrong[0]}")
-        trail = trail.write(said).note(calls=outcome.calls)
-        if outcome.step is not None:
-            trail, world = trail.note(reward=outcome.step.reward), outcome.step.world
-        if number == len(sample.demo.turns) and not _has_answer(sample.demo):
-            break
-        if outcome.step is not None and outcome.step.done:
-            raise UserError(f"{where} ends its world, but more follows")
-        trail = trail.observe(*trail.encode_observation(outcome.parts))
-        frames = [writer.family.frame(writer.processor, one.medium) for one in outcome.shown]
-        view = view.then(outcome.shown, frames)
+    try:
+        for number, turn in enumerate(sample.demo.turns, start=1):
+            where = f"sample {sample.id!r}: call {number} of its demonstration"
+            text = prompting.write_call(turn, _frame_of(turn, view, where), writer.call_space)
+            ids = writer.encode(sample, text, TAGS)
+            said = templates.completion(
+                text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
+            )
+            (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
+            if outcome.fault is not None:
+                raise UserError(f"{where} failed: {outcome.fault}")
+            if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
+                raise UserError(f"{where} is refused: {wrong[0]}")
+            trail = trail.write(said).note(calls=outcome.calls)
+            if outcome.step is not None:
+                trail, world = trail.note(reward=outcome.step.reward), outcome.step.world
+            if number == len(sample.demo.turns) and not _has_answer(sample.demo):
+                break
+            if outcome.step is not None and outcome.step.done:
+                raise UserError(f"{where} ends its world, but more follows")
+            trail = trail.observe(*trail.encode_observation(outcome.parts))
+            frames = [writer.family.frame(writer.processor, one.medium) for one in outcome.shown]
+            view = view.then(outcome.shown, frames)
+    finally:
+        if world is not None:
+            runner.leave(world)
     assert said is not None
     return trail.finish(said, "stop")
 
 
 def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completion:
-    """Return the whole demonstration: the turns that were played, and this answer."""
+    """Return the whole demonstration: the turns that were played, and this answer.
+
+    Where the prompt is not at home, it is without media, as what was played is.
+    """
     played = prompt.demonstrated
     if played is None:
         return answer
-    assert played.suffix is not None, "an answer follows an observation"
-    trail = Trail(
-        writer.family,
-        writer.processor,
-        prompt,
-        played.segments,
-        played.suffix.encoded,
-        played.suffix.turns,
-    )
-    return trail.write(answer).finish(answer, "stop")
+    known = () if played.suffix is None else (played.suffix.encoded, played.suffix.turns)
+    trail = Trail(writer.family, writer.processor, prompt, played.segments, *known)
+    whole = trail.write(answer).finish(answer, "stop")
+    return whole if known else whole.without_media()
 
 
 def is_whole(prompt: Prompt) -> bool:

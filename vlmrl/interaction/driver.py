@@ -172,8 +172,11 @@ class Driver(Engine):
             done = [PolicyTurn(calls, row.view, row.last.text, row.world) for row, calls in own]
             outcomes = runner.run_all(done)
             for (row, _), outcome in zip(own, outcomes, strict=True):
-                self._count(outcome.calls)
                 row.reason = self._show(row, outcome, sampling)
+                self._count(row.trail.last_calls)
+        for row in live:
+            if row.reason is not None and row.world is not None:
+                row.runner.leave(row.world)
         return [row for row, _ in asking if row.reason is None]
 
     def _asked(
@@ -202,10 +205,11 @@ class Driver(Engine):
         """Append what the tools returned, if it fits; return why the rollout ends, if it does."""
         row.seconds += sum(call.seconds for call in outcome.calls)
         row.trail = row.trail.note(calls=outcome.calls)
-        if outcome.fault is not None:
-            return "abort"
         if (step := outcome.step) is not None:
             row.world = step.world
+        if outcome.fault is not None:
+            return "abort"
+        if step is not None:
             metrics = {**step.metrics, "done": float(step.done)}
             row.trail = row.trail.note(reward=step.reward, metrics=metrics)
             if step.done:

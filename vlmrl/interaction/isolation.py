@@ -32,7 +32,6 @@ __all__ = [
     "cut",
     "limit_files",
     "prepare",
-    "require_little",
 ]
 
 _TOOLS: dict[str, Tool] = {}
@@ -82,7 +81,8 @@ class Packed:
     @classmethod
     def of(cls, parts: Any) -> Packed:
         """Return parts as they cross to a worker."""
-        return cls(plugins.user_files(), pickle.dumps(parts))
+        pickled = pickle.dumps(parts)
+        return cls(plugins.user_files(pickled), pickled)
 
     def read(self) -> Any:
         """Return the parts, in a worker."""
@@ -148,27 +148,13 @@ def check_parts(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Sho
     """
     several = isinstance(found, Sequence) and not isinstance(found, str)
     parts: Sequence[Any] = found if several else [found]  # type: ignore[assignment]
-    _require_few(parts, limits)
+    if len(parts) > limits.max_parts:
+        raise ValueError(f"expected at most {limits.max_parts} parts, got {len(parts)}")
     checked = tuple(_check_part(part, limits) for part in parts)
-    require_little(checked, limits)
-    return checked
-
-
-def require_little(checked: Sequence[str | Shown], limits: Limits) -> None:
-    """Require that parts, each of which was checked, are not too many or too large together.
-
-    Raises:
-        ValueError: there is too much of them.
-    """
-    _require_few(checked, limits)
     size = sum(num_bytes(part.medium) for part in checked if isinstance(part, Shown))
     if size > limits.max_bytes:
         raise ValueError(f"expected media of at most {limits.max_bytes} bytes, got {size}")
-
-
-def _require_few(parts: Sequence[Any], limits: Limits) -> None:
-    if len(parts) > limits.max_parts:
-        raise ValueError(f"expected at most {limits.max_parts} parts, got {len(parts)}")
+    return checked
 
 
 def _check_part(part: Any, limits: Limits) -> str | Shown:

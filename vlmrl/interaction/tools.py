@@ -37,7 +37,7 @@ class World:
     seed: int
     """Of the world, where the sample does not say which one its prompt shows."""
     state: bytes | None = None
-    """Its state, pickled; None: no step was taken yet."""
+    """Its state, pickled; None: no step was taken yet, or it is done and closed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +93,9 @@ class Runner(Protocol):
 
     def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
         """Return what came of the turns of several rollouts."""
+
+    def leave(self, world: World) -> None:
+        """Let go of a world in which nobody acts any more, though it may not be done."""
 
     def close(self) -> None:
         """End its processes."""
@@ -167,6 +170,9 @@ class Toolbox(Runner):
         """
         begun = [self._submit(turn.calls, turn.view) for turn in turns]
         return [_gather(turn.view, pending) for turn, pending in zip(turns, begun, strict=True)]
+
+    def leave(self, world: World) -> None:
+        """Do nothing: tools alone are no world."""
 
     def _submit(self, calls: Sequence[AskedCall], view: View) -> list[_Pending]:
         """Start what can be started; a call that cannot has its refusal at once."""

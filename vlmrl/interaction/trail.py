@@ -13,7 +13,7 @@ import torch
 
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import Completion, Encoded, FinishReason, Prompt, Segment, Suffix
+from vlmrl.schema import Call, Completion, Encoded, FinishReason, Prompt, Segment, Suffix
 
 __all__ = ["Trail"]
 
@@ -35,6 +35,11 @@ class Trail:
     def num_turns(self) -> int:
         """Return how many turns the policy had."""
         return sum(segment.of_policy for segment in self.segments)
+
+    @property
+    def last_calls(self) -> tuple[Call, ...]:
+        """Return the calls of the policy's last turn."""
+        return next(segment.calls for segment in reversed(self.segments) if segment.of_policy)
 
     @property
     def media(self) -> tuple[Decoded, ...]:

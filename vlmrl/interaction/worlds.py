@@ -7,6 +7,7 @@ as it was; whatever else an environment does is a fault.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import pickle
@@ -17,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vlmrl.environments import Environment, Move, Refused
+from vlmrl.environments import Environment, Move, Refused, State
 from vlmrl.errors import UserError
 from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
@@ -51,7 +52,8 @@ class _Pending:
 class _Acted:
     """What came of the moves of one turn: a refusal (empty: none) and seconds for each."""
 
-    state: bytes
+    state: bytes | None
+    """None: the world is done."""
     parts: tuple[str | Shown, ...]
     refused: tuple[str, ...]
     seconds: tuple[float, ...]
@@ -112,6 +114,12 @@ class Worlds(Runner):
             for turn, pending, tools in zip(turns, begun, shown, strict=True)
         ]
 
+    def leave(self, world: World) -> None:
+        """Let the environment close a world that is not done; nobody waits for that."""
+        holds = type(self.environment).close is not Environment.close
+        if holds and world.state is not None:
+            self._pool.submit(_leave, world.state, deadline=self.environment.time_limit_s)
+
     def close(self) -> None:
         """End the worker processes."""
         self._pool.close()
@@ -162,7 +170,7 @@ class Worlds(Runner):
         world = replace(pending.world, state=acted.state)
         step = WorldStep(world, acted.reward, acted.done, acted.metrics)
         if tools.fault is not None:
-            return Outcome(calls=(*tools.calls, *calls), fault=tools.fault)
+            return Outcome(calls=(*tools.calls, *calls), fault=tools.fault, step=step)
         parts, shown = self._show(view, tools, acted)
         return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
 
@@ -216,11 +224,28 @@ def _act(
 ) -> _Acted:
     """Do the moves of one turn; whatever an environment raises but `Refused` is a fault.
 
+    A world that is done, or that failed, is closed.
+
     Raises:
         ValueError: what it returned is too large, or no step.
     """
     (environment,) = _ENVIRONMENTS
     state = environment.reset(*start) if start else pickle.loads(stored or b"")
+    try:
+        state, acted = _do(environment, state, moves, limits)
+    except BaseException:
+        with contextlib.suppress(Exception):  # why it failed says more
+            environment.close(state)
+        raise
+    if acted.done:
+        environment.close(state)
+    return acted
+
+
+def _do(
+    environment: Environment, state: State, moves: Sequence[Move], limits: Limits
+) -> tuple[State, _Acted]:
+    """Return the state after the moves, and what is told of them."""
     parts: list[str | Shown] = []
     refused: list[str] = []
     seconds: list[float] = []
@@ -243,15 +268,17 @@ def _act(
             parts.append(f"Error: {why}")
         refused.append(why)
         seconds.append(time.perf_counter() - began)
-    if done:
-        environment.close(state)
     if not math.isfinite(reward):
         raise ValueError(f"expected a finite reward, got {reward}")
-    kept = pickle.dumps(state)
-    if len(kept) > MAX_STATE:
+    kept = None if done else pickle.dumps(state)
+    if kept is not None and len(kept) > MAX_STATE:
         raise ValueError(f"expected a state of at most {MAX_STATE} bytes, got {len(kept)}")
-    isolation.require_little(parts, limits)
-    return _Acted(kept, tuple(parts), tuple(refused), tuple(seconds), reward, done, metrics)
+    return state, _Acted(kept, tuple(parts), tuple(refused), tuple(seconds), reward, done, metrics)
+
+
+def _leave(stored: bytes) -> None:
+    (environment,) = _ENVIRONMENTS
+    environment.close(pickle.loads(stored))
 
 
 def _checked(metrics: Mapping[str, float]) -> dict[str, float]:

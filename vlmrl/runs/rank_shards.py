@@ -62,16 +62,11 @@ def gather_groups(
     if distributed.world() == 1:
         return tuple(home[number] for number in range(len(batch)))
     written: dict[int, tuple[Completion, ...]] = {}
-    for share in distributed.gather({p: tuple(map(_bare, group)) for p, group in home.items()}):
+    told = {p: tuple(said.without_media() for said in group) for p, group in home.items()}
+    for share in distributed.gather(told):
         written |= share
     written |= home
     return tuple(written[number] for number in range(len(batch)))
-
-
-def _bare(completion: Completion) -> Completion:
-    """Return the completion without what it was shown, which only its home trains on and writes."""
-    segments = tuple(replace(segment, media=()) for segment in completion.segments)
-    return replace(completion, segments=segments, suffix=None)
 
 
 def gather_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:

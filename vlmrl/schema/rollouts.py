@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from vlmrl.schema.geometry import Frame
@@ -103,6 +103,11 @@ class Completion:
     def answer(self) -> str | None:
         """Return the answer, stripped; None if there is none."""
         return self.parsed.answer
+
+    def without_media(self) -> Completion:
+        """Return it as ranks that are not its prompt's home know it: what it was shown is left out."""
+        segments = tuple(replace(segment, media=()) for segment in self.segments)
+        return replace(self, segments=segments, suffix=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class DeadlinePool:
                 self._start()
             elif not _is_whole(self._pool):
                 self._rebuild()
-            if not call.begun:
+            if not call.begun and self._pool is not None:  # None: it was given up
                 self._begin(call)
         return call.future
 

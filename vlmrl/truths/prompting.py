@@ -7,6 +7,7 @@ the first kind of truth, by rank, that a truth has and the verifiers of its sour
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ ANY = AnswerForm()
 """The form where no verifier says how it reads an answer."""
 FINE = Frame(1, 1, space="norm1", duration=1e9)
 """A frame in which any truth can be written."""
+_MARK = re.compile(r"<(?=/?(?:tool_call|think)>)")
 ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
@@ -148,10 +150,11 @@ def demonstrate(
     return lay_out(chosen, answer, contents, form)
 
 
-def write_call(turn: DemoTurn, frame: Frame) -> str:
+def write_call(turn: DemoTurn, frame: Frame, space: str = "") -> str:
     """Write a turn of a demonstration that calls a tool, its places in `frame.space`.
 
-    `frame` is that of the image which the call names.
+    `frame` is that of the image which the call names; `space` is what the model's chat template writes
+    around a call. Marks that an argument spells out are escaped as JSON can.
 
     Example: `<think>top left</think><tool_call>{"name": "crop", "arguments": {...}}</tool_call>`
 
@@ -160,8 +163,9 @@ def write_call(turn: DemoTurn, frame: Frame) -> str:
     """
     arguments = {key: _write_argument(value, frame) for key, value in turn.arguments.items()}
     call = json.dumps({"name": turn.name, "arguments": arguments}, ensure_ascii=False)
-    thought = f"<think>{turn.thought}</think>" if turn.thought else ""
-    return f"{thought}<tool_call>{call}</tool_call>"
+    call = _MARK.sub(r"\\u003c", call)
+    thought = f"<think>{turn.thought}</think>{space}" if turn.thought else ""
+    return f"{thought}<tool_call>{space}{call}{space}</tool_call>"
 
 
 def _write_argument(value: object, frame: Frame) -> object:

@@ -17,7 +17,7 @@ from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers
 # isort: split
 from transformers import ProcessorMixin
 
-__all__ = ["CALL", "RESPONSE", "template_lists_tools", "write_tool_list"]
+__all__ = ["CALL", "RESPONSE", "space_in_calls", "template_lists_tools", "write_tool_list"]
 
 CALL = ("<tool_call>", "</tool_call>")
 """The marks around a call, as Hermes and Qwen write it."""
@@ -55,3 +55,27 @@ def template_lists_tools(processor: Any) -> bool:
         return False
     behind = text.partition(PROBE)[2]
     return CALL[0] in behind and '"arguments"' in behind
+
+
+def space_in_calls(processor: Any) -> str:
+    """Return what the chat template writes between a mark and a call: a line break, or nothing.
+
+    Nothing where the template does not know tools.
+    """
+    if not template_lists_tools(processor):
+        return ""
+    function = {"name": PROBE, "arguments": {}}
+    said: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": function}],
+        },
+    ]
+    try:
+        text: str = ProcessorMixin.apply_chat_template(processor, said, tokenize=False)
+    except TemplateError:
+        return ""
+    space = text.partition(CALL[0])[2].partition("{")[0]
+    return space if space.isspace() else ""
