@@ -162,3 +162,19 @@ def test_draws_follow_the_probabilities(keyed):
     seen = torch.bincount(drawn, minlength=7) / count
     assert ((seen - probs[0]).abs() <= 5 * (probs[0] / count).sqrt()).all()
     assert set(hf._sampled(probs[1:].expand(1000, -1), draw(torch.arange(1000), 1)).tolist()) == {6}
+
+
+def test_long_prompts_go_in_several_passes_where_draws_do_not_depend_on_company(monkeypatch):
+    made = policy()
+    batch, engine = mixed_batch(made), Hf()
+    engine.start(made)
+    keys = tuple((7 + number,) for number in range(len(batch)))
+    told = [list(hf._passes(batch, Sampling(1, 5, keys=keys), 512))]
+    whole = engine.generate(batch, Sampling(1, 5, keys=keys)).completions
+    longest = max(len(prompt.encoded.ids) for prompt in batch.prompts)
+    monkeypatch.setattr(hf, "MAX_PAIRS", 2 * longest**2)
+    told.append(list(hf._passes(batch, Sampling(1, 5, keys=keys), 512)))
+    cut = engine.generate(batch, Sampling(1, 5, keys=keys)).completions
+    assert [len(passes) for passes in told] == [1, 2]
+    assert len(list(hf._passes(batch, Sampling(1, 5), 512))) == 1  # its draws know the company
+    assert [group[0].token_ids for group in cut] == [group[0].token_ids for group in whole]

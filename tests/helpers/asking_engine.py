@@ -25,8 +25,8 @@ def _ask(policy, prompt: Prompt, said: Completion) -> Completion:
     if chance % 3 == 0:
         return said
     x, y = chance % 20, chance % 17
-    if prompt.sample.source == "grid_world":
-        way = ("up", "down", "left", "right")[chance % 4]
+    if prompt.sample.source == "grid_world" and chance % 2:
+        way = ("up", "down", "left", "right")[chance // 2 % 4]
         return write_call(policy, prompt, {"name": "move", "arguments": {"direction": way}})
     call = {"name": "crop", "arguments": {"bbox_2d": [x, y, x + 28, y + 28]}}
     return write_call(policy, prompt, call)

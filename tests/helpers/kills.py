@@ -37,14 +37,12 @@ CURRICULUM = [
     "stages=[{until: 0.5, rollout: {max_tokens: 3}}, {rollout: {max_tokens: 5}, optimizer: {lr: 1.0e-3}}]",
 ]
 """What a curriculum adds to a tiny run: a sampler that learns, stages, and rehearsed answers."""
-ACTING = [
-    "data.train=[{card: shapes, tools: [crop], instruct: false}, "
-    "{card: world, environment: grid_world, instruct: false}]",
-    "rollout.turns={max_turns: 3}",
-]
-"""What makes the rollouts of a tiny run call a tool, or act in a world."""
+WORLD = "{card: world, environment: grid_world, tools: [crop], instruct: false}"
+ACTING = [f"data.train=[{WORLD}]", "rollout.turns={max_turns: 3}"]
+"""What makes the rollouts of a tiny run call a tool and act in a world."""
 TURNS = [
-    *ACTING,
+    f"data.train=[{{card: shapes, tools: [crop], instruct: false}}, {WORLD}]",
+    "rollout.turns={max_turns: 3}",
     "run.rollouts_every=1",
     "rollout.max_staleness=2",
     f"engine.name={Path(__file__).parent}/asking_engine.py:AskingAhead",

@@ -135,6 +135,9 @@ FAULTS = {
     "return_a_bomb": "9000x9000 pixels",
     "return_a_broken_image": "",
     "return_many_images": "at most 32 parts, got 10000",
+    "return_silence": "expected finite samples",
+    "return_a_broken_sound": "expected finite samples",
+    "return_an_empty_video": "a video: expected frames [T, H, W, 3]",
 }
 
 

@@ -187,3 +187,11 @@ def test_parts_that_know_a_single_turn_are_refused(tmp_path):
         match="a source has tools or an environment, which excludes strategy 'shuffled_frames'",
     ):
         with_tools(config, Hf())
+
+
+def test_limits_that_leave_no_room_for_a_second_turn_are_refused(tmp_path):
+    limits = {"max_tokens": 256, "turns": {"max_turns": 2, "max_tokens": 256}}
+    with pytest.raises(UserError, match=r"rollout\.turns\.max_tokens: expected more than .* 256"):
+        with_tools(config_of(tmp_path, rollout=limits), Hf())
+    one = {**limits, "turns": {"max_turns": 1, "max_tokens": 256}}
+    assert isinstance(with_tools(config_of(tmp_path, rollout=one), Hf()), Driver)

@@ -7,7 +7,7 @@ leave the batch; media token ids are never sampled; token ids are kept as sample
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
@@ -22,6 +22,8 @@ from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system.seeds import GOLDEN, mix
 
+MAX_PAIRS = 2**27
+"""Pairs of tokens in the prefill of one pass: its attention takes some bytes for each."""
 SHRINK = 0.75
 """Drop finished rows from the cache once less than this share of its rows is unfinished."""
 
@@ -57,15 +59,31 @@ class Hf(Engine):
         assert self._policy is not None, "engine.start was not called"
         policy: ServedPolicy = self._policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
-        per_pass = max(1, self.max_num_seqs // sampling.n)
         groups: list[tuple[Completion, ...]] = []
         with policy.generating():
-            for at in range(0, len(batch), per_pass):
-                prompts = batch.prompts[at : at + per_pass]
-                keys = [key for own in sampling.keys[at : at + per_pass] for key in own]
+            for part in _passes(batch, sampling, max(1, self.max_num_seqs // sampling.n)):
+                prompts = batch.prompts[part]
+                keys = [key for own in sampling.keys[part] for key in own]
                 shares = _shares_of(keys) if keys else _shares_from(generator)
                 groups += _generate(policy, prompts, sampling, shares)
         return Rollouts(batch, tuple(groups), version=policy.version)
+
+
+def _passes(batch: PromptBatch, sampling: Sampling, most: int) -> Iterator[slice]:
+    """Yield the prompts of each pass, at most so many.
+
+    Where draws do not depend on company, long prompts (what tools have shown is in them) go in several.
+    """
+    begin = 0
+    while begin < len(batch):
+        end, longest = begin, 0
+        while end < min(begin + most, len(batch)):
+            longest = max(longest, len(batch.prompts[end].encoded.ids))
+            if sampling.keys and end > begin and (end + 1 - begin) * longest**2 > MAX_PAIRS:
+                break
+            end += 1
+        yield slice(begin, end)
+        begin = end
 
 
 def _generate(

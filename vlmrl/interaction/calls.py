@@ -8,6 +8,7 @@ A call that cannot be read is no fault: it becomes an observation that says what
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -51,7 +52,8 @@ def _read(block: str) -> AskedCall:
     if len(inside) > MAX_CHARS:
         return AskedCall("", problem=f"expected a call of at most {MAX_CHARS} characters")
     try:
-        value = json.loads(inside, parse_constant=_refuse_constant)
+        value = json.loads(inside, parse_constant=_refuse_constant, parse_float=_finite)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError):
         return AskedCall("", problem=f"expected a call in JSON, {FORM}")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -68,3 +70,9 @@ def _read(block: str) -> AskedCall:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits:.60} is too large")
+    return number

@@ -13,7 +13,8 @@ def refuse_single_turn_parts(config: Config) -> None:
     """Check the parts beside a source that has tools or an environment; import torch if there is one.
 
     Raises:
-        UserError: a strategy, the stages, forced thinking or the algorithm knows a single turn alone.
+        UserError: a strategy, the stages, forced thinking or the algorithm knows a single turn alone, or
+            the limits leave no room for a second turn.
     """
     if not any(source.acts for each in (config, *config.by_stage) for source in each.named_sources):
         return
@@ -25,6 +26,12 @@ def refuse_single_turn_parts(config: Config) -> None:
         raise UserError(f"{excluded} evaluation.force_thinking")
     if config.stages:
         raise UserError(f"{excluded} stages")
+    rollout = config.at(0).rollout
+    if rollout.turns.max_turns > 1 and rollout.turns.max_tokens <= rollout.max_tokens:
+        raise UserError(
+            f"rollout.turns.max_tokens: expected more than one turn's rollout.max_tokens "
+            f"({rollout.max_tokens}), got {rollout.turns.max_tokens}: no second turn would ever begin"
+        )
     now = config.at(0).algorithm
     from vlmrl.algorithms.base import passes_of  # imports torch
 

@@ -6,6 +6,7 @@ before it crosses to the trainer, and a text keeps nothing that a terminal or a 
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from vlmrl import plugins
@@ -163,7 +165,11 @@ def _check_part(part: Any, limits: Limits) -> str | Shown:
     shown = part if isinstance(part, Shown) else Shown(part)
     if isinstance(shown.medium, Image.Image):
         return replace(shown, medium=_check_image(shown.medium, limits))
-    if isinstance(shown.medium, Video | Audio):
+    if isinstance(shown.medium, Audio):
+        _require_audio(shown.medium)
+        return shown
+    if isinstance(shown.medium, Video):
+        _require_video(shown.medium)
         return shown
     kind = type(shown.medium).__name__
     raise TypeError(f"expected a text, an image, a Video or an Audio of a tool, got {kind}")
@@ -182,3 +188,28 @@ def _check_image(image: PilImage, limits: Limits) -> PilImage:
         rgb = rgb.resize(size, Image.Resampling.BICUBIC)
     rgb.info = {}
     return rgb
+
+
+def _require_audio(audio: Audio) -> None:
+    """Require that audio is what every family takes, as decoded files are."""
+    samples, rate = audio.samples, audio.rate
+    if not isinstance(samples, np.ndarray) or samples.dtype != np.float32 or samples.ndim != 1:
+        raise TypeError("audio: expected samples as a float32 array [N]")
+    if not len(samples) or not np.isfinite(samples).all():
+        raise ValueError("audio: expected finite samples, at least one")
+    if not isinstance(rate, int) or rate < 1:
+        raise ValueError(f"audio: expected samples per second, got {rate!r:.60}")
+
+
+def _require_video(video: Video) -> None:
+    frames = video.frames
+    if not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.ndim != 4:
+        raise TypeError("a video: expected frames as a uint8 array [T, H, W, 3]")
+    if not frames.size or frames.shape[3] != 3:
+        raise ValueError(f"a video: expected frames [T, H, W, 3], got {list(frames.shape)}")
+    if not len(video.times) == len(video.indices) == len(frames):
+        raise ValueError(f"a video: expected a time and an index for each of {len(frames)} frames")
+    if not all(map(math.isfinite, (*video.times, video.duration, video.fps))) or video.fps <= 0:
+        raise ValueError("a video: expected finite times, a duration and frames per second above 0")
+    if video.audio is not None:
+        _require_audio(video.audio)
