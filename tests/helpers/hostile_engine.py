@@ -27,8 +27,8 @@ class HostileHf(Hf):
             said = []
             for _ in group:
                 how = HOWS[self.asked % len(HOWS)]
-                # Only what never ends has little time: a busy machine is slow with all else.
-                name = "hang" if how in ("hang", "spin") else "misbehave"
+                # Only what never answers has little time: a busy machine is slow with all else.
+                name = "hang" if how in ("hang", "spin", "leave") else "misbehave"
                 call = {"name": name, "arguments": {"how": how}}
                 said.append(write_call(self._policy, prompt, call))
                 self.asked += 1
