@@ -10,16 +10,14 @@ phases of a run, cold start and evaluations included.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Any
+
+from learning import Curve, evaluations, over_seeds, tell
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
-from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
 
-Curve = dict[int, dict[str, Any]]
 COLUMNS = {
     "look_twice": {
         "exact": "right, greedy",
@@ -44,8 +42,7 @@ def curve(name: str, folder: Path, *overrides: str) -> tuple[Curve, float]:
     settings = [f"run.dir={folder}", "run.threads=1", "resume=auto", *overrides]
     lifecycle.train(config.load(name, settings))
     seconds = sum(read_json(folder / "summary.json")["cpu_seconds"].values())
-    files = run_folder.steps_in(folder / "evals", ".json")
-    return {step: read_json(path) for step, path in sorted(files.items())}, seconds
+    return evaluations(folder), seconds
 
 
 def rows(name: str, columns: dict[str, str], found: Curve, seconds: float) -> list[str]:
@@ -67,11 +64,8 @@ def rows(name: str, columns: dict[str, str], found: Curve, seconds: float) -> li
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = over_seeds(__doc__)
     parser.add_argument("config", choices=COLUMNS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     name, columns = options.config, COLUMNS[options.config]
     lines = [
@@ -86,9 +80,7 @@ def main() -> None:
     found, seconds = curve(name, folder, *control, "evaluation.every=20")
     lines += rows("shuffled rewards", columns, found, seconds)
     text = "\n".join(lines)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+    tell(text, options.out)
 
 
 if __name__ == "__main__":
