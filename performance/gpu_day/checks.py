@@ -39,7 +39,7 @@ CHECKS = (
     Check("update", "What does an update take, and how much of the card does it use?", 4, updates),
     Check("step", "How long is a step compared with TRL's?", 5, steps, ("trl", "datasets")),
     Check("attention", "What does a flash kernel gain in the shared forward?", 3, attention),
-    Check("forecast", "Is the forecast of memory right?", 4, forecast),
+    Check("forecast", "Is the forecast of memory right?", 4, forecast, ("peft",)),
     Check(
         "low_bits", "What do 4-bit weights and small states save?", 3, low_bits, ("bitsandbytes",)
     ),

@@ -15,6 +15,7 @@ from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import Config
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.memory_forecast import forecast as foretell
 from vlmrl.policy.optimizers import adamw
@@ -63,7 +64,7 @@ def step(day: Day, name: str, model: dict[str, Any], optimizer: dict[str, Any]) 
                 "group_size": case.group,
                 "max_tokens": case.completion,
             },
-            "optimizer": {"micro_batch_tokens": 16384, **optimizer},
+            "optimizer": {"micro_batch_tokens": 8192, **optimizer},
         }
     )
     policy.use_optimizer(adamw(policy.trainable, 1e-6), config.optimizer)
@@ -72,7 +73,12 @@ def step(day: Day, name: str, model: dict[str, Any], optimizer: dict[str, Any]) 
     batch = PromptBatch((image_prompt(policy, case.prompt),) * prompts)
     found = attempt(lambda: foretell(config, policy, engine, batch.prompts, kl=False))
     row = {"run": name, "forecast": "out of memory" if found is None else gib(found.peak)}
-    peak = attempt(lambda: peak_of(config, policy, engine, batch))
+    try:
+        peak = attempt(lambda: peak_of(config, policy, engine, batch))
+    except UserError as error:  # the policy halves its micro-batches before it gives up
+        if not str(error).startswith("out of memory"):
+            raise
+        peak = None
     if peak is None:
         yield {**row, "peak": "out of memory"}
         return
@@ -120,12 +126,10 @@ def cut(config: Config, rollouts: Rollouts) -> list[TrainBatch]:
     kept = torch.ones(rollouts.shape, dtype=torch.bool)
     generator = torch.Generator().manual_seed(0)
     advantages = Advantages(torch.randn(rollouts.shape, generator=generator), kept, kept.float())
-    setting = config.optimizer
     return pack(
         rollouts,
         advantages,
         updates=1,
-        micro_tokens=setting.micro_batch_tokens,
+        micro_tokens=config.optimizer.micro_batch_tokens,
         max_tokens=config.rollout.max_tokens,
-        sharing=setting.shared_forward in ("on", "auto"),
     )

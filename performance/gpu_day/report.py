@@ -72,4 +72,4 @@ def table(rows: Sequence[Row]) -> list[str]:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [columns, ["---"] * len(columns)]
     cells += [[str(row.get(column, "")) for column in columns] for row in rows]
-    return ["| " + " | ".join(own) + " |" for own in cells]
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in own) + " |" for own in cells]

@@ -70,7 +70,7 @@ def check(name: str, work: Any, **named: Any) -> Any:
 
 
 def one_row(day: object) -> Iterator[dict[str, str]]:
-    yield {"answer": "yes"}
+    yield {"answer": "yes", "|x|": "1"}
 
 
 def test_a_check_that_fails_keeps_its_rows_and_the_next_begins(tmp_path: Path) -> None:
@@ -82,7 +82,8 @@ def test_a_check_that_fails_keeps_its_rows_and_the_next_begins(tmp_path: Path) -
     assert failed == ["first"]
     assert "failed: ValueError: no kernel" in page
     assert "| so far |" in page
-    assert "| yes |" in page
+    assert "| yes | 1 |" in page
+    assert r"| answer | \|x\| |" in page
 
 
 def test_a_check_that_takes_too_long_is_stopped_and_keeps_its_rows(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_check_that_takes_too_long_is_stopped_and_keeps_its_rows(tmp_path: Pat
     failed, page = day_of(tmp_path, check("slow", sleeps, minutes=0.002))
     assert not failed
     assert "stopped: it took more than 0.002 minutes." in page
-    assert "| yes |" in page
+    assert "| yes | 1 |" in page
     assert "never" not in page
 
 
@@ -108,7 +109,7 @@ def test_what_cannot_run_is_skipped_with_a_sentence(tmp_path: Path) -> None:
     assert not failed
     assert "skipped: no_such_package is not installed." in page
     assert "skipped: it may take 2 minutes, and " in page
-    assert page.count("| yes |") == 1
+    assert page.count("| yes | 1 |") == 1
 
 
 def test_a_page_shows_the_newest_run_of_each_check_and_one_that_was_killed() -> None:
