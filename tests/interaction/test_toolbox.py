@@ -124,7 +124,7 @@ FAULTS = {
     "hang": "no result within 2 s",
     "spin": "no result within 2 s",
     "abort": "SIGABRT",
-    "leave": "",
+    "leave": "exit code 0",
     "allocate": "memory",
     "write": "File too large",
     "raise": "ConnectionRefusedError: nobody listens",

@@ -68,7 +68,7 @@ def refuse() -> None:
         (hang, (), r"killed: no result within 0\.5 s"),
         (crash, (), "its process died: SIGSEGV"),
         (leave, (7,), "its process died: exit code 7"),
-        (leave, (0,), r"killed: no result within 0\.5 s"),
+        (leave, (0,), r"its process died: exit code 0"),
         (sys.exit, (1,), "SystemExit: 1"),
         (refuse, (), "ValueError: no"),
     ],

@@ -22,7 +22,7 @@ from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import pebble.pool.process
 from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
@@ -46,6 +46,8 @@ MAX_REBUILT = 8
 """Times in a row that a pool is built again without any call being done."""
 TOO_MUCH_MEMORY = 88
 """Exit code of a worker whose call needed more memory than it may take."""
+LEFT = 89
+"""Exit code of a worker whose call left with 0: pebble would wait for the deadline of such a call."""
 
 HOPELESS = (
     "worker processes end before they have done a call; is there memory left? A script that is run "
@@ -297,6 +299,7 @@ def _bounded(
     # this timer is a C thread that needs no GIL, so it fires inside a C loop too. An idle worker
     # sees EOF.
     faulthandler.dump_traceback_later(deadline + ORPHAN_GRACE, exit=True, file=_nowhere())
+    os._exit = _leave
     try:
         if folder is not None:
             os.chdir(folder)
@@ -310,7 +313,15 @@ def _bounded(
         # The owner may be unable to read another exception, and then the whole pool would break.
         raise CallFailed(f"{type(error).__name__}: {error}") from None
     finally:
+        os._exit = _exit
         faulthandler.cancel_dump_traceback_later()
+
+
+_exit = os._exit
+
+
+def _leave(status: int) -> NoReturn:
+    _exit(status or LEFT)
 
 
 @functools.cache
@@ -321,6 +332,8 @@ def _nowhere() -> IO[str]:
 def _death(code: int | None) -> str:
     if code == TOO_MUCH_MEMORY:
         return "it may not take that much memory (scoring.worker_memory_mb, memory_mb of tools)"
+    if code == LEFT:
+        return "exit code 0"
     if code is not None and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"
