@@ -4,10 +4,11 @@
                                 [--out performance/results/turns.md]
 
 One thread, float32, random weights, process CPU seconds. Update: forward, loss and backward of one
-group, as in `update.py`; what follows the prompt is a turn, an observation with a crop of 64 tokens,
-and a turn. Calls: `crop` of an image of 1920 x 1080, a fresh image every ten calls; the worker's own
-time is not counted. `call` is the toolbox alone; `with the observation` adds the view, the chat
-template, the tokenizer and the image processor.
+group, the ways as in `update.py`, the least of several; what follows the prompt is a turn, an
+observation with a crop of 64 tokens, and a turn. The tower of a crop runs once in every way.
+Calls: `crop` of an image of 1920 x 1080, a fresh image every ten calls; the worker's own time is not
+counted. `call` is the toolbox alone; `with the observation` adds the view, the chat template, the
+tokenizer and the image processor.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
+from groups import CELL, WORDS, Case, flops, image_prompt, make_policy, update
 from PIL import Image
-from update import Ways, image_prompt, make_policy, medians, update
+from update import Ways, cpu_seconds
 
 from vlmrl.answers import templates
 from vlmrl.forward.logprobs import Sharing
@@ -50,29 +53,52 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    policy = make_policy()
     lines = []
-    for line in (*update_table(policy, asked), "", *call_table(policy, asked.calls)):
+    for line in chain(update_table(asked), [""], call_table(asked.calls)):
         print(line, flush=True)
         lines.append(line)
     if asked.out:
         asked.out.write_text("\n".join(lines) + "\n")
 
 
-def update_table(policy: Policy, asked: argparse.Namespace) -> Iterator[str]:
+def update_table(asked: argparse.Namespace) -> Iterator[str]:
     p, s, g = asked.prompt, asked.suffix, asked.group
-    yield "| P | suffix | G | plain s | shared s | plain / shared | tokens computed, plain / shared |"
-    yield "|---|---|---|---|---|---|---|"
-    micro = turns_batch(policy, image_prompt(policy, p), s, g)
-    ways: Ways = {
-        "plain": partial(update, policy, micro, Sharing("off", 1.3, True, verified=True)),
-        "shared": partial(update, policy, micro, Sharing("on", 1.3, True, verified=True)),
+    yield (
+        "| P | suffix | G | vision tower | trainers s | plain s | shared s "
+        "| trainers / shared (FLOPs) | plain / shared (FLOPs) |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for tower, freeze in (("trained", ()), ("frozen", ("vision", "projector"))):
+        policy = make_policy(freeze=list(freeze))
+        group = turns_batch(policy, image_prompt(policy, p), s, g)
+        apart = replace(group, prompts=group.prompts * g, group=torch.arange(g))
+        off, on = (Sharing(setting, 1.3, True, verified=True) for setting in ("off", "on"))
+        ways: Ways = {
+            "trainers": partial(update, policy, apart, off),
+            "plain": partial(update, policy, group, off),
+            "shared": partial(update, policy, group, on),
+        }
+        seconds = cpu_seconds(ways, asked.repeats, min)
+        expected = predicted(policy, Case(p, s, g), int(group.mask.sum()), 1 if freeze else 3)
+        cells = [p, s, g, tower, *(f"{seconds[way]:.2f}" for way in ways)]
+        for way in ("trainers", "plain"):
+            measured, by_flops = (of[way] / of["shared"] for of in (seconds, expected))
+            cells.append(f"**{measured:.2f}x** ({by_flops:.2f})")
+        yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def predicted(policy: Policy, case: Case, scored: int, passes: int) -> dict[str, float]:
+    """Floating-point operations by way; `passes`: forwards that the towers' work is worth."""
+    own, crop = flops(policy, case), flops(policy, Case((CROP // CELL) ** 2 + WORDS, 1, 1))
+    head = 4 * own.head * scored / (case.group * case.completion)
+    alike = head + passes * case.group * crop.tower
+    plain, shared = (3 * text + alike for text in (own.plain, own.shared))
+    image = passes * own.tower
+    return {
+        "trainers": plain + case.group * image,
+        "plain": plain + image,
+        "shared": shared + image,
     }
-    seconds = medians(ways, asked.repeats)
-    bound = g * (p + s) / (p + g * s)
-    ratio = seconds["plain"] / seconds["shared"]
-    cells = [p, s, g, f"{seconds['plain']:.2f}", f"{seconds['shared']:.2f}"]
-    yield "| " + " | ".join(map(str, [*cells, f"**{ratio:.2f}x**", f"{bound:.2f}"])) + " |"
 
 
 def turns_batch(policy: Policy, prompt: Prompt, length: int, group: int) -> MicroBatch:
@@ -98,9 +124,10 @@ def words(prompt: Prompt, count: int) -> Completion:
     return templates.completion("", prompt.sample.template, prompt.frame, **told)
 
 
-def call_table(policy: Policy, calls: int) -> Iterator[str]:
+def call_table(calls: int) -> Iterator[str]:
     yield "| CPU milliseconds of the trainer for a crop of 1920 x 1080 | median | largest |"
     yield "|---|---|---|"
+    policy = make_policy()
     prompt, rng = image_prompt(policy, 64), np.random.default_rng(2)
     alone, whole = [], []
     with Toolbox([Crop()], policy.family.space) as toolbox:

@@ -111,7 +111,7 @@ def grid_table(cases: Sequence[Case], repeats: int) -> Iterator[str]:
         }
         shared = always.pays(group)
         saved = [f"{most_saved(policy, way):.0f}" for way in ways.values()]
-        seconds = medians(ways, repeats)
+        seconds = cpu_seconds(ways, repeats)
         flops = predicted(policy, case, shared)
         ratios = [
             f"**{seconds[way] / seconds['ours']:.2f}x** ({flops[way] / flops['ours']:.2f})"
@@ -139,7 +139,7 @@ def memory_table(repeats: int) -> Iterator[str]:
             "low": partial(low_memory_update, policy, group),
         }
         saved = {name: most_saved(policy, way) for name, way in ways.items()}
-        seconds = medians(ways, repeats)
+        seconds = cpu_seconds(ways, repeats)
         cells = [str(n) for n in (case.prompt, case.completion, case.group)]
         cells += [f"{seconds[name]:.2f}, {saved[name]:.0f}" for name in ways]
         gate(saved["low"] <= saved["plain"], f"{case}: low memory keeps more than plain")
@@ -174,7 +174,7 @@ def small_table(repeats: int) -> Iterator[str]:
     one_each = [micro.prompts[i] for i in micro.group]
     apart = replace(micro, prompts=tuple(one_each), group=torch.arange(128))
     always, never = (Sharing(s, 1.3, possible=True, verified=True) for s in ("auto", "off"))
-    seconds = medians(
+    seconds = cpu_seconds(
         {
             "trainers": partial(update, policy, apart, never),
             "plain": partial(update, policy, micro, never),
@@ -188,7 +188,9 @@ def small_table(repeats: int) -> Iterator[str]:
     yield "| " + " | ".join(cells) + " |"
 
 
-def medians(ways: Ways, repeats: int) -> dict[str, float]:
+def cpu_seconds(
+    ways: Ways, repeats: int, of: Callable[[list[float]], float] = statistics.median
+) -> dict[str, float]:
     """CPU seconds of every way, in turns after one to warm up; nobody always goes first."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeats + 1):
@@ -198,7 +200,7 @@ def medians(ways: Ways, repeats: int) -> dict[str, float]:
             start = time.process_time()
             ways[name]()
             seconds[name].append(time.process_time() - start)
-    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    return {name: of(times[1:]) for name, times in seconds.items()}
 
 
 def most_saved(policy: Policy, work: Callable[[], None]) -> float:

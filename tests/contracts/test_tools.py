@@ -14,8 +14,8 @@ from PIL import Image
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.interaction import isolation
-from vlmrl.interaction.isolation import Limits
+from vlmrl.interaction.workers import isolation
+from vlmrl.interaction.workers.isolation import Limits
 from vlmrl.media_types import Audio, Video, kind_of
 from vlmrl.schema import Frame
 from vlmrl.tools import Shown, View

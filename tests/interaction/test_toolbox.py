@@ -16,8 +16,8 @@ from helpers.driving import run_turn
 from helpers.hostile_tools import Misbehave, Slow
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.shared_media import MediaFolder
 from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.workers.shared_media import MediaFolder
 from vlmrl.schema import Box, Frame
 from vlmrl.tools import Refused, Shown, View
 from vlmrl.tools.calculator import Calculator

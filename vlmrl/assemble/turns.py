@@ -12,9 +12,13 @@ from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
+from vlmrl.interaction.branching import Branching
 from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.exclusions import refuse_single_turn_parts
+from vlmrl.interaction.exclusions import (
+    refuse_branching_of_live_worlds,
+    refuse_single_turn_parts,
+)
 from vlmrl.interaction.tools import Runner, Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.media.access import Access
@@ -35,9 +39,10 @@ def with_tools(config: Config, engine: Engine) -> Engine:
     """Return the engine, with a driver around it where a source names tools or an environment.
 
     Raises:
-        UserError: another part of the config does not work with several turns.
+        UserError: another part of the config does not work with several turns, or with branches.
     """
     refuse_single_turn_parts(config)
+    refuse_branching_of_live_worlds(config)
     return with_tools_of(config, engine)
 
 
@@ -60,13 +65,14 @@ def drive(
 
     `access` is by label what files their tools may open.
     """
-    limits = TurnLimits(**turns.model_dump(exclude={"workers"}))
+    limits = TurnLimits(**turns.limits())
+    branching = Branching(**turns.branching.model_dump()) if turns.branching else None
     acting = {source.label: source for source in sources if source.acts}
     opened = {
         label: functools.partial(_open, s, turns, access[label]) for label, s in acting.items()
     }
     made = ConcurrentDriver if engine.concurrent else Driver
-    return made(engine, opened, limits)
+    return made(engine, opened, limits, branching)
 
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:

@@ -98,7 +98,7 @@ def evaluate_model(
         "space": policy.family.space,
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": tokens,
-        **({"turns": turns.model_dump(mode="json")} if source.acts else {}),
+        **({"turns": turns.model_dump(mode="json", exclude={"branching"})} if source.acts else {}),
         "prompts_sha256": _prompts_hash(found),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),

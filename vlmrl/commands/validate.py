@@ -16,7 +16,10 @@ from vlmrl.data.sampler_rows import known_rows
 from vlmrl.data.source import open_card, open_source, read_condition, read_template
 from vlmrl.engines.base import require_concurrent
 from vlmrl.errors import UserError
-from vlmrl.interaction.exclusions import refuse_single_turn_parts
+from vlmrl.interaction.exclusions import (
+    refuse_branching_of_live_worlds,
+    refuse_single_turn_parts,
+)
 from vlmrl.scoring import reward_components
 from vlmrl.scoring.answer_forms import form_of
 
@@ -77,6 +80,7 @@ def validate(config: Config) -> None:
             raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
         _check_part(where, "strategy", strategy.name, strategy.options)
     refuse_single_turn_parts(config)
+    refuse_branching_of_live_worlds(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)

@@ -80,6 +80,9 @@ class Sampling:
     keys: tuple[tuple[int, ...], ...] = ()
     """Seeds of their own for the completions of each prompt, in the prompts' order: what is drawn then
     depends on nothing but a completion's key. Empty: `seed` is that of the whole call."""
+    branch: bool = False
+    """Whether completions of a group may share their first turns, where the config says so; else they are
+    independent."""
 
     @classmethod
     def of(cls, draw: RolloutConfig, n: int, seed: int = 0) -> Sampling:

@@ -6,8 +6,9 @@ Every rollout has a thread from its second turn on. What is drawn is that of `Dr
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -41,9 +42,9 @@ class ConcurrentDriver(Driver, ConcurrentEngine):
             self._running.add(running)
             try:
                 first = cast(ConcurrentEngine, self.inner).generate(
-                    batch, with_keys(sampling, keys, 0), running.begin
+                    batch, with_keys(self._first(sampling), keys), running.begin
                 )
-                pool.shutdown()
+                running.wait()
             except BaseException:
                 running.ended.set()
                 raise
@@ -81,33 +82,46 @@ class _Running:
     finished: Finished | None
     pool: ThreadPoolExecutor
     groups: dict[int, tuple[Completion, ...]] = field(default_factory=dict)
+    futures: deque[Future[None]] = field(default_factory=deque)
     errors: list[BaseException] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when no rollout is to go on."""
 
     def begin(self, number: int, said: Sequence[Completion]) -> None:
         """Let the rollouts of a group go on after their first turns."""
-        own = zip(said, self.keys[number], strict=True)
-        rows = [self.driver._begin(self.batch.prompts[number], one, key) for one, key in own]
-        left = set(range(len(rows)))
-        for place in range(len(rows)):
-            self.pool.submit(self._run, number, rows, place, left)
+        rows = self.driver._begin(self.batch.prompts[number], said, self.keys[number])
+        self._submit(number, rows, rows)
 
-    def _run(self, number: int, rows: Sequence[Any], place: int, left: set[int]) -> None:
-        """Run one rollout of a group to its end; the last of them hands the group over."""
+    def wait(self) -> None:
+        """Wait for all rollouts; one that begins others has named them before it ends."""
+        while self.futures:
+            self.futures.popleft().result()
+
+    def _submit(self, number: int, group: list[Any], rows: Sequence[Any]) -> None:
+        left = set(rows)
+        for row in rows:
+            self.futures.append(self.pool.submit(self._run, number, group, row, left))
+
+    def _run(self, number: int, group: list[Any], row: Any, left: set[Any]) -> None:
+        """Run one rollout of a group to its end; the last of them ends the group or begins its rest."""
         try:
-            if not isinstance(rows[place], Completion):
-                self.driver._go_on(rows[place], self.sampling, self._require_going)
+            self.driver._go_on([row], self.sampling, self._require_going)
             with self.driver._lock:
-                left.discard(place)
+                left.discard(row)
                 whole = not left
             if whole:
-                self.groups[number] = finish(rows)
-                if self.finished is not None:
-                    self.finished(number, self.groups[number])
+                self._end(number, group)
         except BaseException as error:  # `generate` raises it again
             self.errors.append(error)
             self.ended.set()
+
+    def _end(self, number: int, group: list[Any]) -> None:
+        if rest := self.driver._branch(group, self.keys[number], self.sampling):
+            self._submit(number, [*group, *rest], rest)
+            return
+        self.groups[number] = finish(group)
+        if self.finished is not None:
+            self.finished(number, self.groups[number])
 
     def _require_going(self) -> None:
         if self.ended.is_set():

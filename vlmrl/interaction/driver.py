@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.errors import UserError
+from vlmrl.interaction.branching import Branching, choose_turns
 from vlmrl.interaction.calls import AskedCall, parse_calls
 from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, World
 from vlmrl.interaction.trail import Trail
@@ -52,20 +53,26 @@ class TurnLimits:
 class _Row:
     """One rollout while it is being made."""
 
-    runner: Runner
+    runner: Runner | None
+    """None: its source has a single turn."""
     trail: Trail
     view: View
-    last: Completion
     key: tuple[int, ...]
     world: World | None = None
     """Where it acts, if its source has an environment."""
+    last: Completion | None = None
+    """The last turn; None: it has written none of its own yet."""
     seconds: float = 0.0
     reason: FinishReason | None = None
     """Why it ended; None: it goes on."""
+    starts: list[_Row] = field(default_factory=list)
+    """What it was at the start of its second turn, its third one ..., for others to go on from."""
 
     def write(self, said: Completion) -> None:
         """Append a turn of the policy; in a world it has earned nothing yet."""
-        self.last, self.trail = said, self.trail.write(said)
+        self.last = said
+        if self.runner is not None:
+            self.trail = self.trail.write(said)
         if self.world is not None:
             self.trail = self.trail.note(reward=0.0, metrics={"done": 0.0})
 
@@ -83,6 +90,8 @@ class Driver(Engine):
     open_runner: Mapping[str, Callable[[Space], Runner]]
     """By source: opens its tools or its worlds, for a policy that writes coordinates in this space."""
     limits: TurnLimits = TurnLimits()
+    branching: Branching | None = None
+    """How rollouts of `Sampling.branch` share their first turns; None: none does."""
     _policy: Any = field(default=None, init=False, repr=False)
     _runners: dict[str, Runner] = field(default_factory=dict, init=False, repr=False)
     _faults: deque[bool] = field(
@@ -128,67 +137,97 @@ class Driver(Engine):
             UserError: too many calls failed.
         """
         keys = keys_of(batch, sampling)
-        first = self.inner.generate(batch, with_keys(sampling, keys, 0))
-        rows = [
-            [self._begin(prompt, said, key) for said, key in zip(group, own, strict=True)]
-            for prompt, group, own in zip(batch.prompts, first.completions, keys, strict=True)
-        ]
-        live = [row for group in rows for row in group if isinstance(row, _Row)]
-        turn = 1
+        first = self.inner.generate(batch, with_keys(self._first(sampling), keys))
+        begun = zip(batch.prompts, first.completions, keys, strict=True)
+        groups = [self._begin(prompt, said, own) for prompt, said, own in begun]
+        self._go_on([row for group in groups for row in group], sampling)
+        for group, own in zip(groups, keys, strict=True):
+            group += self._branch(group, own, sampling)
+        self._go_on([row for group in groups for row in group], sampling)
+        return replace(first, batch=batch, completions=tuple(map(finish, groups)))
+
+    def _first(self, sampling: Sampling) -> Sampling:
+        """Return how the rollouts that begin at the prompt are sampled: all of them, or the initial ones."""
+        if self.branching is None or not sampling.branch:
+            return sampling
+        return replace(sampling, n=min(self.branching.initial, sampling.n))
+
+    def _go_on(
+        self,
+        live: Sequence[_Row],
+        sampling: Sampling,
+        require_going: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run rollouts to their ends; `require_going` raises if there is to be no further turn."""
         while live := self._observe(live, sampling):
-            self._continue(live, sampling, turn)
-            turn += 1
-        return replace(first, batch=batch, completions=tuple(map(finish, rows)))
+            require_going()
+            self._continue(live, sampling)
 
-    def _go_on(self, row: _Row, sampling: Sampling, goes_on: Callable[[], None]) -> None:
-        """Run one rollout to its end, by itself; `goes_on` raises if it is not to."""
-        turn = 1
-        while self._observe([row], sampling):
-            goes_on()
-            self._continue([row], sampling, turn)
-            turn += 1
+    def _begin(
+        self, prompt: Prompt, said: Sequence[Completion], keys: Sequence[tuple[int, ...]]
+    ) -> list[_Row]:
+        """Return rollouts after their first turns; there may be more keys than those."""
+        rows = [self._start(prompt, key) for key in keys[: len(said)]]
+        for row, one in zip(rows, said, strict=True):
+            row.write(one)
+        return rows
 
-    def _begin(self, prompt: Prompt, said: Completion, key: tuple[int, ...]) -> _Row | Completion:
-        """Return a rollout after its first turn; the completion itself where its source has no tools."""
-        runner = self._runners.get(prompt.sample.source)
-        if runner is None:
-            return said
-        policy = self._policy
+    def _start(self, prompt: Prompt, key: tuple[int, ...]) -> _Row:
+        """Return a rollout before its first turn."""
+        policy, runner = self._policy, self._runners.get(prompt.sample.source)
         trail = Trail(policy.family, policy.processor, prompt)
+        if runner is None:
+            return _Row(runner, trail, View(), key)
         view = first_view(policy.family, policy.processor, prompt)
-        row = _Row(runner, trail, view, said, key, runner.begin(prompt.sample, key[0]))
-        row.write(said)
-        return row
+        return _Row(runner, trail, view, key, runner.begin(prompt.sample, key[0]))
+
+    def _branch(
+        self, group: Sequence[_Row], keys: Sequence[tuple[int, ...]], sampling: Sampling
+    ) -> list[_Row]:
+        """Return the rest of a group of ended rollouts: branches of them, then others from the prompt."""
+        left = keys[len(group) :]
+        if not left:
+            return []
+        assert self.branching is not None
+        said = [[s for s in row.trail.segments if s.of_policy] for row in group]
+        vocabulary, key = len(self._policy.tokenizer), (sampling.seed, *keys[0])
+        places = choose_turns(self.branching, said, len(left), vocabulary, key)
+        starts = [group[number].starts[turn - 1] for number, turn in places]
+        branches = [replace(start, key=own) for start, own in zip(starts, left, strict=False)]
+        prompt = group[0].trail.prompt
+        return [*branches, *(self._start(prompt, own) for own in left[len(branches) :])]
 
     def _observe(self, live: Sequence[_Row], sampling: Sampling) -> list[_Row]:
         """Run the tools that the last turns ask for; return the rollouts that go on."""
-        asking: list[tuple[_Row, tuple[AskedCall, ...]]] = []
+        asking: list[tuple[_Row, Runner, PolicyTurn]] = []
+        live = [row for row in live if row.reason is None]
         for row in live:
-            calls, row.reason = self._asked(row, sampling)
-            if row.reason is None:
-                asking.append((row, calls))
-        for runner in {id(row.runner): row.runner for row, _ in asking}.values():
-            own = [(row, calls) for row, calls in asking if row.runner is runner]
-            done = [PolicyTurn(calls, row.view, row.last.text, row.world) for row, calls in own]
-            outcomes = runner.run_all(done)
+            if row.last is not None:
+                calls, row.reason = self._asked(row, row.last, sampling)
+                if row.reason is None and row.runner is not None:
+                    turn = PolicyTurn(calls, row.view, row.last.text, row.world)
+                    asking.append((row, row.runner, turn))
+        for runner in {id(runner): runner for _, runner, _ in asking}.values():
+            own = [(row, turn) for row, its, turn in asking if its is runner]
+            outcomes = runner.run_all([turn for _, turn in own])
             for (row, _), outcome in zip(own, outcomes, strict=True):
                 row.reason = self._show(row, outcome, sampling)
                 self._count(row.trail.last_calls)
         for row in live:
-            if row.reason is not None and row.world is not None:
+            if row.reason is not None and row.world is not None and row.runner is not None:
                 row.runner.leave(row.world)
-        return [row for row, _ in asking if row.reason is None]
+        return [row for row in live if row.reason is None]
 
     def _asked(
-        self, row: _Row, sampling: Sampling
+        self, row: _Row, last: Completion, sampling: Sampling
     ) -> tuple[tuple[AskedCall, ...], FinishReason | None]:
         """Return the calls of the last turn, and why the rollout ends nevertheless."""
-        if row.last.finish_reason != "stop":
-            return (), row.last.finish_reason
-        calls = parse_calls(row.last.text)
+        if row.runner is None or last.finish_reason != "stop":
+            return (), last.finish_reason
+        calls = parse_calls(last.text)
         acts = bool(calls) or row.runner.takes_text
         # Behind another stop token than the end of turn the chat template writes nothing.
-        if not acts or row.last.token_ids[-1] != self._policy.stop_ids[0]:
+        if not acts or last.token_ids[-1] != self._policy.stop_ids[0]:
             return (), "stop"
         # What the last turn does in a world counts; what a tool would return is not seen any more.
         return calls, None if row.world is not None else self._reached(row, sampling)
@@ -240,12 +279,15 @@ class Driver(Engine):
         frames = [policy.family.frame(policy.processor, one.medium) for one in outcome.shown]
         row.view = row.view.then(outcome.shown, frames)
         row.trail = after
+        if self._first(sampling).n < sampling.n:
+            row.starts.append(replace(row, last=None, starts=[]))
         return None
 
-    def _continue(self, live: Sequence[_Row], sampling: Sampling, turn: int) -> None:
+    def _continue(self, live: Sequence[_Row], sampling: Sampling) -> None:
         """Generate the next turn of each rollout."""
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
-        single = with_keys(replace(sampling, n=1), [[row.key] for row in live], turn)
+        seeds = tuple((_seed(sampling, row.key, row.trail.num_turns),) for row in live)
+        single = replace(sampling, n=1, keys=seeds)
         for row, (said,) in zip(live, self.inner.generate(batch, single).completions, strict=True):
             row.write(said)
 
@@ -272,11 +314,14 @@ def first_view(family: Family, processor: Any, prompt: Prompt) -> View:
     )
 
 
-def finish(group: Sequence[_Row | Completion]) -> tuple[Completion, ...]:
-    return tuple(
-        row.trail.finish(row.last, row.reason or "stop") if isinstance(row, _Row) else row
-        for row in group
-    )
+def finish(group: Sequence[_Row]) -> tuple[Completion, ...]:
+    """Return the completions of rollouts that have ended."""
+    return tuple(map(_completion, group))
+
+
+def _completion(row: _Row) -> Completion:
+    assert row.last is not None
+    return row.last if row.runner is None else row.trail.finish(row.last, row.reason or "stop")
 
 
 def keys_of(batch: PromptBatch, sampling: Sampling) -> list[list[tuple[int, ...]]]:
@@ -288,6 +333,11 @@ def keys_of(batch: PromptBatch, sampling: Sampling) -> list[list[tuple[int, ...]
     return keys
 
 
-def with_keys(sampling: Sampling, keys: Sequence[Sequence[tuple[int, ...]]], turn: int) -> Sampling:
-    seeds = tuple(tuple(seed_of(sampling.seed, *key, turn) for key in own) for own in keys)
+def with_keys(sampling: Sampling, keys: Sequence[Sequence[tuple[int, ...]]]) -> Sampling:
+    """Return the sampling of first turns, of the first `sampling.n` completions that have keys."""
+    seeds = tuple(tuple(_seed(sampling, key, 0) for key in own[: sampling.n]) for own in keys)
     return replace(sampling, keys=seeds)
+
+
+def _seed(sampling: Sampling, key: tuple[int, ...], turn: int) -> int:
+    return seed_of(sampling.seed, *key, turn)

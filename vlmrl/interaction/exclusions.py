@@ -6,7 +6,7 @@ from vlmrl import plugins
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 
-__all__ = ["refuse_single_turn_parts"]
+__all__ = ["refuse_branching_of_live_worlds", "refuse_single_turn_parts"]
 
 
 def refuse_single_turn_parts(config: Config) -> None:
@@ -40,3 +40,18 @@ def refuse_single_turn_parts(config: Config) -> None:
             f"{excluded} algorithm {now.name!r}: it masks the media of the prompt, not those of "
             "observations"
         )
+
+
+def refuse_branching_of_live_worlds(config: Config) -> None:
+    """Check that rollouts branch only in worlds whose state is a value, which two may go on from.
+
+    Raises:
+        UserError: a source's environment lives elsewhere.
+    """
+    for source in config.named_sources if config.rollout.turns.branching else ():
+        name = source.environment.name if source.environment else None
+        if name is not None and not plugins.load("environment", name).restartable:
+            raise UserError(
+                f"rollout.turns.branching: environment {name!r} of source {source.label!r} lives in a "
+                "server, where two rollouts cannot go on from one state"
+            )

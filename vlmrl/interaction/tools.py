@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from vlmrl.errors import UserError
-from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.isolation import Answer, Limits
-from vlmrl.interaction.shared_media import MediaFolder
+from vlmrl.interaction.workers import isolation
+from vlmrl.interaction.workers.isolation import Answer, Limits
+from vlmrl.interaction.workers.shared_media import MediaFolder
 from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest

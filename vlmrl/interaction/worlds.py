@@ -20,10 +20,10 @@ from typing import Any
 
 from vlmrl.environments import Environment, Move, Refused, State
 from vlmrl.errors import UserError
-from vlmrl.interaction import isolation
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.isolation import Limits
 from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, Toolbox, World, WorldStep
+from vlmrl.interaction.workers import isolation
+from vlmrl.interaction.workers.isolation import Limits
 from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest

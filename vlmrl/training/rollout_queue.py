@@ -194,7 +194,7 @@ class RolloutQueue:
         # The rest of a saved batch must not repeat the draws of its finished groups.
         again = bool(finished) and not self._engine.keyed
         seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
-        sampling = Sampling.of(draw, draw.group_size, seed)
+        sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
         return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
 
     def _young_groups(

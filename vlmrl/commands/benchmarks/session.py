@@ -281,9 +281,7 @@ class Session:
             "pixels": getattr(policy.processor.image_processor, "size", None),
             "judge": {"model": judge.model, "task": judge.task} if judge else None,
             "tools": [tool.model_dump(mode="json") for tool in self.plan.tools] or None,
-            "turns": self.turns.model_dump(mode="json", exclude={"workers"})
-            if self.turns
-            else None,
+            "turns": self.turns.limits() if self.turns else None,
             "versions": run_folder.versions(),
             "git": run_folder.revision(),
             **({"control": control} if control else {}),

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from vlmrl.config.section import Scheduled, Section
+
+
+class BranchingConfig(Section):
+    """Rollouts of a group that begin where another one had just been shown something (ARPO)."""
+
+    initial: int = Field(ge=1)
+    """Rollouts of a group that begin at the prompt; fewer than `rollout.group_size`."""
+    chance: float = Field(0.5, ge=0, le=1)
+    """Probability to branch off a turn at whose start the policy is as sure as in its first turn."""
+    per_entropy: float = 0.2
+    """What is added to it for a rise of the entropy by that of a uniform choice of all tokens."""
+    tokens: int = Field(20, ge=1)
+    """First tokens of a turn of which the entropy is taken."""
 
 
 class TurnsConfig(Section):
@@ -24,6 +39,12 @@ class TurnsConfig(Section):
     """Stop when more than this share of the last 200 calls failed."""
     workers: int = Field(1, ge=1)
     """Processes that run the tools of a source."""
+    branching: BranchingConfig | None = None
+    """Let rollouts of training share their first turns with others of their group. Absent: none does."""
+
+    def limits(self) -> dict[str, Any]:
+        """Return the limits of one rollout, by name."""
+        return self.model_dump(mode="json", exclude={"workers", "branching"})
 
 
 class RolloutConfig(Section):
@@ -43,7 +64,17 @@ class RolloutConfig(Section):
     top_k: Scheduled[int] = Field(0, ge=0)
     """Sample from the k likeliest tokens. 0: from all."""
     turns: TurnsConfig = TurnsConfig()
-    """Limits of the rollouts of sources with `tools` or an `environment`."""
+    """Limits of the rollouts of sources with `tools` or an `environment`, and how they branch."""
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""
+
+    @model_validator(mode="after")
+    def _some_rollouts_may_branch(self) -> RolloutConfig:
+        branching = self.turns.branching
+        if branching and branching.initial >= self.group_size:
+            raise ValueError(
+                f"turns.branching.initial: expected fewer than group_size ({self.group_size}), got "
+                f"{branching.initial}: the others branch"
+            )
+        return self

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from vlmrl import plugins
-from vlmrl.interaction.shared_media import SharedView
+from vlmrl.interaction.workers.shared_media import SharedView
 from vlmrl.media.image import to_rgb
 from vlmrl.media_types import Audio, PilImage, Video, num_bytes
 from vlmrl.tools import Part, Refused, Shown, Tool

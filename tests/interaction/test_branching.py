@@ -1,0 +1,155 @@
+"""Rollouts that share their first turns with others of their group."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from helpers import small
+from helpers.copy_engine import CopyEngine
+from helpers.driving import Shows, ending, shows
+from helpers.turns import packed
+from vlmrl.engines.base import Sampling
+from vlmrl.engines.hf import Hf
+from vlmrl.interaction import driver
+from vlmrl.interaction.branching import Branching, choose_turns, rise
+from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.concurrent_driver import ConcurrentDriver
+from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.tools import World, WorldStep
+from vlmrl.schema import PromptBatch, Segment
+
+GROUP = Sampling(6, 5, seed=3, branch=True)
+ALWAYS = Branching(initial=2, chance=1.0, per_entropy=0.0)
+NEVER = Branching(initial=2, chance=0.0, per_entropy=0.0)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return small.policy()
+
+
+@pytest.fixture(autouse=True)
+def asks_always(monkeypatch):
+    monkeypatch.setattr(driver, "parse_calls", lambda text: (AskedCall("crop"),))
+
+
+class Ending(Hf):
+    """Draws for real, and ends each turn in time."""
+
+    def generate(self, batch, sampling):
+        return ending(super().generate(batch, sampling), self._policy)
+
+
+class Threads(CopyEngine):
+    """Draws what `Ending` draws, and hands over group by group."""
+
+    def _generate(self, batch, sampling, finished, chance):
+        found = ending(self._hf.generate(batch, sampling), self._policy)
+        for number, group in enumerate(found.completions):
+            if finished is not None:
+                finished(number, group)
+        return found
+
+
+def drawn(made, branching, numbers=(0,), sampling=GROUP, runner=None, kind=Driver, source="noise"):
+    """The groups of these prompts, in rollouts of three turns."""
+    engine = Ending() if kind is Driver else Threads()
+    tools = runner or Shows()
+    run = kind(engine, {source: lambda space: tools}, TurnLimits(max_turns=3), branching)
+    run.start(made)
+    batch = PromptBatch(tuple(small.prompt(made, number) for number in numbers))
+    return run.generate(batch, sampling)
+
+
+def ids(rollouts):
+    return [[said.token_ids for said in group] for group in rollouts.completions]
+
+
+def test_branches_share_exactly_what_comes_before_their_turn(made):
+    (group,) = drawn(made, ALWAYS).completions
+    assert len(group) == 6
+    for branch, (parent, turn) in zip(group[2:], [(0, 1), (1, 1), (0, 2), (1, 2)], strict=True):
+        shared = 2 * turn  # segments: a turn and what it was shown
+        assert branch.segments[:shared] == group[parent].segments[:shared]
+        ours, theirs = branch.segments[shared], group[parent].segments[shared]
+        assert ours.of_policy and ours.token_ids != theirs.token_ids
+        assert len(branch.turns) == 3
+        assert branch.token_ids == tuple(i for one in branch.turns for i in one.token_ids)
+
+
+def test_those_that_begin_at_the_prompt_are_drawn_as_without_branches(made):
+    plain = ids(drawn(made, None, (0, 1)))
+    assert ids(drawn(made, NEVER, (0, 1))) == plain
+    assert [group[:2] for group in ids(drawn(made, ALWAYS, (0, 1)))] == [g[:2] for g in plain]
+
+
+def test_an_evaluation_asks_for_independent_rollouts(made):
+    apart = dataclasses.replace(GROUP, branch=False)
+    assert ids(drawn(made, ALWAYS, sampling=apart)) == ids(drawn(made, None))
+    assert len(drawn(made, ALWAYS, sampling=dataclasses.replace(GROUP, n=1)).completions[0]) == 1
+
+
+def test_branches_know_neither_company_nor_order_nor_threads(made):
+    some = Branching(initial=3, chance=0.5, per_entropy=0.2, tokens=3)
+    together = ids(drawn(made, some, (0, 1, 2)))
+    assert [ids(drawn(made, some, (number,)))[0] for number in (0, 1, 2)] == together
+    assert ids(drawn(made, some, (2, 1, 0))) == together[::-1]
+    assert ids(drawn(made, some, (0, 1, 2), kind=ConcurrentDriver)) == together
+    assert together != ids(drawn(made, None, (0, 1, 2)))
+
+
+def test_a_source_without_tools_has_whole_groups_of_one_turn(made):
+    (group,) = drawn(made, ALWAYS, source="other").completions
+    assert len(group) == 6 and not any(said.segments for said in group)
+    assert [said.token_ids for said in group] == [
+        said.token_ids for said in drawn(made, None, source="other").completions[0]
+    ]
+
+
+def test_a_branch_goes_on_in_the_world_of_its_turn(made):
+    class Counts(Shows):
+        """A world that counts the steps that were taken in it."""
+
+        def begin(self, sample, seed):
+            return World(sample, seed, bytes([0]))
+
+        def run_all(self, turns):
+            done = []
+            for turn in turns:
+                steps = turn.world.state[0] + 1
+                world = dataclasses.replace(turn.world, state=bytes([steps]))
+                step = WorldStep(world, float(steps), False, {})
+                done.append(dataclasses.replace(shows(turn.calls), step=step))
+            return done
+
+    (group,) = drawn(made, ALWAYS, runner=Counts()).completions
+    assert {tuple(turn.reward for turn in said.turns) for said in group} == {(1.0, 2.0, 3.0)}
+
+
+def test_one_forward_gives_the_log_probs_of_branches(made):
+    rollouts = drawn(made, ALWAYS)
+    (micro,) = packed(rollouts).micro
+    logprobs, _ = made.logprobs(micro)
+    assert (logprobs - micro.sampling_logprobs)[micro.mask].abs().max() < 1e-5
+
+
+def test_a_rise_is_the_mean_surprise_of_the_first_tokens_over_the_range():
+    turns = [Segment((1, 2, 3), (-1.0, -3.0, -9.0)), Segment((1, 2), (-4.0, -6.0))]
+    assert rise(turns, 1, 2, 100) == pytest.approx((5 - 2) / math.log(100))
+
+
+def test_a_place_is_drawn_by_its_own_key_and_used_once():
+    sure, unsure = Segment((1,), (-0.1,)), Segment((1,), (-6.0,))
+    some = Branching(initial=40, chance=0.2, per_entropy=0.8, tokens=20)
+    group = [(sure, unsure if number % 2 else sure, sure) for number in range(40)]
+    every = choose_turns(some, group, 80, 400, (3, 5, 0, 0))
+    assert len(set(every)) == len(every)
+    assert [turn for _, turn in every] == sorted(turn for _, turn in every)
+    assert choose_turns(some, group, 3, 400, (3, 5, 0, 0)) == every[:3]
+    assert choose_turns(some, group[:7], 80, 400, (3, 5, 0, 0)) == [e for e in every if e[0] < 7]
+    assert choose_turns(some, group, 80, 400, (4, 5, 0, 0)) != every
+    second = [number % 2 for number, turn in every if turn == 1]
+    assert sum(second) > 2 * (len(second) - sum(second))  # where the policy grew unsure
