@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,12 @@ from helpers import small
 from helpers.copy_engine import CopyEngine
 from helpers.driving import Shows, ending, shows
 from helpers.turns import packed
+from vlmrl.assemble.lifecycle import train
+from vlmrl.assemble.turns import with_tools
+from vlmrl.config import parse
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.branching import Branching, choose_turns, rise
 from vlmrl.interaction.calls import AskedCall
@@ -33,7 +38,8 @@ def made():
 
 @pytest.fixture(autouse=True)
 def asks_always(monkeypatch):
-    monkeypatch.setattr(driver, "parse_calls", lambda text: (AskedCall("crop"),))
+    asked = (AskedCall("rotate", {"degrees": 90}),)
+    monkeypatch.setattr(driver, "parse_calls", lambda text: asked)
 
 
 class Ending(Hf):
@@ -73,9 +79,11 @@ def test_branches_share_exactly_what_comes_before_their_turn(made):
     assert len(group) == 6
     for branch, (parent, turn) in zip(group[2:], [(0, 1), (1, 1), (0, 2), (1, 2)], strict=True):
         shared = 2 * turn  # segments: a turn and what it was shown
-        assert branch.segments[:shared] == group[parent].segments[:shared]
+        begun = group[parent].segments[:shared]
+        assert branch.segments[:shared] == tuple(replace(s, shared=True) for s in begun)
         ours, theirs = branch.segments[shared], group[parent].segments[shared]
         assert ours.of_policy and ours.token_ids != theirs.token_ids
+        assert not any(s.shared for s in (*branch.segments[shared:], *group[parent].segments))
         assert len(branch.turns) == 3
         assert branch.token_ids == tuple(i for one in branch.turns for i in one.token_ids)
 
@@ -87,9 +95,9 @@ def test_those_that_begin_at_the_prompt_are_drawn_as_without_branches(made):
 
 
 def test_an_evaluation_asks_for_independent_rollouts(made):
-    apart = dataclasses.replace(GROUP, branch=False)
+    apart = replace(GROUP, branch=False)
     assert ids(drawn(made, ALWAYS, sampling=apart)) == ids(drawn(made, None))
-    assert len(drawn(made, ALWAYS, sampling=dataclasses.replace(GROUP, n=1)).completions[0]) == 1
+    assert len(drawn(made, ALWAYS, sampling=replace(GROUP, n=1)).completions[0]) == 1
 
 
 def test_branches_know_neither_company_nor_order_nor_threads(made):
@@ -120,9 +128,9 @@ def test_a_branch_goes_on_in_the_world_of_its_turn(made):
             done = []
             for turn in turns:
                 steps = turn.world.state[0] + 1
-                world = dataclasses.replace(turn.world, state=bytes([steps]))
+                world = replace(turn.world, state=bytes([steps]))
                 step = WorldStep(world, float(steps), False, {})
-                done.append(dataclasses.replace(shows(turn.calls), step=step))
+                done.append(replace(shows(turn.calls), step=step))
             return done
 
     (group,) = drawn(made, ALWAYS, runner=Counts()).completions
@@ -132,13 +140,14 @@ def test_a_branch_goes_on_in_the_world_of_its_turn(made):
 def test_one_forward_gives_the_log_probs_of_branches(made):
     rollouts = drawn(made, ALWAYS)
     (micro,) = packed(rollouts).micro
+    drawn_here = micro.mask & (micro.token_ids != made.stop_ids[0])  # `Ending` wrote the others
     logprobs, _ = made.logprobs(micro)
-    assert (logprobs - micro.sampling_logprobs)[micro.mask].abs().max() < 1e-5
+    assert (logprobs - micro.sampling_logprobs)[drawn_here].abs().max() < 1e-5
 
 
-def test_a_rise_is_the_mean_surprise_of_the_first_tokens_over_the_range():
+def test_a_rise_is_the_surprise_of_the_first_tokens_over_that_of_any_token():
     turns = [Segment((1, 2, 3), (-1.0, -3.0, -9.0)), Segment((1, 2), (-4.0, -6.0))]
-    assert rise(turns, 1, 2, 100) == pytest.approx((5 - 2) / math.log(100))
+    assert rise(turns, 1, 2, 100) == pytest.approx((10 - 4) / math.log(100))
 
 
 def test_a_place_is_drawn_by_its_own_key_and_used_once():
@@ -153,3 +162,59 @@ def test_a_place_is_drawn_by_its_own_key_and_used_once():
     assert choose_turns(some, group, 80, 400, (4, 5, 0, 0)) != every
     second = [number % 2 for number, turn in every if turn == 1]
     assert sum(second) > 2 * (len(second) - sum(second))  # where the policy grew unsure
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({"rollout": {"group_size": 4, "turns": {"branching": {"initial": 4}}}}, "expected fewer"),
+        (
+            {
+                "rollout": {"group_size": 4, "turns": {"branching": {"initial": 2}}},
+                "data": {"train": [{"card": "world", "environment": "openenv"}]},
+            },
+            "'openenv' of source 'openenv' lives in a server",
+        ),
+    ],
+)
+def test_a_config_that_cannot_branch_is_refused(more, wanted):
+    stated = {
+        "model": {"build": {"family": "qwen2_5_vl"}},
+        "data": {"train": [{"card": "shapes", "tools": ["crop"]}]},
+        "rewards": [{"verifier": "box_iou"}],
+        **more,
+    }
+    with pytest.raises(UserError, match=wanted):
+        with_tools(parse(stated), Hf())
+
+
+@pytest.mark.slow
+def test_a_run_that_branches_goes_on_from_a_checkpoint_as_if_never_stopped(tmp_path, monkeypatch):
+    generate = Hf.generate
+    monkeypatch.setattr(
+        Hf, "generate", lambda self, *asked: ending(generate(self, *asked), self._policy)
+    )
+
+    def lines(name, *steps):
+        for step in steps:
+            turns = {"max_turns": 3, "branching": {"initial": 2, "chance": 0.7}}
+            stated = {
+                "run": {"dir": str(tmp_path / name), "steps": step, "save_every": 1},
+                "resume": "auto",
+                "model": {"build": {"family": "qwen2_5_vl"}},
+                "data": {"train": [{"card": "shapes", "tools": ["rotate"], "instruct": False}]},
+                "rollout": {"prompts": 2, "group_size": 4, "max_tokens": 4, "turns": turns},
+                "rewards": [{"verifier": "box_iou"}],
+                "evaluation": None,
+            }
+            assert train(parse(stated))["steps"] == step
+        rows = (tmp_path / name / "rollouts/step-2.jsonl").read_text().splitlines()
+        return [[c["text"] for c in json.loads(row)["completions"]] for row in rows], rows
+
+    straight, rows = lines("straight", 2)
+    assert lines("resumed", 1, 2)[0] == straight
+    assert [len(group) for group in straight] == [4, 4]
+    completions = [c for row in rows for c in json.loads(row)["completions"]]
+    shared = [any(s.get("shared") for s in c["segments"]) for c in completions]
+    metrics = (tmp_path / "straight/metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(metrics)["rollout/branched"] == pytest.approx(sum(shared) / 8)

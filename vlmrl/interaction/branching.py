@@ -4,16 +4,17 @@ Source: Dong et al. 2025, "Agentic Reinforced Policy Optimization" (ARPO), arXiv
 Of a group, `initial` rollouts begin at the prompt. A turn of theirs that follows an observation is
 branched off with probability `chance + per_entropy * rise`, where the rise is the entropy of its first
 tokens less that of the first turn's, over the log of the vocabulary. What no turn takes begins at the prompt.
+Tokens that rollouts share belong to each of them, with its own advantage (the paper's soft setting).
 
-Differs: entropy is estimated by -log p of the sampled tokens, of which it is the mean, because engines
-return nothing else; there it is a sum over the ten likeliest tokens. Branches do not branch again, and are
-drawn when the initial rollouts have ended, so that they depend on nothing but their own group.
+Differs: the entropy of a token is estimated by its -log p, of which it is the mean, because engines return
+nothing else; there it is a sum over the ten likeliest tokens. Their code branches off behind the turn that it
+looks at. Branches do not branch again, and are drawn when the initial rollouts have ended: they depend on
+nothing but their own group, whichever rollout ends first.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,6 +60,6 @@ def choose_turns(
 
 
 def rise(turns: Sequence[Segment], turn: int, tokens: int, vocabulary: int) -> float:
-    """Return the entropy of a turn's first tokens less that of the first turn's, over log(vocabulary)."""
-    first, now = (-statistics.fmean(turns[i].logprobs[:tokens]) for i in (0, turn))
+    """Return the entropy of a turn's first tokens, summed, less the first turn's, over log(vocabulary)."""
+    first, now = (-math.fsum(turns[i].logprobs[:tokens]) for i in (0, turn))
     return (now - first) / math.log(vocabulary)

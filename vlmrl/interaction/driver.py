@@ -193,7 +193,10 @@ class Driver(Engine):
         vocabulary, key = len(self._policy.tokenizer), (sampling.seed, *keys[0])
         places = choose_turns(self.branching, said, len(left), vocabulary, key)
         starts = [group[number].starts[turn - 1] for number, turn in places]
-        branches = [replace(start, key=own) for start, own in zip(starts, left, strict=False)]
+        branches = [
+            replace(start, key=own, trail=start.trail.share())
+            for start, own in zip(starts, left, strict=False)
+        ]
         prompt = group[0].trail.prompt
         return [*branches, *(self._start(prompt, own) for own in left[len(branches) :])]
 

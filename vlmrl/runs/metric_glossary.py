@@ -28,6 +28,7 @@ STEP = {
     "rollout/uniform_share": "Share of groups of equal rewards: with most recipes they have no gradient.",
     "rollout/silent_share": "Share of groups without a gradient, where uniform groups may have one.",
     "rollout/turns": "Mean number of turns of the policy, in sources with tools or an environment.",
+    "rollout/branched": "Share of rollouts that begin with turns of another of their group, where any does.",
     "tool/used": "Share of completions in which a tool was called.",
     "tool/crop_iou": "Mean IoU of what calls cut out with the nearest true box, where boxes are known.",
     "tool/ok": "Mean share of a completion's calls that were answered.",

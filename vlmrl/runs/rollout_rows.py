@@ -113,6 +113,7 @@ def _segments(folder: Path, completion: Completion) -> Row:
                 "by": "policy" if segment.of_policy else "tool",
                 "text": segment.text,
                 "tokens": len(segment.token_ids),
+                **({"shared": True} if segment.shared else {}),
                 "media": [_store_medium(folder, medium) for medium in segment.media],
                 "calls": [
                     {f.name: to_json(getattr(call, f.name)) for f in dataclasses.fields(call)}

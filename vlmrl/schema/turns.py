@@ -68,6 +68,8 @@ class Segment:
     """What an environment paid for this segment of the policy; None: nothing is known of it."""
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     """What an environment measured after this segment of the policy; `done`: 1 if the world ended."""
+    shared: bool = False
+    """Whether the rollout has it from another one of its group, off which it branched."""
 
     def __post_init__(self) -> None:
         if len(self.logprobs) not in (0, len(self.token_ids)):

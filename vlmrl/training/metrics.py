@@ -23,8 +23,8 @@ def rollout_metrics(
 
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
-    `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics`, `world_metrics` and
-    `by_mode`, and what the algorithm adds.
+    `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics`, `world_metrics`,
+    `branch_metrics` and `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p, prompt in enumerate(rollouts.batch.prompts):
@@ -49,6 +49,7 @@ def rollout_metrics(
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
                 values[key].append(number)
     means = {key: statistics.fmean(v) for key, v in values.items()}
+    means |= branch_metrics(rollouts)
     totals = values.get("reward/mean", [])
     spread = {"reward/std": statistics.pstdev(totals)} if totals else {}
     return {**means, **spread, **advantages.metrics}
@@ -76,6 +77,13 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
     found |= {f"tool/{call.name}/seconds": call.seconds for call in calls if call.seconds > 0}
     shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
     return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
+
+
+def branch_metrics(rollouts: Rollouts) -> dict[str, float]:
+    """Return `rollout/branched`, the share of rollouts that branched off another one; empty if none did."""
+    acting = [c for group in rollouts.completions for c in group if c.segments]
+    branched = sum(c.segments[0].shared for c in acting)
+    return {"rollout/branched": branched / len(acting)} if branched else {}
 
 
 def world_metrics(completion: Completion) -> dict[str, float]:
