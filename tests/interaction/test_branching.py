@@ -124,6 +124,9 @@ def test_a_branch_goes_on_in_the_world_of_its_turn(made):
         def begin(self, sample, seed):
             return World(sample, seed, bytes([0]))
 
+        def leave(self, world):
+            self.left = world
+
         def run_all(self, turns):
             done = []
             for turn in turns:
