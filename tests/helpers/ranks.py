@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from helpers.held_bytes import HeldBytes
 from helpers.row_facts import RowFacts, facts_of
 from helpers.small import CORPUS, advantages, mixed_batch, model_config
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
-from vlmrl.config import LoraConfig, OptimizerConfig
+from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.loader import without_media
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
@@ -189,6 +190,65 @@ def continued(folder: Path, saved: str | None, name: str, shard: bool = False) -
     return policy.weights()
 
 
+def counted() -> dict[str, Any]:
+    """What a sharded policy holds and gives away while all its weights are gathered, in bytes."""
+    found: dict[str, Any] = {}
+    for name in ("even", "adapter"):
+        policy = made(CASES[name], shard=True)
+        sizes: list[int] = []
+        with HeldBytes() as held:
+            for unit in policy.units():
+                sizes.append(sum(w.nbytes for w in unit.values()))
+        whole = {id(w): w.nbytes for w in policy.weights().values()}
+        found[name] = {
+            "largest": max(sizes),
+            "given": sum(sizes),
+            "whole": sum(whole.values()),
+            "held": held.peak,
+        }
+    return found
+
+
+def read_in_slices(folder: Path) -> dict[str, Any]:
+    """Policies on files in bfloat16, sharded: their weights, and what this rank held to get them."""
+    if distributed.is_main():
+        built = load_model(model_config(), CORPUS, seed=0)
+        built.model.to(torch.bfloat16).save_pretrained(folder / "published")
+        built.processor.save_pretrained(folder / "published")
+    distributed.barrier()
+    found: dict[str, Any] = {}
+    for name, more in {"whole": {}, "adapter": CASES["adapter"].model}.items():
+        config = ModelConfig(path=str(folder / "published"), dtype="bfloat16", **more)
+        loaded = load_model(config, as_stored=True)
+        in_files = all(_is_in_a_file(p) for p in loaded.model.parameters())
+        torch.manual_seed(0)
+        with HeldBytes() as held:
+            policy = Policy(*loaded, config, shard=True)
+        slices = policy.sharded.slices().values()
+        found[name] = {
+            "weights": policy.weights(),
+            "adapter": policy.training_state(),
+            "in files": in_files,
+            "held": held.peak,
+            "slices": sum(s.nbytes for s in slices),
+            "loose": sum(
+                p.nbytes
+                for n, p in policy.base.named_parameters()
+                if not n.startswith(policy.family.decoder_layers)
+            ),
+        }
+    return found
+
+
+def _is_in_a_file(weight: torch.Tensor) -> bool:
+    """Whether its numbers are still where they were stored, mapped into memory."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(at, 16) for at in line.split()[0].split("-"))
+        if start <= weight.data_ptr() < end:
+            return line.endswith(".safetensors")
+    return False
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with distributed.session(60):
@@ -196,6 +256,7 @@ def main(folder: Path) -> None:
             strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in CASES}
             for strategy in ("ddp", "fsdp2")
         }
+        found["counted"], found["read"] = counted(), read_in_slices(folder)
         continued(folder, None, "step-1", shard=True)
         alone = Path(sys.argv[2])
         found["continued"] = {

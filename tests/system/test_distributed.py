@@ -15,9 +15,11 @@ from helpers.kills import ACTING
 from helpers.runs import TINY, metric_lines, torchrun
 from vlmrl import plugins
 from vlmrl.assemble import build, lifecycle
-from vlmrl.config import load
+from vlmrl.config import ModelConfig, load
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
+from vlmrl.models.loading import load_model
+from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
 
 
@@ -76,6 +78,31 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of
     assert close(
         saved, safetensors.torch.load_file(by_one / "checkpoints/step-1/model.safetensors")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["even", "adapter"])
+def test_no_rank_holds_all_weights_where_they_are_gathered(name, by_two):
+    for found in (of_rank["counted"][name] for of_rank in by_two):
+        assert found["given"] == found["whole"] > 4 * found["largest"]
+        assert found["largest"] <= found["held"] <= 2 * found["largest"] + 4096
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["whole", "adapter"])
+def test_every_rank_reads_its_rows_of_a_model_and_no_more(name, by_two, folder_of_two):
+    more = ranks.CASES["adapter"].model if name == "adapter" else {}
+    config = ModelConfig(path=str(folder_of_two / "published"), **more)
+    torch.manual_seed(0)
+    alone = Policy(*load_model(config), config)
+    for found in (of_rank["read"][name] for of_rank in by_two):
+        assert found["in files"]
+        # Its rows as read and as kept, and what is in no layer, which the first forward gathers.
+        assert found["held"] <= 1.5 * found["slices"] + 2 * found["loose"] + 4096
+        for kind, expected in (("weights", alone.weights()), ("adapter", alone.training_state())):
+            assert found[kind].keys() == expected.keys()
+            for key, value in expected.items():
+                assert torch.equal(found[kind][key].float(), value), key
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -66,12 +66,12 @@ def build_trainer(
     engine = with_tools(config, engine)
     stack.callback(engine.close)
     algorithms = build_algorithms(config)
-    loaded = load_policy_model(config, start, train_sources)
+    shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
+    loaded = load_policy_model(config, start, train_sources, as_stored=shard)
     if distributed.is_main():
         if start is None:
             run_folder.move_aside(config.folder)
         run_folder.write_config(config.folder, config)
-    shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
@@ -202,11 +202,13 @@ def require_distributed(config: Config, engine: Engine) -> None:
         )
 
 
-def load_policy_model(config: Config, start: Path | None, sources: Sequence[Source]) -> Loaded:
+def load_policy_model(
+    config: Config, start: Path | None, sources: Sequence[Source], as_stored: bool = False
+) -> Loaded:
     """Load the model to train, from the checkpoint `start` if there is one.
 
-    It is float32; `Policy` lowers the weights that need not be. With LoRA the base model is loaded
-    again, and the checkpoint's adapter is put on it later.
+    It is float32, or `as_stored`; `Policy` lowers the weights that need not be. With LoRA the base
+    model is loaded again, and the checkpoint's adapter is put on it later.
 
     Raises:
         UserError: the videos are to have audio, and the family does not hear videos.
@@ -218,7 +220,7 @@ def load_policy_model(config: Config, start: Path | None, sources: Sequence[Sour
     corpus: list[str] = []
     if model.build is not None:
         corpus = [text for card in _open_cards(config, sources) for text in card.corpus()]
-    loaded = load_model(model, corpus, config.run.seed)
+    loaded = load_model(model, corpus, config.run.seed, as_stored)
     if config.data.video.audio and not loaded.family.hears_videos:
         kind = loaded.family.model_types[0]
         raise UserError(f"data.video.audio is true, but {kind} does not hear videos")

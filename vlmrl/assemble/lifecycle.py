@@ -188,7 +188,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
 
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
-        with trainer.policy.whole():
+        with trainer.policy.whole(trainer.engine.exact):
             found = evaluate(
                 batches(), trainer.engine, trainer.scorer, plan, config.last.rollout.max_tokens
             )

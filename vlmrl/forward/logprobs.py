@@ -22,7 +22,14 @@ from vlmrl.forward.shared_forward import shared_hidden
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
 
-__all__ = ["CHUNK", "Sharing", "completion_logprobs", "disagreement"]
+__all__ = [
+    "CHUNK",
+    "Sharing",
+    "completion_logprobs",
+    "disagreement",
+    "few_rows",
+    "without_dropout",
+]
 
 log = logging.getLogger("vlmrl")
 
@@ -120,12 +127,11 @@ def disagreement(
     difference of the gradients over the norm of the plain gradient; they are the gradients of a sum
     with alternating signs with respect to the smaller trainable weights.
     """
-    few = _few_rows(micro)
+    few, signs = few_rows(micro)
     trainable = [p for p in model.parameters() if p.requires_grad]
     weights = [p for p in trainable if p.numel() <= SMALL] or trainable
-    signs = torch.tensor([1.0, -1.0, -1.0]).repeat(few.mask.numel())[: int(few.mask.sum())]
     logprobs, gradients = [], []
-    with torch.enable_grad(), _without_dropout(model):
+    with torch.enable_grad(), without_dropout(model):
         for shared in (False, True):
             out, _ = completion_logprobs(model, family, few, temperature, pad_id, shared)
             scored = out[few.mask.to(out.device)]
@@ -143,8 +149,8 @@ SMALL = 2**22
 """Weights of up to this many numbers take part in the comparison: norms, biases, adapters."""
 
 
-def _few_rows(micro: MicroBatch) -> MicroBatch:
-    """Return up to two completions of each of the two largest groups.
+def few_rows(micro: MicroBatch) -> tuple[MicroBatch, torch.Tensor]:
+    """Return up to two completions of each of the two largest groups, and a sign for each scored token.
 
     They are a longest one and the one that differs from it in most places: what is wrong only for
     some completions of a group is seen only where they differ.
@@ -162,11 +168,13 @@ def _few_rows(micro: MicroBatch) -> MicroBatch:
         own = own[media[own].argsort(descending=True, stable=True)]
         differing = (ids[own[1:]] != ids[own[:1]]).sum(1)
         rows += [own[:1], own[1:][differing.argsort(descending=True, stable=True)[:1]]]
-    return rows_of(micro, torch.cat(rows))
+    few = rows_of(micro, torch.cat(rows))
+    signs = torch.tensor([1.0, -1.0, -1.0]).repeat(few.mask.numel())[: int(few.mask.sum())]
+    return few, signs
 
 
 @contextlib.contextmanager
-def _without_dropout(model: torch.nn.Module) -> Iterator[None]:
+def without_dropout(model: torch.nn.Module) -> Iterator[None]:
     """Switch to training mode, with checkpointing if configured, but without dropout."""
     training = model.training
     model.train()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import huggingface_hub
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from vlmrl import plugins
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family, family_of
+
+MAX_HEAD = 2**27
+"""Bytes of a weight file's head, which names its tensors, that `fingerprint` reads."""
+SAMPLE, SAMPLES = 2**14, 64
+"""Bytes that `fingerprint` reads at a time, and how often in a file."""
 
 
 class Loaded(NamedTuple):
@@ -27,8 +35,13 @@ class Loaded(NamedTuple):
     family: Family
 
 
-def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -> Loaded:
+def load_model(
+    config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0, as_stored: bool = False
+) -> Loaded:
     """Load or build the model of a config, on the CPU in float32 (the policy narrows frozen weights).
+
+    With `as_stored`, weights of files stay there, in their dtype, until something reads them: for a
+    model that is to be sharded, of which every process reads its rows.
 
     `corpus` and `seed` are used only for a model that is built (tokenizer, initial weights). The
     pixel budget of the config is set on the processor, so that it is saved with the model. A local
@@ -48,7 +61,7 @@ def load_model(config: ModelConfig, corpus: Sequence[str] = (), seed: int = 0) -
                 model.set_attn_implementation(config.attention)
     else:
         assert config.path is not None  # the config allows exactly one of the two
-        family, model, processor = _from_checkpoint(config.path, config)
+        family, model, processor = _from_checkpoint(config.path, config, as_stored)
     _set_pixel_budget(processor, config)
     family.adopt(processor, model.config)
     return Loaded(model.eval(), processor, family)
@@ -69,7 +82,46 @@ def load_processor(path: str) -> tuple[Any, Family]:
     return processor, family
 
 
-def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
+def fingerprint(path: str) -> str:
+    """Return a hash of the weight files of a folder or of a cached hub name; empty if there are none.
+
+    It covers their sizes, names and shapes, and a part of the numbers all over the file, so that a
+    large model takes no longer than a small one.
+    """
+    digest = hashlib.sha256()
+    files = _weight_files(path)
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as handle:
+            head = int.from_bytes(handle.read(8), "little")
+            digest.update(handle.read(min(head, MAX_HEAD)))
+            for at in range(0, size, max(SAMPLE, size // SAMPLES)):
+                handle.seek(at)
+                digest.update(handle.read(SAMPLE))
+    return digest.hexdigest() if files else ""
+
+
+def _weight_files(path: str) -> list[Path]:
+    folder = Path(path).expanduser()
+    if path and not folder.is_dir():
+        cached = huggingface_hub.try_to_load_from_cache(path, "config.json")
+        folder = Path(cached).parent if isinstance(cached, str) else folder
+    return sorted(folder.glob("*.safetensors")) if path else []
+
+
+def _stored_dtype(files: Sequence[Path]) -> torch.dtype:
+    """Return the widest floating dtype of weights; reading in it rounds none."""
+    widest = torch.bfloat16
+    for file in files:
+        with safe_open(file, framework="pt") as weights:
+            kinds = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+        if kinds - {"BF16"}:
+            widest = torch.float32
+    return widest if files else torch.float32
+
+
+def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[Family, Any, Any]:
     where = f"model.path {path!r}"
     if local := _is_local(path):
         path = str(Path(path).expanduser())
@@ -79,15 +131,18 @@ def _from_checkpoint(path: str, config: ModelConfig) -> tuple[Family, Any, Any]:
     family = family_of(model_type)
     with _as_user_error(where):
         processor = transformers.AutoProcessor.from_pretrained(path, **common)
-        loaded: Any = family.reader().from_pretrained(
+        read = functools.partial(
+            family.reader().from_pretrained,
             path,
-            dtype=torch.float32,
             attn_implementation=config.attention,
             use_safetensors=True,
             output_loading_info=True,
             **common,
         )
-    model, report = loaded
+        dtype = _stored_dtype(_weight_files(path)) if as_stored else torch.float32
+        model, report = cast("tuple[Any, Any]", read(dtype=dtype))
+        if any(b.dtype == torch.bfloat16 for b in model.buffers()):  # a rounded constant
+            model, report = cast("tuple[Any, Any]", read(dtype=torch.float32))
     # transformers fills what a checkpoint lacks with random numbers and only warns.
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"{where} lacks {len(missing)} weights, e.g. {missing[0]}")

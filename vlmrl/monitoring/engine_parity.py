@@ -92,10 +92,9 @@ def measure_parity(
         rollouts, everything, updates=1, micro_tokens=8192, max_tokens=sampling.max_tokens
     )
     gaps = []
-    for micro in batch.micro:
-        with policy.generating():
-            ours, _ = policy.logprobs(micro)
-        gaps.append((ours.cpu() - micro.sampling_logprobs)[micro.mask].double())
+    for micro in policy.with_old([batch])[0].micro:
+        assert micro.old_logprobs is not None
+        gaps.append((micro.old_logprobs - micro.sampling_logprobs)[micro.mask].double())
     gap = torch.cat(gaps)
     largest = gap.abs().max().item()
     return Parity(

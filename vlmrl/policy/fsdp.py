@@ -11,16 +11,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
+from vlmrl.config import ModelConfig
 from vlmrl.models.base import Family
 from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS
-from vlmrl.policy.trainable import tower_of
+from vlmrl.policy.trainable import narrow, tower_of
 from vlmrl.system import distributed
 
 Scored = tuple[torch.Tensor, torch.Tensor]
@@ -53,21 +54,45 @@ class _Tower:
     loose: tuple[Place, ...]
 
 
+def slice_weights(
+    model: torch.nn.Module,
+    layers: Sequence[torch.nn.Module],
+    config: ModelConfig,
+    mesh: DeviceMesh,
+    left_whole: set[torch.nn.Parameter],
+) -> Any:
+    """Leave this rank its rows of all weights but those; the forward of what is returned is the root's."""
+    mixed = MixedPrecisionPolicy()
+    if config.dtype == "bfloat16":
+        mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=mixed)
+    root = _Root(model)
+    return fully_shard(root, mesh=mesh, reshard_after_forward=False, ignored_params=left_whole)
+
+
 class Sharded:
     """A model whose weights are spread over all ranks.
 
-    Gradients are summed over the ranks, not averaged: shares of a loss add up.
+    Gradients are summed over the ranks, not averaged: shares of a loss add up. With `dtype: bfloat16`
+    layers are gathered in it; their gradients are added up in float32. What is in no layer is gathered
+    as it is stored, so that the residual stream is what autocast makes it.
     """
 
     def __init__(
-        self, model: torch.nn.Module, family: Family, device: torch.device, frozen: bool = False
+        self,
+        model: torch.nn.Module,
+        family: Family,
+        config: ModelConfig,
+        device: torch.device,
+        frozen: bool = False,
     ) -> None:
         """Shard the weights of `model`; with `frozen`, all of its towers of media are, and stay whole."""
         self.model, self._device = model, device
         mesh = init_device_mesh(device.type, (distributed.world(),))
         left_whole = _weights_of_media(model, family) if frozen else set()
         for parameter in left_whole:
-            parameter.data = parameter.data.to(device)
+            parameter.data = narrow(parameter, config).to(device)
         inside = {
             path: _layers(model, path)
             for path in family.decoder_layers
@@ -82,16 +107,13 @@ class Sharded:
         ]
         self._projectors = loose.get("projector", [])
         units = [unit for layers in inside.values() for unit in layers]
-        for unit in units:
-            fully_shard(unit, mesh=mesh, reshard_after_forward=True)
-        root = fully_shard(
-            _Root(model), mesh=mesh, reshard_after_forward=False, ignored_params=left_whole
-        )
-        self._root = cast(Any, root)
+        self._root = slice_weights(model, units, config, mesh, left_whole)
         self._units: list[Any] = [self._root, *units]
         for unit in self._units:
             unit.set_gradient_divide_factor(1.0)
             unit.set_force_sum_reduction_for_comms(True)
+        # Each rank its own rows, not before: a model as it is stored is read as it is sliced.
+        self._root._apply(lambda w: narrow(w, config) if isinstance(w, torch.nn.Parameter) else w)
         self._watch(_above(model, path) for path, t in towers.items() if t == "language")
         self._is_whole = True  # the first call only makes the root the root
         self._root(lambda: None)
@@ -175,25 +197,30 @@ class Sharded:
                 live.update(kept)
             self._reshard(*self._units)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return CPU copies of all weights under the model's own names; tied ones are one tensor."""
-        with self.whole():
-            return copy_to_cpu(whole_state(self.model))
+    def load(self, state: Mapping[str, Any]) -> set[str]:
+        """Load whole weights in place; return the names that the model does not have.
 
-    def load(self, state: Mapping[str, torch.Tensor]) -> set[str]:
-        """Load whole weights in place; return the names that the model does not have."""
+        Of each this rank takes its rows, `value[start:stop]`: slices of a file are read no further.
+        """
         known = dict(self.model.named_parameters(remove_duplicate=False))
+        self.rest()
         with torch.no_grad():
             for name, value in state.items():
                 if name in known:
-                    parameter = known[name]
-                    parameter.copy_(shard(value, parameter))
+                    sliced = isinstance(known[name], DTensor)
+                    rows = rows_of(known[name]) if sliced else slice(None)
+                    _local(known[name]).copy_(value[rows])
         return set(state) - set(known)
 
     def slices(self) -> dict[str, torch.Tensor]:
         """Return this rank's slices of all weights by name, detached: what is written there, is theirs."""
-        self._reshard()
+        self.rest()
         return {name: _local(p) for name, p in self.model.named_parameters()}
+
+    def rest(self) -> None:
+        """Slice what the last forward has left gathered."""
+        if not self._is_whole:
+            self._reshard()
 
     def _reshard(self, *units: Any) -> None:
         for unit in units or (self._root,):
@@ -220,28 +247,22 @@ class Sharded:
 # ---------------------------------------------------------------------------------------- parts
 
 
-def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return what `state_dict` would, for a model inside `whole`, where that would slice it again."""
-    found: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    for path, module in model.named_modules():
-        for leaf, buffer in module.named_buffers(recurse=False):
-            if leaf not in module._non_persistent_buffers_set:
-                found[f"{path}.{leaf}" if path else leaf] = buffer
-    return found
-
-
-def copy_to_cpu(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy tensors to the CPU; names of one tensor share one copy."""
-    copies = {id(t): t.detach().to("cpu", copy=True) for t in state.values()}
-    return {name: copies[id(t)] for name, t in state.items()}
-
-
 def shard(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Shard a whole tensor that all ranks have as `like` is; return it as it is if `like` is whole."""
     if not isinstance(like, DTensor):
         return value
-    value = value.to(like.device)
-    return distribute_tensor(value, like.device_mesh, like.placements)
+    own = value[rows_of(like)].to(like.device)
+    mesh, placements = like.device_mesh, like.placements
+    return DTensor.from_local(
+        own, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
+
+
+def rows_of(sharded: torch.Tensor) -> slice:
+    """Return which rows of a sharded weight this rank holds: `torch.chunk`'s share, by rank."""
+    share = -(-len(sharded) // distributed.world())
+    start = min(distributed.rank() * share, len(sharded))
+    return slice(start, min(start + share, len(sharded)))
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:

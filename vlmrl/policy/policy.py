@@ -265,18 +265,20 @@ class Policy(PolicyModel):
     def _align_ranks(self, batches: Sequence[TrainBatch]) -> Sequence[TrainBatch]:
         """Return the batches so that all ranks can process them in step; unchanged for one rank.
 
-        Whether to share prompts is decided for all ranks at once, and where weights are sharded all
-        get the same number of micro-batches.
+        Whether to share prompts is decided once for all; sharded ones get equally many micro-batches.
         """
+        batches = packing.even_out(batches) if self.sharded else batches
         if distributed.world() > 1 and self.sharing.verified is None:
-            paying = [m for batch in batches for m in batch.micro if self.sharing.pays(m)]
+            micros = [m for batch in batches for m in batch.micro]
+            paying = [m for m in micros if self.sharing.pays(m)]
             if distributed.any_rank(bool(paying)):
-                with self.whole():
-                    if paying:
-                        self.shares(paying[0])
+                if self.sharded:
+                    self._verify_together((paying or micros)[0])
+                elif paying:
+                    self.shares(paying[0])
                 verdicts = distributed.gather(self.sharing.verified)
                 self.sharing.verified = all(verdict is not False for verdict in verdicts)
-        return packing.even_out(batches) if self.sharded else batches
+        return batches
 
     def _accumulate_gradients(
         self, batch: TrainBatch, objective: Objective, progress: float

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import low_memory, shared_attention
-from vlmrl.forward.logprobs import Sharing, completion_logprobs, disagreement
+from vlmrl.forward.finite import norm_of
+from vlmrl.forward.logprobs import (
+    Sharing,
+    completion_logprobs,
+    disagreement,
+    few_rows,
+    without_dropout,
+)
 from vlmrl.models.base import Family
+from vlmrl.models.loading import fingerprint
 from vlmrl.models.parts.frozen_towers import install
 from vlmrl.policy import trainable
-from vlmrl.policy.fsdp import Sharded, copy_to_cpu, whole_state
+from vlmrl.policy.fsdp import Sharded
+from vlmrl.policy.weights import files, units
+from vlmrl.policy.weights.units import Unit
 from vlmrl.schema import MicroBatch
 from vlmrl.system import distributed
 
@@ -51,10 +63,13 @@ class PolicyModel:
         self.base = model if shard else model.to(self.device)
         self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
         trainable.freeze(self.base, family, config)
+        if config.dtype == "bfloat16" and not shard:  # else every rank does so with its slices
+            for parameter in filter(torch.Tensor.is_floating_point, self.base.parameters()):
+                parameter.data = trainable.narrow(parameter, config)
         self.frozen_towers = trainable.frozen_towers(self.base, family)
         if self.frozen_towers is not None:
             install(self.base, self.frozen_towers)
-        distributed.same_everywhere(self.trainable)
+        distributed.same_everywhere(self._may_differ(shard))
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and shared_attention.install(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
@@ -63,7 +78,25 @@ class PolicyModel:
             self.base.enable_input_require_grads()
         self.base.train()
         frozen = self.frozen_towers is not None
-        self.sharded = Sharded(self.base, family, self.device, frozen) if shard else None
+        self.sharded = Sharded(self.base, family, config, self.device, frozen) if shard else None
+
+    def _may_differ(self, shard: bool) -> list[torch.nn.Parameter]:
+        """Return the trainable weights that ranks have not read from the same files.
+
+        Raises:
+            UserError: the files differ, and no rank is to hold what others have read.
+        """
+        if distributed.world() == 1:
+            return []
+        files = distributed.gather(fingerprint(self.base.name_or_path))
+        if not files[0] or len(set(files)) > 1:
+            if shard and any(files):
+                raise UserError(
+                    f"model.path: {self.base.name_or_path} holds other weights for some processes than "
+                    "for others; give all machines the same files"
+                )
+            return self.trainable
+        return [p for name, p in self.named.items() if trainable.is_adapter(name)]
 
     @property
     def trainable(self) -> list[torch.nn.Parameter]:
@@ -90,9 +123,11 @@ class PolicyModel:
         with self.whole(), self._evaluating(), self._autocast():
             yield
 
-    def whole(self) -> contextlib.AbstractContextManager[None]:
-        """Give every rank all weights inside; all ranks enter together."""
-        return contextlib.nullcontext() if self.sharded is None else self.sharded.whole()
+    def whole(self, needed: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Give every rank all weights inside, if they are `needed`; all ranks enter together."""
+        if self.sharded is None or not needed:
+            return contextlib.nullcontext()
+        return self.sharded.whole()
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -119,6 +154,29 @@ class PolicyModel:
             self.sharing.judge(found, self.config.dtype)
         return self.sharing.pays(micro)
 
+    def _verify_together(self, micro: MicroBatch) -> None:
+        """Judge the shared forward by this micro-batch of each rank, as `shares` does; weights stay sliced.
+
+        Ranks where it would not pay run the plain forward twice, since all run the same layers. The
+        gradients are of all weights and ranks together.
+        """
+        few, signs = few_rows(micro)
+        scored, gradients = [], []
+        with torch.enable_grad(), without_dropout(self.base):
+            for shared in (False, self.sharing.pays(micro)):
+                out = self._forward(self.base, few, shared)[0][few.mask.to(self.device)]
+                (out * signs.to(self.device)).sum().backward()
+                scored.append(out.detach())
+                gradients.append({n: p.grad for n, p in self.named.items() if p.grad is not None})
+                for parameter in self.trainable:
+                    parameter.grad = None
+        assert self.sharded is not None
+        self.sharded.forget_unused()
+        plain, other = gradients
+        gap = (scored[1] - scored[0]).abs().mean().item() if len(scored[0]) else 0.0
+        off = norm_of({n: other[n] - g for n, g in plain.items()}) / norm_of(plain)
+        self.sharing.judge((max(distributed.gather(gap)), off.item()), self.config.dtype)
+
     def _forward(
         self, model: Any, micro: MicroBatch, shared: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,44 +198,70 @@ class PolicyModel:
 
     # ----------------------------------------------------------------------------------------- weights
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights under the HF model's own names, adapters merged in: live tensors, no copies.
+    def units(
+        self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
+    ) -> Iterator[Unit]:
+        """Yield all weights under the HF model's own names, some at a time; of tied weights the first.
 
-        Of a sharded model they are copies on the CPU, and all ranks call together.
+        Floating point weights come in `dtype` if that is given. Of a sharded model all ranks ask for all
+        of them together, and each is gone when the next one is asked for; otherwise they are live.
         """
         if self.sharded is not None:
-            with self.whole(), torch.no_grad():
-                return copy_to_cpu(self._merge_adapter(whole_state(self.base)))
-        return self._merge_adapter(self.base.state_dict())
+            self.sharded.rest()
+        found = units.units_of(self.base, self.family)
+        if self.adapter is None:
+            return units.gather(found, dtype)
+        if adapters == "merged":
+            return units.merge(found, self.base, dtype)
+        return units.gather(units.without_adapters(found), dtype)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights under all of the HF model's own names, adapters merged in.
+
+        They are live tensors, no copies; of a sharded model copies on the CPU, and all ranks call together.
+        """
+        return self._collect(self.units())
 
     def base_weights(self) -> dict[str, torch.Tensor]:
         """Return all weights as `weights` does, but of the model without its adapters."""
-        if self.sharded is None:
-            return trainable.without_adapters(self.base.state_dict())
-        with self.whole():
-            return copy_to_cpu(trainable.without_adapters(whole_state(self.base)))
+        return self._collect(self.units(adapters="left out"))
 
-    def _merge_adapter(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        if self.adapter is not None:
-            return trainable.merge_adapters(self.base, state)
-        return {name: p.detach() for name, p in state.items()}
+    def _collect(self, parts: Iterator[Unit]) -> dict[str, torch.Tensor]:
+        parts = parts if self.sharded is None else map(units.copy_to_cpu, parts)
+        found = {name: weight for part in parts for name, weight in part.items()}
+        tied = units.find_tied_names(self.base)
+        return found | {name: found[first] for name, first in tied.items()}
 
     def save(self, folder: str) -> None:
         """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor.
 
         All ranks call it; the main one writes.
         """
-        weights = self.weights()
-        if distributed.is_main():
-            self.family.save(self.base, folder, weights)
-            self.processor.save_pretrained(folder)
+        if not distributed.is_main():
+            if self.sharded is not None:
+                units.take_part(self.units())
+            return
+        if self.sharded is None:
+            self.family.save(self.base, folder, self.weights())
+        else:
+            save = partial(self.family.save, self.base)
+            files.save_model(save, Path(folder), self.units())
+        self.processor.save_pretrained(folder)
 
     def training_state(self) -> dict[str, torch.Tensor]:
-        """Return what `save` does not write: with LoRA the adapter's weights, otherwise nothing."""
+        """Return what `save` does not write: with LoRA the adapter's weights, otherwise nothing.
+
+        Of a sharded model they are copies on the CPU, and all ranks call together.
+        """
         if self.adapter is None:
             return {}
-        state = self.base.state_dict() if self.sharded is None else self.sharded.state()
-        return {name: p for name, p in state.items() if trainable.is_adapter(name)}
+        if self.sharded is not None:
+            self.sharded.rest()
+        state = self.base.state_dict()
+        adapter = {name: p for name, p in state.items() if trainable.is_adapter(name)}
+        if self.sharded is None:
+            return adapter
+        return units.copy_to_cpu(next(units.gather([adapter])))
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restore what `training_state` returned.

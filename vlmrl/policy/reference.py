@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import safetensors.torch
 import torch
 
 from vlmrl.errors import UserError
 from vlmrl.models.parts.frozen_towers import install
 from vlmrl.policy.policy_model import PolicyModel
 from vlmrl.policy.trainable import frozen_towers, is_adapter
+from vlmrl.policy.weights import files, units
 from vlmrl.system import distributed
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
@@ -57,9 +58,10 @@ class Reference:
             UserError: the disk is full or the folder cannot be written.
         """
         with self.model() as model:
-            state = _own_state(self._policy, model)
             if distributed.is_main():
-                _write(folder, state)
+                _write(folder, lambda: self._units(model), self._policy.sharded is not None)
+            else:
+                units.take_part(self._units(model))
         distributed.barrier()
 
     def load(self, folder: Path) -> None:
@@ -73,9 +75,9 @@ class Reference:
                 f"the reference of this run cannot be read: {damage}; copy it from a backup, use "
                 "algorithm.options.kl=0, or start anew"
             )
-        state = safetensors.torch.load_file(folder / FILE)
+        state = files.open_slices(folder / FILE)
         with self.model() as model:
-            names = _own_state(self._policy, model).keys()
+            names = {name for unit in self._own(model) for name in unit}
             if names != state.keys():
                 odd = sorted(names ^ state.keys())[0]
                 raise UserError(
@@ -84,7 +86,8 @@ class Reference:
             if self._policy.sharded is not None:
                 self._policy.sharded.load(state)
             else:
-                model.load_state_dict(state, strict=False)
+                whole = {name: value[...] for name, value in state.items()}
+                model.load_state_dict(whole, strict=False)
                 self._see_alone(model)
 
     def _see_alone(self, model: Any) -> None:
@@ -95,6 +98,16 @@ class Reference:
         frozen = [(mine, own) for (_, mine), own in pairs if not mine.requires_grad]
         if not all(torch.equal(mine, own) for mine, own in frozen):
             install(model, cast(Any, frozen_towers(model, self._policy.family)))
+
+    def _units(self, model: Any) -> Iterator[units.Unit]:
+        """Yield the weights of `model`, or of its adapter if it has one; all ranks ask together."""
+        return units.gather(self._own(model))
+
+    def _own(self, model: Any) -> Iterator[units.Unit]:
+        for unit in units.units_of(model, self._policy.family):
+            own = {n: w for n, w in unit.items() if self._policy.adapter is None or is_adapter(n)}
+            if own:
+                yield own
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:
@@ -124,31 +137,19 @@ class Reference:
         return [p for name, p in found.items() if policy.adapter is None or is_adapter(name)]
 
 
-def _own_state(policy: PolicyModel, model: Any) -> dict[str, torch.Tensor]:
-    """Return the state of `model`, or of its adapter if it has one; of tied weights the first."""
-    state = model.state_dict() if policy.sharded is None else policy.sharded.state()
-    if policy.adapter is not None:
-        return {name: value for name, value in state.items() if is_adapter(name)}
-    first: dict[int, str] = {}
-    for name, value in state.items():
-        first.setdefault(value.data_ptr(), name)
-    return {name: state[name] for name in first.values()}
-
-
 def _find_damage(folder: Path) -> str | None:
     missing = next((p for p in (folder, folder / CHECKSUMS) if not p.exists()), None)
     return f"{missing} is missing" if missing else find_damage(folder, folder)
 
 
-def _write(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
+def _write(folder: Path, state: Callable[[], Iterator[units.Unit]], in_parts: bool) -> None:
     working = folder.with_name(f".{folder.name}.part")
 
     def write() -> None:
         try:
             shutil.rmtree(working, ignore_errors=True)
             working.mkdir(parents=True)
-            whole = {name: value.contiguous() for name, value in state.items()}
-            safetensors.torch.save_file(whole, working / FILE)
+            files.save_parts(working / FILE, state(), files.MAX_BYTES if in_parts else math.inf)
             write_checksums(working, working)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(working, folder)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -14,6 +16,8 @@ from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers
 from vlmrl.policy import quantization
 
 __all__ = ["towers_with_lr"]
+
+_OF_PEFT = re.compile(r"\.(?:base_layer|lora_[AB])\.")
 
 
 def quantize(model: Any, family: Family, config: ModelConfig) -> None:
@@ -37,7 +41,7 @@ def quantize(model: Any, family: Family, config: ModelConfig) -> None:
 
 
 def freeze(model: Any, family: Family, config: ModelConfig) -> None:
-    """Freeze the config's towers, in place; with bfloat16, cast the frozen weights to it.
+    """Freeze the config's towers, in place.
 
     Weights that the architecture keeps fixed (tables of positions) stay fixed.
 
@@ -48,9 +52,6 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
         if config.lora is None:
             trains = parameter.requires_grad and tower_of(name, family) not in config.freeze
             parameter.requires_grad_(trains)
-        if config.dtype == "bfloat16" and parameter.is_floating_point():
-            low = torch.float32 if parameter.requires_grad else torch.bfloat16
-            parameter.data = parameter.data.to(low)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
 
@@ -63,8 +64,18 @@ def frozen_towers(model: Any, family: Family) -> FrozenTowers | None:
     return FrozenTowers(family.towers, projects="projector" in trained)
 
 
+def narrow(weight: torch.Tensor, config: ModelConfig) -> torch.Tensor:
+    """Return a parameter in the dtype in which it is kept: float32, or bfloat16 if that is frozen."""
+    if not weight.is_floating_point():
+        return weight
+    low = config.dtype == "bfloat16" and not weight.requires_grad
+    return weight.detach().to(torch.bfloat16 if low else torch.float32)
+
+
 def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
     """Return the peft model around `model`, with adapters on the linear layers of the config's towers.
+
+    The adapters are float32, whatever the layers are.
 
     Raises:
         UserError: these towers have no layer that takes an adapter.
@@ -83,45 +94,42 @@ def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
         raise UserError(
             f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
         )
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=config.lora.rank,
-            lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
-            lora_dropout=config.lora.dropout,
-            target_modules=targets,
-        ),
+    lora = peft.LoraConfig(
+        r=config.lora.rank,
+        lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=config.lora.dropout,
+        target_modules=targets,
     )
+    with _as_float32([model.get_submodule(name) for name in targets]):
+        return peft.get_peft_model(model, lora)
 
 
-def merge_adapters(model: Any, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the state dict of an equal model without adapters; `state` is this model's."""
-    from peft.tuners.lora import LoraLayer
-
-    deltas = {
-        name: cast(Any, module).get_delta_weight("default")
-        for name, module in model.named_modules()
-        if isinstance(module, LoraLayer)
-    }
-    packed = {n: p for n, p in model.named_parameters() if hasattr(p, "quant_state")}
-    scales = tuple(f"{name}." for name in packed)
-    out = {}
-    for name, value in state.items():
-        if is_adapter(name) or name.startswith(scales):
-            continue
-        if name in packed:
-            value = quantization.dequantize(packed[name])
-        layer, _, leaf = name.partition(".base_layer.")
-        if leaf == "weight" and layer in deltas:
-            value = (value.float() + deltas[layer].float()).to(value.dtype)
-        out[name.replace(".base_layer.", ".")] = value.detach()
-    return out
+@contextlib.contextmanager
+def _as_float32(layers: Sequence[Any]) -> Iterator[None]:
+    """Let layers of lower precision seem float32: peft would round an adapter's first values to theirs."""
+    low = [
+        layer.weight for layer in layers if layer.weight.dtype in (torch.bfloat16, torch.float16)
+    ]
+    kept = [weight.data for weight in low]
+    for weight in low:
+        weight.data = torch.zeros(()).expand(weight.shape)
+    yield
+    for weight, data in zip(low, kept, strict=True):
+        weight.data = data
 
 
-def without_adapters(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights of a state dict under the names that they have without adapters."""
-    own = {name: value for name, value in state.items() if not is_adapter(name)}
-    return {name.replace(".base_layer.", "."): value.detach() for name, value in own.items()}
+def delta_of(module: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return what the matrices A and B of an adapter add to the weight of peft's layer `module`.
+
+    Equals what peft computes, which needs them in the layer itself, not sharded.
+    """
+    delta: torch.Tensor = second @ first * module.scaling["default"]
+    return delta
+
+
+def layer_of(name: str) -> str:
+    """Return the layer's name for a weight that has an adapter or is of one, else the weight's own."""
+    return _OF_PEFT.split(name, maxsplit=1)[0]
 
 
 def is_adapter(name: str) -> bool:

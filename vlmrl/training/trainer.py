@@ -317,7 +317,8 @@ class Trainer:
         with self.timers("generate"):
             self.queue.drain()
         name = f"evaluation at step {self.done}"
-        with self.timers("evaluate"), self.policy.whole(), finite.naming(name):
+        exact = self.engine.exact or self.config.evaluation.force_thinking
+        with self.timers("evaluate"), self.policy.whole(exact), finite.naming(name):
             evaluation = evaluate(
                 self.held_out(),
                 self.engine,
@@ -335,12 +336,8 @@ class Trainer:
 
     def _record_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[self.done] = evaluation.result
-        run_folder.write_evaluation(
-            self.config.folder,
-            self.done,
-            evaluation.result,
-            evaluation.rows(run_folder.media_folder(self.config.folder)),
-        )
+        rows = evaluation.rows(run_folder.media_folder(self.config.folder))
+        run_folder.write_evaluation(self.config.folder, self.done, evaluation.result, rows)
         self.tracker.evaluation(self.done, evaluation.result)
 
     def _is_due(self, every: int) -> bool:

@@ -42,7 +42,7 @@ class SiglipFamily(ImageFamily):
         """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
         named = self.export_names(weights)
         if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-            del named[_published_name("lm_head.weight")]
+            named.pop(_published_name("lm_head.weight"), None)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
