@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import Engine, Sampling
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.hf import Hf
 from vlmrl.policy.policy import Policy
@@ -24,7 +24,7 @@ ENGINE = f"engine.name={__file__}:ProposingEngine"
 
 
 @dataclass
-class ProposingEngine:
+class ProposingEngine(Engine):
     """The hf engine, but what it proposes is a scene by chance, or outside of the grid.
 
     `wrong`: share of proposals that are refused.
