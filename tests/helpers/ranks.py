@@ -28,6 +28,7 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.trainable import is_adapter
 from vlmrl.runs import rank_shards
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -205,6 +206,7 @@ def counted() -> dict[str, Any]:
             "given": sum(sizes),
             "whole": sum(whole.values()),
             "held": held.peak,
+            "adapters": sum(w.nbytes for n, w in policy.named.items() if is_adapter(n)),
         }
     return found
 

@@ -85,7 +85,7 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of
 def test_no_rank_holds_all_weights_where_they_are_gathered(name, by_two):
     for found in (of_rank["counted"][name] for of_rank in by_two):
         assert found["given"] == found["whole"] > 4 * found["largest"]
-        assert found["largest"] <= found["held"] <= 2 * found["largest"] + 4096
+        assert found["largest"] <= found["held"] <= 2 * found["largest"] + found["adapters"] + 4096
 
 
 @pytest.mark.slow
