@@ -26,7 +26,9 @@ DRAW = Sampling(n=2, max_tokens=6, seed=4)
 def asks_in_every_turn(monkeypatch):
     """A policy of noise neither asks nor comes to an end."""
 
-    def asked(self, row, sampling):
+    def asked(self, row, last, sampling):
+        if row.runner is None:
+            return (), last.finish_reason
         return (AskedCall("crop"),), self._reached(row, sampling)
 
     monkeypatch.setattr(Driver, "_asked", asked)
