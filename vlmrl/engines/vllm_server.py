@@ -30,7 +30,6 @@ from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolic
 from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.options import (
-    VllmOptions,
     Weights,
     save_adapter,
     save_model_files,
@@ -39,7 +38,8 @@ from vlmrl.engines.vllm_parts.options import (
 )
 from vlmrl.engines.vllm_parts.requests import EngineFault, check, end_run, sampling_fields
 from vlmrl.engines.vllm_parts.server import Server, ask_all, drop_requests, in_turn, launch
-from vlmrl.engines.vllm_parts.transfer import Name, transfer
+from vlmrl.engines.vllm_parts.server_options import ServerOptions
+from vlmrl.engines.vllm_parts.transfer import transfer
 from vlmrl.engines.vllm_parts.vllm_import import require_vllm
 from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import UserError
@@ -50,25 +50,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class VllmServer(VllmOptions, ConcurrentEngine):
-    """vLLM servers, started by the run or already running. More options: see `VllmOptions`."""
+class VllmServer(ServerOptions, ConcurrentEngine):
+    """vLLM servers, started by the run or already running. More options: see `ServerOptions`."""
 
-    num_servers: int = 1
-    """Number of servers to start."""
-    devices: list[str] = field(default_factory=list)
-    """CUDA_VISIBLE_DEVICES of each server, one entry per server, e.g. ["1", "2,3"]. A server with
-    several devices uses tensor parallelism."""
-    urls: list[str] = field(default_factory=list)
-    """Servers that are already running (`python -m vlmrl.engines.serve`), instead of starting any. Their
-    token is read from VLMRL_SERVER_TOKEN."""
-    transfer: Name = "file"
-    """How weights are sent. file: the servers are on this machine."""
-    transfer_address: str = "127.0.0.1"
-    """Address at which servers reach this machine (tcp, nccl)."""
-    start_timeout_s: float = 600.0
-    """Seconds within which a server must be ready."""
-    sync_timeout_s: float = 300.0
-    """Seconds for each part of a weight update."""
     placed: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
@@ -80,23 +64,6 @@ class VllmServer(VllmOptions, ConcurrentEngine):
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
     _jobs: list[Job] = field(default_factory=list, init=False, repr=False)
     _begun: int = field(default=0, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.urls and (self.devices or self.num_servers != 1):
-            raise ValueError("give either urls, or servers or devices to start")
-        if self.devices and self.num_servers not in (1, len(self.devices)):
-            raise ValueError(
-                f"num_servers is {self.num_servers}, but devices has {len(self.devices)}"
-            )
-        if self.num_servers < 1:
-            raise ValueError(f"expected num_servers of at least 1, got {self.num_servers}")
-        if self.lora == "adapter" and (self.urls or self.transfer != "file"):
-            raise ValueError(
-                "lora 'adapter' needs servers that the run starts, and transfer 'file'"
-            )
-        for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"urls: {url!r} must start with http:// or https://")
 
     def start(self, policy: ServedPolicy) -> None:
         """Start the servers, or connect to them, and send them the policy's weights.

@@ -1,0 +1,47 @@
+"""Options of engine `vllm_server`, and what must hold between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vlmrl.engines.vllm_parts.options import VllmOptions
+from vlmrl.engines.vllm_parts.transfer import Name
+
+
+@dataclass
+class ServerOptions(VllmOptions):
+    """Base of the engine; the fields are options. More options: see `VllmOptions`."""
+
+    num_servers: int = 1
+    """Number of servers to start."""
+    devices: list[str] = field(default_factory=list)
+    """CUDA_VISIBLE_DEVICES of each server, one entry per server, e.g. ["1", "2,3"]. A server with
+    several devices uses tensor parallelism."""
+    urls: list[str] = field(default_factory=list)
+    """Servers that are already running (`python -m vlmrl.engines.serve`), instead of starting any. Their
+    token is read from VLMRL_SERVER_TOKEN."""
+    transfer: Name = "file"
+    """How weights are sent. file: the servers are on this machine."""
+    transfer_address: str = "127.0.0.1"
+    """Address at which servers reach this machine (tcp, nccl)."""
+    start_timeout_s: float = 600.0
+    """Seconds within which a server must be ready."""
+    sync_timeout_s: float = 300.0
+    """Seconds for each part of a weight update."""
+
+    def __post_init__(self) -> None:
+        if self.urls and (self.devices or self.num_servers != 1):
+            raise ValueError("give either urls, or servers or devices to start")
+        if self.devices and self.num_servers not in (1, len(self.devices)):
+            raise ValueError(
+                f"num_servers is {self.num_servers}, but devices has {len(self.devices)}"
+            )
+        if self.num_servers < 1:
+            raise ValueError(f"expected num_servers of at least 1, got {self.num_servers}")
+        if self.lora == "adapter" and (self.urls or self.transfer != "file"):
+            raise ValueError(
+                "lora 'adapter' needs servers that the run starts, and transfer 'file'"
+            )
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"urls: {url!r} must start with http:// or https://")
