@@ -159,7 +159,7 @@ def compare(
 def sync_line(engine: Vllm | VllmServer, policy: Policy, rounds: int, name: str) -> str:
     """A line of the table of weight updates."""
     times = [seconds(lambda: engine.sync(policy), [])[0] for _ in range(rounds)]
-    megabytes = sum(w.numel() * w.element_size() for w in policy.weights().values()) / 2**20
+    megabytes = policy.weight_bytes() / 2**20
     return f"| {name} | {megabytes:.1f} | {1000 * statistics.median(times):.0f} |"
 
 

@@ -13,7 +13,7 @@ from step_ways import PHASES, WAYS, Case, Step, medians, save_inputs
 from gpu_day.day import Day
 from gpu_day.device import ON_GPU, attempt, release
 from gpu_day.report import Row
-from vlmrl.engines.vllm_parts.options import scratch, weight_bytes
+from vlmrl.engines.vllm_parts.options import scratch
 
 SHAPES = ((256, 64, 8), (1024, 64, 8))
 
@@ -32,7 +32,7 @@ def steps(day: Day) -> Iterator[Row]:
     for shape in SHAPES[:1] if day.tiny else SHAPES:
         own = day.case(*shape)
         policy = day.policy(dtype="float32")
-        with scratch(weight_bytes(policy)) as folder:
+        with scratch(policy.weight_bytes()) as folder:
             sizes = (own.prompt, own.completion, own.group, 1, 1 + day.repeats)
             case = Case(*sizes, Path(folder), frozen_tower=True)
             save_inputs(policy, case)

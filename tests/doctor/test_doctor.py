@@ -19,7 +19,6 @@ from vlmrl.doctor.data import right_answers
 from vlmrl.doctor.versions import versions
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
-from vlmrl.engines.vllm_parts.options import weight_bytes
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.monitoring import memory_forecast
@@ -307,7 +306,7 @@ def test_the_forecast_knows_what_vllm_takes_and_where(monkeypatch):
 def test_vllms_share_is_divided_into_weights_and_cache(monkeypatch):
     made = small.policy()
     prompts, gib = [small.prompt(made)], 2**30
-    weights, text = weight_bytes(made), made.base.config.get_text_config()
+    weights, text = made.weight_bytes(), made.base.config.get_text_config()
     width = text.hidden_size // text.num_attention_heads * text.num_key_value_heads
     one = (len(prompts[0].encoded.ids) + 50) * 2 * text.num_hidden_layers * width * 4
     found = memory_forecast.cached_completions(Vllm(kv_cache_gib=1.0), made, prompts, 50)

@@ -22,6 +22,9 @@ from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.loader import without_media
+from vlmrl.engines.vllm import Vllm, _items
+from vlmrl.engines.vllm_parts.held_weights import HeldWeights
+from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
@@ -191,7 +194,7 @@ def continued(folder: Path, saved: str | None, name: str, shard: bool = False) -
     return policy.weights()
 
 
-def counted() -> dict[str, Any]:
+def counted(folder: Path) -> dict[str, Any]:
     """What a sharded policy holds and gives away while all its weights are gathered, in bytes."""
     found: dict[str, Any] = {}
     for name in ("even", "adapter"):
@@ -207,8 +210,37 @@ def counted() -> dict[str, Any]:
             "whole": sum(whole.values()),
             "held": held.peak,
             "adapters": sum(w.nbytes for n, w in policy.named.items() if is_adapter(n)),
+            "sync": synced(policy, folder / f"synced {name}"),
+            "sync of whole": synced(made(CASES[name]), folder / f"synced whole {name}"),
+            "half": synced(policy, folder / f"half {name}", dtype="bfloat16"),
+            "taken": taken(policy),
         }
     return found
+
+
+def synced(policy: Policy, folder: Path, dtype: str = "float32") -> dict[str, int]:
+    """What this rank makes and keeps in a sync with servers, up to the sending."""
+    engine = VllmServer(dtype=dtype)
+    with HeldBytes() as held:
+        if distributed.is_main():
+            folder.mkdir()
+            HeldWeights(folder).replace(engine.units(policy))
+        else:
+            policy.take_part(**engine.form(policy))
+    kept = sum(file.stat().st_size for file in folder.iterdir()) if distributed.is_main() else 0
+    distributed.barrier()
+    return {"held": held.peak, "left": held.held, "files": kept}
+
+
+def taken(policy: Policy) -> dict[str, Any]:
+    """What this rank makes while an engine of its own takes the weights, and how many it is given."""
+    given, names = 0, []
+    with HeldBytes() as held:
+        for name, weight in _items(Vllm().units(policy)):
+            given += weight.nbytes
+            names.append(name)
+            del weight
+    return {"held": held.peak, "left": held.held, "given": given, "names": names}
 
 
 def read_in_slices(folder: Path) -> dict[str, Any]:
@@ -258,7 +290,7 @@ def main(folder: Path) -> None:
             strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in CASES}
             for strategy in ("ddp", "fsdp2")
         }
-        found["counted"], found["read"] = counted(), read_in_slices(folder)
+        found["counted"], found["read"] = counted(folder), read_in_slices(folder)
         continued(folder, None, "step-1", shard=True)
         alone = Path(sys.argv[2])
         found["continued"] = {

@@ -17,6 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from helpers.small import policy
 from vlmrl import plugins
 from vlmrl.config import LoraConfig, ModelConfig
+from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.models.loading import fingerprint, load_model
 from vlmrl.policy import fsdp
 from vlmrl.policy.weights import files, units
@@ -41,6 +42,42 @@ def test_units_hold_every_weight_once_and_layers_whole(name: str) -> None:
             assert own in [set(unit) for unit in found]
     live = dict(made.base.named_parameters())
     assert all(w.data_ptr() == live[n].data_ptr() for unit in found for n, w in unit.items())
+
+
+@pytest.mark.parametrize("name", plugins.names("family"))
+def test_vllm_is_given_the_same_names_by_units_as_at_once(name: str) -> None:
+    made = policy(name)
+    at_once = made.family.export_names(made.weights())
+    names = [n for unit in made.units(every_name=True) for n in made.family.export_names(unit)]
+    assert len(names) == len(set(names)) and set(names) == set(at_once)
+    tied = units.find_tied_names(made.base)
+    for unit in made.units(every_name=True):
+        assert all(unit[first] is unit[n] for n, first in tied.items() if n in unit)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3", "qwen2_audio"])
+def test_weights_are_counted_without_being_made(name: str) -> None:
+    made = policy(name)
+    assert made.weight_bytes() == sum(w.nbytes for w in made.weights().values())
+    with_adapter = policy(name, lora=LoraConfig(rank=4))
+    assert with_adapter.weight_bytes() == made.weight_bytes()
+
+
+def test_held_weights_are_the_last_given_with_every_name_of_tied_ones(tmp_path: Path) -> None:
+    held = HeldWeights(tmp_path)
+    head = torch.randn(3, 2)
+    held.replace([{"old": torch.randn(4)}])
+    held.replace(
+        [{"embed": head, "head": head}, {}, {"a": torch.randn(4, 4).T, "b": torch.ones(())}]
+    )
+    found = dict(held.tensors())
+    assert list(found) == list(held.kinds) == ["embed", "a", "b"]
+    assert held.names("embed") == ["embed", "head"] and held.names("a") == ["a"]
+    assert torch.equal(found["embed"], head) and found["b"] == 1
+    assert held.kinds["embed"] == (torch.float32, (3, 2))
+    assert sorted(tmp_path.iterdir()) == sorted(held.files)
+    held.clear()
+    assert not list(tmp_path.iterdir()) and not list(held.tensors())
 
 
 def test_an_adapter_is_merged_as_peft_does_or_left_out() -> None:

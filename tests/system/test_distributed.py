@@ -89,6 +89,28 @@ def test_no_rank_holds_all_weights_where_they_are_gathered(name, by_two):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["even", "adapter"])
+def test_no_rank_holds_all_weights_at_a_sync_and_only_the_sender_copies_any(name, by_two):
+    for rank, found in enumerate(of_rank["counted"][name] for of_rank in by_two):
+        most = 2 * found["largest"] + found["adapters"] + 4096
+        assert found["sync"]["held"] <= most and found["sync"]["left"] == 0
+        assert found["sync"]["files"] == 0 or rank == 0
+        assert found["taken"]["held"] <= most and found["taken"]["left"] == 0
+        assert found["taken"]["given"] == found["whole"]
+    sender, other = (of_rank["counted"][name] for of_rank in by_two)
+    assert sender["whole"] < sender["sync"]["files"] < 1.1 * sender["whole"]
+    assert sender["sync of whole"]["files"] == sender["sync"]["files"]
+    assert other["sync of whole"]["held"] == 0
+
+
+@pytest.mark.slow
+def test_a_bfloat16_engine_gathers_half_as_many_bytes(by_two):
+    for found in (of_rank["counted"]["even"] for of_rank in by_two):
+        assert found["half"]["held"] <= found["largest"] + 0.5 * found["largest"] + 4096
+        assert found["half"]["files"] < 0.6 * found["sync"]["files"] or not found["half"]["files"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["whole", "adapter"])
 def test_every_rank_reads_its_rows_of_a_model_and_no_more(name, by_two, folder_of_two):
     more = ranks.CASES["adapter"].model if name == "adapter" else {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
@@ -52,11 +52,25 @@ class ServedPolicy(Protocol):
     def generating(self) -> AbstractContextManager[None]:
         """Enter evaluation mode without gradient."""
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights under the names of transformers, adapters merged in."""
+    def units(
+        self,
+        dtype: torch.dtype | None = None,
+        adapters: Literal["merged", "left out"] = "merged",
+        every_name: bool = False,
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield all weights under the names of transformers, some at a time, floating point in `dtype`.
 
-    def base_weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights under the names of transformers, without the adapters."""
+        Of a sharded policy all ranks ask for all of them together, and each is gone when the next one is
+        asked for. Of tied weights the first name, with `every_name` all of them in one unit.
+        """
+
+    def take_part(
+        self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
+    ) -> None:
+        """Gather with a rank that asks for these `units`, and keep nothing."""
+
+    def weight_bytes(self) -> int:
+        """Return the size of all weights as they are stored, in bytes, without adapters."""
 
     def training_state(self) -> dict[str, torch.Tensor]:
         """Return the adapter's weights; nothing without LoRA."""

@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -179,12 +179,11 @@ class Vllm(VllmOptions, Engine):
         """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
         policy: ServedPolicy = self._policy
         self._wake("weights")
-        weights, adapter = self.new_weights(policy, first=self._adapter is None)
-        if weights is not None:
-            self._load([weights])
+        if self.lacks_weights(first=self._adapter is None):
+            self._load(self.units(policy))
         if self.lora == "adapter":
-            self._take_adapter(adapter)
-        self._wake("kv_cache")  # only now: the trainer's copies may be gone
+            self._take_adapter(policy.training_state())
+        self._wake("kv_cache")  # only now: the last unit is gone
         self._asleep = False
         engine = self._llm.llm_engine
         if not engine.reset_prefix_cache():
@@ -193,14 +192,12 @@ class Vllm(VllmOptions, Engine):
         self._llm.update_weight_version(str(policy.version))
         self._version = policy.version
 
-    def _load(self, parts: Iterable[Mapping[str, torch.Tensor]]) -> None:
-        """Give vLLM weights that come in parts; of a sharded policy all ranks gather each together."""
-        rename = self._policy.family.export_names
-        items = (item for part in parts for item in rename(part).items())
+    def _load(self, units: Iterator[Mapping[str, torch.Tensor]]) -> None:
+        """Give vLLM all weights; of a sharded policy all ranks gather each unit together."""
         try:
-            self._llm.collective_rpc(vllm_model.load_weights, args=(items,))
+            self._llm.collective_rpc(vllm_model.load_weights, args=(_items(units),))
         except Exception as error:  # whatever it was, half of the weights may be gone
-            for _ in items:  # the other ranks gather the rest
+            for _ in units:  # the other ranks gather the rest
                 pass
             raise EngineFault(f"the weight update failed: {error!r}") from error
 
@@ -289,6 +286,12 @@ class Vllm(VllmOptions, Engine):
         if len(outputs) != count:
             raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")
         return outputs
+
+
+def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    for unit in units:
+        yield from unit.items()
+        del unit  # before the next one is gathered
 
 
 def _answer(output: Any) -> Answer:

@@ -23,18 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from vlmrl.engines import serve
 from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolicy
 from vlmrl.engines.completions import make_completions
+from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.options import (
     Weights,
     save_adapter,
     save_model_files,
     scratch,
-    weight_bytes,
 )
 from vlmrl.engines.vllm_parts.requests import EngineFault, check, end_run, sampling_fields
 from vlmrl.engines.vllm_parts.server import Server, ask_all, drop_requests, in_turn, launch
@@ -58,6 +56,7 @@ class VllmServer(ServerOptions, ConcurrentEngine):
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
     _transfer: Any = field(default=None, init=False, repr=False)
+    _held: Any = field(default=None, init=False, repr=False)
     _folder: Any = field(default=None, init=False, repr=False)
     _version: int = field(default=-1, init=False, repr=False)
     _temperature: float = field(default=1.0, init=False, repr=False)
@@ -77,9 +76,8 @@ class VllmServer(ServerOptions, ConcurrentEngine):
                 "engine vllm_server: the servers that a run starts listen on its own machine only, and "
                 "this run has processes on others; start servers yourself and set engine option urls"
             )
-        size = weight_bytes(policy)  # of a sharded policy all ranks ask together
         if distributed.is_main():
-            self._prepare(size)
+            self._prepare(policy.weight_bytes())
         self.sync(policy)
 
     def _prepare(self, size: int) -> None:
@@ -92,25 +90,29 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             require_vllm()
             token = secrets.token_urlsafe(32)
         atexit.register(self.close)
-        self._folder = scratch(2 * size)
-        folder = Path(self._folder.name)
-        self._transfer = transfer(self.transfer, folder, self.transfer_address, self.sync_timeout_s)
+        self._folder = scratch(size)
+        held = self._held = HeldWeights(Path(self._folder.name))
+        self._transfer = transfer(self.transfer, held, self.transfer_address, self.sync_timeout_s)
         urls = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
         self._servers = [Server(url, token, self.sync_timeout_s) for url in urls]
 
     def sync(self, policy: ServedPolicy) -> None:
         """Send all servers the policy's weights; generation is paused meanwhile.
 
-        All ranks call it and return when the servers have the weights.
+        All ranks call it, and return when the servers have the weights. All are gathered before any is
+        sent, so that no rank waits for a server while others wait for it in the gathering.
 
         Raises:
             UserError: a server does not take them, even after restarts.
         """
         with self._lock:
             self._policy = policy
-            weights, adapter = self.new_weights(policy, first=self._version < 0)
+            whole = self.lacks_weights(first=self._version < 0)
+            adapter = policy.training_state() if self.lora == "adapter" else {}
             if distributed.is_main():
-                self._deliver(policy, weights, adapter)
+                self._deliver(policy, whole, adapter)
+            elif whole:
+                policy.take_part(**self.form(policy))
             self._join(policy.version)
 
     def generate(
@@ -172,16 +174,14 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         here = 0 if self.urls or self.devices else self.num_servers
         return here * stays, here * generating
 
-    def _deliver(self, policy: ServedPolicy, weights: Weights | None, adapter: Weights) -> None:
+    def _deliver(self, policy: ServedPolicy, whole: bool, adapter: Weights) -> None:
         if adapter:
             save_adapter(policy, adapter, self._adapter)
-        if weights is not None:
-            dtype = getattr(torch, self.dtype_name(policy))
-            named = policy.family.export_names(weights)
-            self._transfer.hold({name: w.to(dtype) for name, w in named.items()})
+        if whole:
+            self._held.replace(self.units(policy))
         self._version = policy.version
         ready = [server for server in self._servers if server.ready]
-        ask_all(lambda server: self._update(server, weights is not None), ready)
+        ask_all(lambda server: self._update(server, whole), ready)
         self._bring_up()
 
     @property

@@ -12,7 +12,7 @@ import torch
 
 from vlmrl.config import Config
 from vlmrl.engines.base import Engine
-from vlmrl.engines.vllm_parts.options import VllmOptions, weight_bytes
+from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack
 from vlmrl.policy.optimizers import STATE_SIZE
@@ -246,7 +246,7 @@ def _engine(
         return engine.memory(policy, capacity)
     most = getattr(engine, "max_num_seqs", None)
     cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
-    return 0 if engine.exact else weight_bytes(policy), cached
+    return 0 if engine.exact else policy.weight_bytes(), cached
 
 
 def cached_completions(
@@ -257,7 +257,7 @@ def cached_completions(
     They are the completions of the longest of these prompts whose keys and values fit at a time.
     """
     share = sum(engine.memory(policy, _capacity(policy.device)))
-    cache = share // getattr(engine, "num_servers", 1) - weight_bytes(policy)
+    cache = share // getattr(engine, "num_servers", 1) - policy.weight_bytes()
     longest = max(len(prompt.encoded.ids) for prompt in prompts) + max_tokens
     return cache, max(0, cache) // (_kv_token(policy) * longest)
 

@@ -8,7 +8,6 @@ still is. Random numbers need no state: every draw is a function of the run's se
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -21,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from vlmrl.errors import UserError
-from vlmrl.policy import adapter_folder, optimizer_state
+from vlmrl.policy import adapter_folder, optimizer_state, quantization
 from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json
@@ -283,14 +282,8 @@ def size(policy: Policy, state_bytes: float) -> int:
 
     The rest are the weights with the adapter merged in, and the adapter.
     """
-    total = state_bytes
-    for parameter in policy.base.parameters():
-        packed: Any = getattr(parameter, "quant_state", None)
-        if packed is None:
-            total += parameter.numel() * parameter.element_size()
-        else:  # written as ordinary numbers
-            total += math.prod(packed.shape) * packed.dtype.itemsize
-    return round(OTHER_FILES * total)
+    weights = sum(quantization.size_of(parameter) for parameter in policy.base.parameters())
+    return round(OTHER_FILES * (state_bytes + weights))
 
 
 def count(folder: Path) -> int:

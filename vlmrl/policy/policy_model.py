@@ -199,34 +199,45 @@ class PolicyModel:
     # ----------------------------------------------------------------------------------------- weights
 
     def units(
-        self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
+        self,
+        dtype: torch.dtype | None = None,
+        adapters: Literal["merged", "left out"] = "merged",
+        every_name: bool = False,
     ) -> Iterator[Unit]:
-        """Yield all weights under the HF model's own names, some at a time; of tied weights the first.
+        """Yield all weights under the HF model's own names, some at a time.
 
-        Floating point weights come in `dtype` if that is given. Of a sharded model all ranks ask for all
-        of them together, and each is gone when the next one is asked for; otherwise they are live.
+        Of tied weights the first name, with `every_name` all of them in one unit. Floating point weights
+        come in `dtype` if that is given. Of a sharded model all ranks ask for all of them together, and
+        each is gone when the next one is asked for; otherwise they are live.
         """
         if self.sharded is not None:
             self.sharded.rest()
         found = units.units_of(self.base, self.family)
         if self.adapter is None:
-            return units.gather(found, dtype)
-        if adapters == "merged":
-            return units.merge(found, self.base, dtype)
-        return units.gather(units.without_adapters(found), dtype)
+            whole = units.gather(found, dtype)
+        elif adapters == "merged":
+            whole = units.merge(found, self.base, dtype)
+        else:
+            whole = units.gather(units.without_adapters(found), dtype)
+        return units.with_tied_names(whole, self.base) if every_name else whole
+
+    def take_part(
+        self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
+    ) -> None:
+        """Gather with a rank that asks for these `units`, and keep nothing; unless sharded, do nothing."""
+        if self.sharded is not None:
+            units.take_part(self.units(dtype, adapters))
+
+    def weight_bytes(self) -> int:
+        """Return the size of all weights as stored, under all of their names; nothing is gathered."""
+        return units.count_bytes(self.base)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return all weights under all of the HF model's own names, adapters merged in.
 
         They are live tensors, no copies; of a sharded model copies on the CPU, and all ranks call together.
         """
-        return self._collect(self.units())
-
-    def base_weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights as `weights` does, but of the model without its adapters."""
-        return self._collect(self.units(adapters="left out"))
-
-    def _collect(self, parts: Iterator[Unit]) -> dict[str, torch.Tensor]:
+        parts = self.units()
         parts = parts if self.sharded is None else map(units.copy_to_cpu, parts)
         found = {name: weight for part in parts for name, weight in part.items()}
         tied = units.find_tied_names(self.base)
@@ -238,8 +249,7 @@ class PolicyModel:
         All ranks call it; the main one writes.
         """
         if not distributed.is_main():
-            if self.sharded is not None:
-                units.take_part(self.units())
+            self.take_part()
             return
         if self.sharded is None:
             self.family.save(self.base, folder, self.weights())

@@ -5,6 +5,7 @@ It is an optional extra; without it only these choices are unavailable.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -57,6 +58,14 @@ def nf4(layer: torch.nn.Linear, dtype: torch.dtype) -> torch.nn.Module:
     # Otherwise the first generation on some CPUs repacks the weights in place, with coarser scales.
     small.support_avx512bf16_for_cpu = False
     return small
+
+
+def size_of(weight: torch.Tensor) -> int:
+    """Return the bytes of a whole weight that is given whole or as a slice, of 4-bit ones dequantized."""
+    packed: Any = getattr(weight, "quant_state", None)
+    if packed is None:
+        return weight.numel() * weight.element_size()
+    return math.prod(packed.shape) * packed.dtype.itemsize
 
 
 def dequantize(weights: torch.nn.Parameter) -> torch.Tensor:

@@ -24,7 +24,7 @@ from vlmrl.system.atomic_files import writing
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
 
-__all__ = ["VllmOptions", "weight_bytes"]
+__all__ = ["VllmOptions"]
 
 GIB = 2**30
 Weights = Mapping[str, torch.Tensor]
@@ -147,20 +147,25 @@ class VllmOptions:
             given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
         return given
 
-    def new_weights(self, policy: ServedPolicy, first: bool) -> tuple[Weights | None, Weights]:
-        """Return the weights that vLLM lacks (None: none), and those of its adapter.
+    def lacks_weights(self, first: bool) -> bool:
+        """Return whether a sync brings full weights; `first`: vLLM has none yet."""
+        return first or self.lora == "merged"
 
-        `first`: it has none yet. Of a sharded policy all ranks ask together.
-        """
-        if self.lora == "merged":
-            return policy.weights(), {}
-        return policy.base_weights() if first else None, policy.training_state()
+    def form(self, policy: ServedPolicy) -> dict[str, Any]:
+        """Return in which form vLLM takes the weights, as arguments of `ServedPolicy.units`."""
+        adapters = "merged" if self.lora == "merged" else "left out"
+        return {"dtype": getattr(torch, self.dtype_name(policy)), "adapters": adapters}
+
+    def units(self, policy: ServedPolicy) -> Iterator[Weights]:
+        """Yield all weights unit by unit, under vLLM's names and in its dtype, see `ServedPolicy.units`."""
+        units = policy.units(**self.form(policy), every_name=True)
+        return map(policy.family.export_names, units)
 
     def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
         """Bytes of the policy's device, which has `capacity`: always taken, and while generating."""
         if policy.device.type == "cuda":
             return round(self.gpu_memory_utilization * capacity), 0
-        return weight_bytes(policy) + int((self.kv_cache_gib or 1.0) * GIB), 0
+        return policy.weight_bytes() + int((self.kv_cache_gib or 1.0) * GIB), 0
 
 
 def _served_rank(rank: int) -> int:
@@ -194,16 +199,6 @@ def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
     memory = Path("/dev/shm")
     fits = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
     return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)
-
-
-def weight_bytes(policy: ServedPolicy) -> int:
-    """Return the size of the policy's weights in bytes."""
-    return bytes_of(policy.weights())
-
-
-def bytes_of(weights: Mapping[str, torch.Tensor]) -> int:
-    """Return the size of all weights in bytes."""
-    return sum(w.numel() * w.element_size() for w in weights.values())
 
 
 @contextmanager

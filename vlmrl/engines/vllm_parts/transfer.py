@@ -9,20 +9,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import safetensors.torch
 import torch
 
 from vlmrl.engines.vllm_parts import stream
+from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.errors import UserError
-from vlmrl.system.atomic_files import writing
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +28,10 @@ Name = Literal["file", "tcp", "nccl", "ipc"]
 
 
 class Transfer(Protocol):
-    """A way to send weights; holds the last ones, so that a restarted server gets the same."""
+    """A way to send the weights that are held, to a server at a sync or when it is started again."""
 
     backend: str
     """Its name in vLLM's weight transfer config."""
-
-    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Take the weights to send from now on; the tensors may change afterwards."""
 
     def open(self, server: Server) -> None:
         """Get a newly started server ready to receive."""
@@ -48,72 +43,54 @@ class Transfer(Protocol):
         """Free everything."""
 
 
-def transfer(name: Name, folder: Path, address: str, timeout: float) -> Transfer:
-    """Return the transfer of this name; `folder` is for file, `address`, where servers find us, for others.
+def transfer(name: Name, held: HeldWeights, address: str, timeout: float) -> Transfer:
+    """Return the transfer of this name; servers elsewhere find us at `address`.
 
     Raises:
         UserError: nccl or ipc without CUDA.
     """
     if name == "file":
-        return FileTransfer(folder)
+        return FileTransfer(held)
     if name == "tcp":
-        return TcpTransfer(address, timeout)
+        return TcpTransfer(held, address, timeout)
     if not torch.cuda.is_available():
         raise UserError(f"engine option transfer: {name!r} needs CUDA; use 'file' or 'tcp'")
-    return CudaTransfer(name, address)
+    return CudaTransfer(name, held, address)
 
 
 class FileTransfer:
-    """A safetensors file that both sides can read; trainer and servers share the machine."""
+    """The held files themselves, which both sides can read; trainer and servers share the machine."""
 
     backend = "vlmrl"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._number = folder, 0
-
-    @property
-    def _file(self) -> Path:
-        return self._folder / f"weights-{self._number}.safetensors"
-
-    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Write them to a new file; a server may still read the old one, whose name goes."""
-        old = self._file
-        self._number += 1
-        with writing(self._file):
-            safetensors.torch.save_file(_copies(weights), self._file)
-        old.unlink(missing_ok=True)
+    def __init__(self, held: HeldWeights) -> None:
+        self._held = held
 
     def open(self, server: Server) -> None:
         """Make the call that vLLM expects; a file needs no preparation."""
         server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, server: Server) -> None:
-        """Name the file to the server."""
+        """Name the files to the server."""
+        named = {"paths": [str(file) for file in self._held.files], "tied": self._held.tied}
         server.sync("/start_weight_update")
-        server.sync("/update_weights", {"update_info": {"path": str(self._file)}})
+        server.sync("/update_weights", {"update_info": named})
         server.sync("/finish_weight_update")
 
     def close(self) -> None:
-        """Remove the file."""
-        self._file.unlink(missing_ok=True)
+        """Do nothing."""
 
 
 class TcpTransfer:
-    """Sent over the network, see `stream`: servers may be elsewhere, nothing touches a disk."""
+    """Sent over the network, see `stream`: servers may be elsewhere."""
 
     backend = "vlmrl"
 
-    def __init__(self, address: str, timeout: float) -> None:
-        self._address, self._timeout = address, timeout
-        self._weights: dict[str, torch.Tensor] = {}
-        self._digests: list[str] = []
+    def __init__(self, held: HeldWeights, address: str, timeout: float) -> None:
+        self._held, self._address, self._timeout = held, address, timeout
+        self._listed: dict[str, Any] = {}
+        self._listed_number = -1
         self._workers: dict[Server, int] = {}
-
-    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy them to the CPU, and compute their digests."""
-        self._weights = _copies(weights)
-        with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock
-            self._digests = list(pool.map(stream.digest_of, self._weights.values()))
 
     def open(self, server: Server) -> None:
         """Make the call that vLLM expects; every update has a meeting of its own."""
@@ -122,15 +99,9 @@ class TcpTransfer:
 
     def send(self, server: Server) -> None:
         """Tell the server what comes, and send it to each of its workers."""
-        tensors = self._weights.values()
         with _accepting(self._address, self._timeout) as (listener, meeting):
-            listed = {
-                "meeting": dataclasses.asdict(meeting),
-                "names": list(self._weights),
-                "dtypes": [str(t.dtype).removeprefix("torch.") for t in tensors],
-                "shapes": [list(t.shape) for t in tensors],
-                "digests": self._digests,
-            }
+            listed = {"meeting": dataclasses.asdict(meeting), **self._list()}
+            tensors = (tensor for _, tensor in self._held.tensors())
             server.sync("/start_weight_update")
             with ThreadPoolExecutor(1) as pool:
                 received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
@@ -144,8 +115,23 @@ class TcpTransfer:
         server.sync("/finish_weight_update")
 
     def close(self) -> None:
-        """Forget the weights."""
-        self._weights, self._digests = {}, []
+        """Do nothing."""
+
+    def _list(self) -> dict[str, Any]:
+        """Return what a worker is told of the held weights before they come."""
+        if self._listed_number != self._held.number:
+            kinds = self._held.kinds.values()
+            with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock
+                digests = pool.map(lambda held: stream.digest_of(held[1]), self._held.tensors())
+            self._listed = {
+                "names": list(self._held.kinds),
+                "dtypes": [str(dtype).removeprefix("torch.") for dtype, _ in kinds],
+                "shapes": [list(shape) for _, shape in kinds],
+                "digests": list(digests),
+                "tied": self._held.tied,
+            }
+            self._listed_number = self._held.number
+        return self._listed
 
 
 @contextmanager
@@ -160,21 +146,16 @@ def _faults_of(server: Server, way: str) -> Iterator[None]:
 class CudaTransfer:
     """vLLM's own back-ends between GPUs; written after vLLM's source, never run."""
 
-    def __init__(self, name: Literal["nccl", "ipc"], address: str) -> None:
+    def __init__(self, name: Literal["nccl", "ipc"], held: HeldWeights, address: str) -> None:
         self.backend: str = name
-        self._address = address
+        self._held, self._address = held, address
         if name == "nccl" and not address.startswith("127."):
             log.warning(
                 "transfer nccl: vLLM's meeting point at %s asks for no password, and unpickles what "
                 "it is sent: keep that network closed, or use transfer: tcp",
                 address,
             )
-        self._weights: Mapping[str, torch.Tensor] = {}
         self._senders: dict[Server, Any] = {}
-
-    def hold(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy them on their device; the trainer's own change while a server restarts."""
-        self._weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def open(self, server: Server) -> None:
         """Let vLLM's trainer side meet the server's workers."""
@@ -191,7 +172,7 @@ class CudaTransfer:
             info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
         with _faults_of(server, self.backend):
             self._senders[server] = WeightTransferTrainerFactory.trainer_init(
-                info, client=vllm_client(server), source=_source(self)
+                info, client=vllm_client(server), source=_source(self._held)
             )
 
     def send(self, server: Server) -> None:
@@ -203,20 +184,23 @@ class CudaTransfer:
         """Leave all groups."""
         for sender in self._senders.values():
             sender.shutdown()
-        self._senders, self._weights = {}, {}
+        self._senders = {}
 
 
-def _source(cuda: CudaTransfer) -> Any:
+def _source(held: HeldWeights) -> Any:
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Held(WeightSource):
-        """The weights that the transfer holds when it is asked."""
+        """The weights that are held when it is asked, on the GPU one by one."""
 
         def metadata(self) -> list[Any]:
-            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in cuda._weights.items()]
+            kinds = held.kinds.items()
+            return [ParamMeta(name, *kind) for first, kind in kinds for name in held.names(first)]
 
         def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-            return iter(cuda._weights.items())
+            for first, tensor in held.tensors():
+                weight = tensor.cuda()
+                yield from ((name, weight) for name in held.names(first))
 
     return Held()
 
@@ -248,8 +232,3 @@ def _accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, st
 
 def _world_size(server: Server, timeout: float) -> int:
     return int(server.call("GET", "/get_world_size", None, timeout, "sync")["world_size"])
-
-
-def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return contiguous copies on the CPU; tied weights become two, which safetensors wants."""
-    return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in weights.items()}

@@ -6,8 +6,8 @@ back-end registers itself here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -67,14 +67,16 @@ class Init(WeightTransferInitInfo):
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """A safetensors file, or the tensors that the trainer sends at the meeting, in order."""
+    """Safetensors files, or the tensors that the trainer sends at the meeting, in order."""
 
-    path: str | None = None
+    paths: Sequence[str] = ()
     meeting: dict[str, Any] | None = None
     names: Sequence[str] = ()
     dtypes: Sequence[str] = ()
     shapes: Sequence[Sequence[int]] = ()
     digests: Sequence[str] = ()
+    tied: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further names of a weight that comes once."""
 
 
 class Transfer(WeightTransferEngine):
@@ -92,10 +94,11 @@ class Transfer(WeightTransferEngine):
 
     def receive_weights(self, update_info: Update) -> None:
         """Load the weights of the update."""
-        if update_info.path is not None:
-            self.model.load_weights(_from_file(update_info.path))
-        else:
-            self.model.load_weights(self._sent(update_info))
+        sent = self._sent(update_info) if update_info.meeting else _from_files(update_info.paths)
+        tied = update_info.tied
+        self.model.load_weights(
+            (each, weight) for name, weight in sent for each in (name, *tied.get(name, ()))
+        )
 
     def finish_weight_update(self) -> None:
         """Make them the model's; some missing is an error."""
@@ -112,10 +115,11 @@ class Transfer(WeightTransferEngine):
             yield name, tensor.to(self.device)
 
 
-def _from_file(path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  it is no dictionary
-            yield name, file.get_tensor(name)
+def _from_files(paths: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  it is no dictionary
+                yield name, file.get_tensor(name)
 
 
 WeightTransferEngineFactory.register_engine("vlmrl", Transfer)

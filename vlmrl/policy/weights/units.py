@@ -88,6 +88,20 @@ def find_tied_names(model: torch.nn.Module) -> dict[str, str]:
     return found
 
 
+def with_tied_names(units: Iterable[Unit], model: torch.nn.Module) -> Iterator[Unit]:
+    """Yield the units of `model`, tied weights under each of their names."""
+    tied = find_tied_names(model)
+    for unit in units:
+        yield unit | {name: unit[first] for name, first in tied.items() if first in unit}
+        del unit  # before the next one is gathered
+
+
+def count_bytes(model: torch.nn.Module) -> int:
+    """Return the size of a model without adapters, whole, tied weights under each of their names."""
+    named = [*model.named_parameters(remove_duplicate=False), *_saved_buffers(model)]
+    return sum(quantization.size_of(w) for name, w in named if not trainable.is_adapter(name))
+
+
 def copy_to_cpu(unit: Mapping[str, torch.Tensor]) -> Unit:
     """Copy a unit to the CPU, unless it was gathered there for this."""
     return {name: weight.to("cpu").contiguous() for name, weight in unit.items()}
