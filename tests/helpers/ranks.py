@@ -16,8 +16,10 @@ from typing import Any
 import torch
 
 from helpers.held_bytes import HeldBytes
+from helpers.prompts import ask, image
 from helpers.row_facts import RowFacts, facts_of
 from helpers.small import CORPUS, advantages, mixed_batch, model_config
+from helpers.videos import video
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
@@ -33,7 +35,7 @@ from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.runs import rank_shards
-from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.schema import Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 
 
@@ -54,6 +56,8 @@ class Case:
     """From this update on there are no images."""
     row_facts: bool = False
     """The loss knows of its rows whatever it can."""
+    videos: bool = False
+    """The prompts show a video, an image and a video, nothing and an image."""
     dealt: bool = False
     """The groups go to other homes before the update, from ranks that alone have their media."""
 
@@ -107,11 +111,29 @@ def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
     return policy
 
 
-def rollouts(policy: Policy, homes: tuple[int, ...], group: int = 3) -> Rollouts:
-    """Completions of random ids and lengths for prompts with and without images."""
+def with_videos(policy: Policy) -> tuple[Prompt, ...]:
+    """Prompts of a video, of an image and a video, of text only and of an image."""
+    media = [
+        [video(6, fps=4.0, size=(56, 84))],
+        [image(seed=1), video(4, fps=2.0, size=(84, 56))],
+        [],
+        [image(seed=2)],
+    ]
+    return tuple(ask(policy, *m, text="Where?" + " red" * i) for i, m in enumerate(media))
+
+
+def rollouts(
+    policy: Policy, homes: tuple[int, ...], group: int = 3, videos: bool = False
+) -> Rollouts:
+    """Completions of random ids and lengths for prompts with and without media."""
     rng = random.Random(0)
-    prompts = mixed_batch(policy).prompts
+    prompts = with_videos(policy) if videos else mixed_batch(policy).prompts
     prompts = tuple(replace(p, home=home) for p, home in zip(prompts, homes, strict=True))
+    return completed(prompts, rng, group)
+
+
+def completed(prompts: tuple[Prompt, ...], rng: random.Random, group: int) -> Rollouts:
+    """Completions of random ids and lengths for these prompts."""
     groups = []
     for prompt in prompts:
         texts = [
@@ -140,7 +162,7 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
     """Train for some steps; the metrics of the last."""
     if case.kl:
         policy.keep_reference(folder / "reference.safetensors")
-    drawn = rollouts(policy, case.homes)
+    drawn = rollouts(policy, case.homes, videos=case.videos)
     for step in range(steps):
         if step == case.text_from:
             only = drawn.batch.prompts[2:3], drawn.completions[2:3]
@@ -158,7 +180,7 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
             updates=case.updates,
             micro_tokens=case.micro_tokens,
             max_tokens=9,
-            rank=distributed.rank() if distributed.world() > 1 else None,
+            ranks=distributed.sequence_ranks() if distributed.world() > 1 else None,
         )
         if case.kl:
             batches = policy.with_reference(batches)
@@ -175,9 +197,13 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
 
 def outcome(name: str, folder: Path, shard: bool = False) -> dict[str, Any]:
     """Weights and metrics of a case."""
-    case = CASES[name]
+    return outcome_of(CASES[name], folder / f"{name} {shard}", shard)
+
+
+def outcome_of(case: Case, folder: Path, shard: bool) -> dict[str, Any]:
+    """Weights and metrics of a case that may be any."""
     policy = made(case, shard=shard)
-    metrics = trained(policy, case, folder / f"{name} {shard}")
+    metrics = trained(policy, case, folder)
     return {"weights": {k: v.clone() for k, v in policy.weights().items()}, "metrics": metrics}
 
 

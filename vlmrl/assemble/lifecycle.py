@@ -48,7 +48,11 @@ def train(config: Config) -> dict[str, Any]:
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
-    with distributed.session(config.distributed.timeout_s), ExitStack() as stack:
+    together = config.distributed
+    with (
+        distributed.session(together.timeout_s, together.sequence_parallel),
+        ExitStack() as stack,
+    ):
         if distributed.is_main():
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":

@@ -1,7 +1,8 @@
 """Deal the groups of a step to the ranks by their tokens, so that no rank waits long for another.
 
 The ranks tell each other what their groups cost and come to the same plan; of the groups only those
-travel that change their home, each from its old home to its new one.
+travel that change their home, each from its old home to its new one. Where several ranks share the
+tokens of a micro-batch (`sequence_parallel`), such a team is dealt to as one, and all of it gets them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from vlmrl.forward.logprobs import Sharing
 from vlmrl.schema import Advantages, Completion, Prompt, Rollouts
 from vlmrl.system import distributed
 
-__all__ = ["deal", "plan_homes", "useful_share"]
+__all__ = ["deal", "plan_homes", "share", "useful_share"]
 
 EVEN_ENOUGH = 0.97
 """The useful share from which on nothing is moved: what moves takes time, too."""
@@ -30,11 +31,11 @@ def deal(
     if it had been its own. `update/useful_share`, in (0, 1], is the mean rank's tokens over those of the
     fullest. Alone a process keeps all and measures nothing.
     """
-    world = distributed.world()
-    if world == 1:
+    if distributed.world() == 1:
         return rollouts, {}
+    world = distributed.world() // len(distributed.sequence_ranks())
     costs = _gather_costs(rollouts, advantages, sharing)
-    old = [prompt.home for prompt in rollouts.batch.prompts]
+    old = _teams(rollouts)
     new: list[int] = []
     shares = []
     for number in range(updates):
@@ -42,7 +43,18 @@ def deal(
         homes = plan_homes(costs[part], old[part], world)
         shares.append(useful_share(costs[part], homes, world))
         new += homes
-    return _moved(rollouts, old, new), {"update/useful_share": sum(shares) / updates}
+    given = [team if cost else None for team, cost in zip(new, costs, strict=True)]
+    return _given_to(rollouts, given), {"update/useful_share": sum(shares) / updates}
+
+
+def share(rollouts: Rollouts) -> Rollouts:
+    """Return the rollouts where all ranks that share a prompt's tokens have all of it."""
+    return _given_to(rollouts, _teams(rollouts))
+
+
+def _teams(rollouts: Rollouts) -> list[int]:
+    """Return the number of the team of ranks that each prompt's home is in."""
+    return [p.home // len(distributed.sequence_ranks()) for p in rollouts.batch.prompts]
 
 
 def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[int]:
@@ -108,21 +120,31 @@ def _cost(rollouts: Rollouts, advantages: Advantages, p: int, sharing: Sharing) 
     return shared if sharing.pays_at(plain / shared) else plain
 
 
-def _moved(rollouts: Rollouts, old: Sequence[int], new: Sequence[int]) -> Rollouts:
-    """Return the rollouts at their new homes, where they are fetched from the old ones."""
-    moves = {p: (old[p], new[p]) for p in range(len(old)) if old[p] != new[p]}
+def _given_to(rollouts: Rollouts, teams: Sequence[int | None]) -> Rollouts:
+    """Return the rollouts at homes in these teams of ranks, all of which get what they lack.
+
+    Prompts for None stay where they are: nothing of them is trained on.
+    """
+    size = len(distributed.sequence_ranks())
+    prompts, groups = [*rollouts.batch.prompts], [*rollouts.completions]
+    moves: set[tuple[int, int]] = set()
+    own: dict[int, dict[int, Group]] = {}
+    for p, team in enumerate(teams):
+        if team is None:
+            continue
+        source, ranks = prompts[p].home, range(team * size, (team + 1) * size)
+        parcel: Group = prompts[p], tuple(map(_to_train_on, groups[p]))
+        for receiver in ranks:
+            if receiver != source:
+                moves.add((source, receiver))
+                if source == distributed.rank():
+                    own.setdefault(receiver, {})[p] = parcel
+        prompts[p] = replace(prompts[p], home=source if source in ranks else ranks[0])
     if not moves:
         return rollouts
-    prompts, groups = [*rollouts.batch.prompts], [*rollouts.completions]
-    own: dict[int, dict[int, Group]] = {}
-    for p, (source, home) in moves.items():
-        if source == distributed.rank():
-            own.setdefault(home, {})[p] = prompts[p], tuple(map(_to_train_on, groups[p]))
-    for parcel in distributed.hand_over(sorted({*moves.values()}), own):
-        for p, (prompt, group) in parcel.items():
-            prompts[p], groups[p] = prompt, group
-    for p, (_, home) in moves.items():
-        prompts[p] = replace(prompts[p], home=home)
+    for came in distributed.hand_over(sorted(moves), own):
+        for p, (prompt, group) in came.items():
+            prompts[p], groups[p] = replace(prompt, home=prompts[p].home), group
     batch = replace(rollouts.batch, prompts=tuple(prompts))
     return replace(rollouts, batch=batch, completions=tuple(groups))
 

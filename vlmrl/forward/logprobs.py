@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from vlmrl.forward.packing import rows_of
+from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_forward import shared_hidden
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
@@ -47,28 +48,41 @@ def completion_logprobs(
     temperature: float,
     pad_id: int,
     shared: bool = False,
+    split: Split | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-prob of every completion token and the entropy there, both [B, T] float32.
 
     Values outside `micro.mask` are 0. Entropies carry no gradient. The distribution is
-    the one at the sampling temperature. `shared` computes every prompt once.
+    the one at the sampling temperature. `shared` computes every prompt once. The ranks of a `split`
+    compute a slice of the tokens each and get all of them; all call with the same micro-batch.
     """
     if shared:
-        hidden = shared_hidden(model, family, micro)
+        hidden, own = shared_hidden(model, family, micro, split)
     else:
-        hidden = _plain_hidden(model, family, micro, pad_id)
-    return scored_logprobs(hidden, family.head(model), micro, temperature)
+        hidden, own = _plain_hidden(model, family, micro, pad_id, split)
+    found = scored_logprobs(hidden, family.head(model), micro, temperature, own)
+    return found if split is None else (split.sum(found[0]), split.sum(found[1]))
 
 
 def scored_logprobs(
-    hidden: torch.Tensor, head: torch.nn.Module, micro: MicroBatch, temperature: float
+    hidden: torch.Tensor,
+    head: torch.nn.Module,
+    micro: MicroBatch,
+    temperature: float,
+    own: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do as `completion_logprobs` from the hidden states [N, H] that predict the scored tokens."""
+    """Do as `completion_logprobs` from the hidden states [N, H] that predict the scored tokens.
+
+    With `own`, bool, they are those of only these scored tokens; the others' values are 0.
+    """
     device = hidden.device
     targets = micro.token_ids[micro.mask].to(device)
+    index = micro.mask.to(device).nonzero(as_tuple=True)
+    if own is not None:
+        here = own.to(device)
+        targets, index = targets[here], (index[0][here], index[1][here])
     logprob, entropy = head_logprobs(hidden, head, targets, temperature)
     out = torch.zeros(micro.mask.shape, dtype=torch.float32, device=device)
-    index = micro.mask.to(device).nonzero(as_tuple=True)
     return out.index_put(index, logprob), out.index_put(index, entropy)
 
 
@@ -119,7 +133,12 @@ def saving(micro: MicroBatch) -> float:
 
 
 def disagreement(
-    model: Any, family: Family, micro: MicroBatch, temperature: float, pad_id: int
+    model: Any,
+    family: Family,
+    micro: MicroBatch,
+    temperature: float,
+    pad_id: int,
+    split: Split | None = None,
 ) -> tuple[float, float]:
     """Return how far the shared forward is from the plain one on a few rows of `micro`.
 
@@ -133,13 +152,14 @@ def disagreement(
     logprobs, gradients = [], []
     with torch.enable_grad(), without_dropout(model):
         for shared in (False, True):
-            out, _ = completion_logprobs(model, family, few, temperature, pad_id, shared)
+            out, _ = completion_logprobs(model, family, few, temperature, pad_id, shared, split)
             scored = out[few.mask.to(out.device)]
             grads = torch.autograd.grad(
                 (scored * signs.to(out.device)).sum(), weights, allow_unused=True
             )
             logprobs.append(scored.detach())
-            gradients.append(torch.cat([g.float().flatten() for g in grads if g is not None]))
+            gradient = torch.cat([g.float().flatten() for g in grads if g is not None])
+            gradients.append(gradient if split is None else split.sum(gradient))
     gap = (logprobs[1] - logprobs[0]).abs().mean()
     norm = gradients[0].norm().clamp_min(torch.finfo(torch.float32).tiny)
     return gap.item(), ((gradients[1] - gradients[0]).norm() / norm).item()
@@ -254,19 +274,27 @@ class _HeadLogProbs(torch.autograd.Function):
 # ----------------------------------------------------------------------------- the plain forward
 
 
-def _plain_hidden(model: Any, family: Family, micro: MicroBatch, pad_id: int) -> torch.Tensor:
-    """Return the hidden states [N, H] that predict the scored tokens, in `mask.nonzero()` order."""
+def _plain_hidden(
+    model: Any, family: Family, micro: MicroBatch, pad_id: int, split: Split | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the hidden states [N, H] that predict the scored tokens, in `mask.nonzero()` order.
+
+    With `split` they are those that this rank has; the second tensor, bool, says which. None: all.
+    """
     device = next(model.parameters()).device
     encoded = micro.encoded
     rows = zip(micro.group.tolist(), micro.shown, strict=True)
     features = family.tower_features(model, encoded)
     features = family.spread(features, encoded, [i for own, more in rows for i in (own, *more)])
     ids, attention, positions, first = _pad_rows(encoded, micro, pad_id)
-    hidden = family.decode(
-        model, ids.to(device), attention.to(device), positions.to(device), features
-    )
+    inputs = (x.to(device) for x in (ids, attention, positions))
+    hidden, own = decode(split, model, family, *inputs, features)
     scored, where = micro.mask.nonzero(as_tuple=True)
-    return hidden[scored.to(device), (first[scored] + where).to(device)]
+    where, here = first[scored] + where, None
+    if own is not None:
+        here = own.holds(where)
+        scored, where = scored[here], where[here] - own.start
+    return hidden[scored.to(device), where.to(device)], here
 
 
 def _pad_rows(

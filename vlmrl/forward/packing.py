@@ -6,7 +6,7 @@ the first forward: how a batch is cut never changes the update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -78,7 +78,7 @@ def pack(
     micro_tokens: int,
     max_tokens: int,
     sharing: bool = False,
-    rank: int | None = None,
+    ranks: Collection[int] | None = None,
 ) -> list[TrainBatch]:
     """Return one TrainBatch per optimizer update, each with its own denominators.
 
@@ -91,7 +91,7 @@ def pack(
     every prompt once, no padding. A group that exceeds it by itself is cut between completions; a
     completion never is. `max_tokens` is the configured limit of a completion, for the loss.
 
-    With a `rank`, the micro-batches are those of the prompts whose home it is, perhaps none; the
+    With `ranks`, the micro-batches are those of the prompts whose home they are, perhaps none; the
     denominators and the number of batches are those of all ranks.
     """
     if any(c.origin != "policy" for group in rollouts.completions for c in group):
@@ -102,7 +102,7 @@ def pack(
         start, stop = (len(groups) * n // updates for n in (number, number + 1))
         kept = [group for group in groups[start:stop] if group]
         if kept:
-            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens, rank))
+            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens, ranks))
     return batches
 
 
@@ -205,10 +205,10 @@ def _origins(rollouts: Rollouts) -> dict[str, torch.Tensor]:
 
 
 def _batch(
-    groups: list[list[_Row]], budget: _Budget, max_tokens: int, rank: int | None
+    groups: list[list[_Row]], budget: _Budget, max_tokens: int, ranks: Collection[int] | None
 ) -> TrainBatch:
     rows = [row for group in groups for row in group]
-    own = [group for group in groups if rank is None or group[0].prompt.home == rank]
+    own = [group for group in groups if ranks is None or group[0].prompt.home in ranks]
     return TrainBatch(
         micro=tuple(_micro(cut) for cut in _cuts(own, budget)),
         num_tokens=sum(len(row.completion.token_ids) for row in rows),

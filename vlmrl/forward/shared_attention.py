@@ -29,6 +29,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from vlmrl.forward.attention_parts import attend, attend_backward
+from vlmrl.forward.sequence_parallel import SplitMask, current_slice
 from vlmrl.forward.shared_layout import Block, Layout, MaskFunction
 
 __all__ = ["install"]
@@ -255,12 +256,18 @@ _CURRENT: ContextVar[tuple[Layout, KeysValues | None] | None] = ContextVar("row"
 
 
 def _make_mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
-    """Make a `SharedMask` inside `sharing`, else transformers' own mask (`AttentionMaskInterface`)."""
-    current = _CURRENT.get()
-    if current is None:
-        return sdpa_mask(mask_function=mask_function, **settings)
-    layout, prompt = current
-    return dataclasses.replace(SharedMask.of(layout, mask_function), prompt_kv=prompt)
+    """Make a `SharedMask` inside `sharing`, else transformers' own mask (`AttentionMaskInterface`).
+
+    Where the decoder sees a slice of its rows the mask is that of the whole rows, in a `SplitMask`.
+    """
+    current, own = _CURRENT.get(), current_slice()
+    if current is not None:
+        layout, prompt = current
+        mask: Any = SharedMask.of(layout, mask_function)
+        return SplitMask.of(dataclasses.replace(mask, prompt_kv=prompt))
+    if own is not None:
+        settings |= {"q_length": own.length, "kv_length": own.length}
+    return SplitMask.of(sdpa_mask(mask_function=mask_function, **settings))
 
 
 def _attend(
@@ -272,11 +279,32 @@ def _attend(
     scaling: float | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Attend as a `SharedMask` says, else as transformers does (`AttentionInterface`)."""
+    """Attend as the mask says, also where the layer sees a slice of its rows (`AttentionInterface`)."""
+
+    def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+        return _attend_rows(module, q, k, v, mask, scaling, **settings)
+
+    if isinstance(attention_mask, SplitMask):
+        return attention_mask.attend(query, key, value, attend_rows), None
+    if current_slice() is not None:
+        raise RuntimeError("a layer that sees a slice of its rows was given no mask of the whole")
+    return attend_rows(query, key, value, attention_mask), None
+
+
+def _attend_rows(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    **settings: Any,
+) -> torch.Tensor:
+    """Attend as a `SharedMask` says, else as transformers does."""
     if not isinstance(attention_mask, SharedMask):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **settings
-        )
+        )[0]
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise ValueError(f"the shared forward does not support attention with {unsupported[0]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -287,9 +315,9 @@ def _attend(
         dtype = torch.get_autocast_dtype(query.device.type)
         inputs = [x.to(dtype) for x in inputs]
     if attention_mask.prompt_kv is not None:
-        return AfterPrompt.apply(*inputs, attention_mask, scale).transpose(1, 2), None
+        return AfterPrompt.apply(*inputs, attention_mask, scale).transpose(1, 2)
     row = (x[0].transpose(0, 1) for x in inputs)
-    return Cascade.apply(*row, attention_mask, scale)[None], None
+    return Cascade.apply(*row, attention_mask, scale)[None]
 
 
 _UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")

@@ -10,15 +10,19 @@ from typing import Any
 
 import torch
 
+from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_attention import sharing
 from vlmrl.forward.shared_layout import Layout
 from vlmrl.models.base import Family
 from vlmrl.schema import MicroBatch
 
 
-def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor:
+def shared_hidden(
+    model: Any, family: Family, micro: MicroBatch, split: Split | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the hidden states [N, H] that predict the scored tokens, in `micro.mask.nonzero()` order.
 
+    With `split` they are those that this rank has; the second tensor, bool, says which. None: all.
     `shared_attention.install` must have been called on the model.
     """
     device = next(model.parameters()).device
@@ -27,8 +31,11 @@ def shared_hidden(model: Any, family: Family, micro: MicroBatch) -> torch.Tensor
     features = family.spread(family.tower_features(model, encoded), encoded, _in_order(micro))
     with sharing(layout):
         # Without a mask of ones some models read restarting positions as new sequences.
-        hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
-    return hidden[0].index_select(0, scored)
+        hidden, own = decode(split, model, family, ids, torch.ones_like(ids), positions, features)
+    if own is None:
+        return hidden[0].index_select(0, scored), None
+    here = own.holds(scored)
+    return hidden[0].index_select(0, scored[here] - own.start), here
 
 
 def _in_order(micro: MicroBatch) -> list[int]:

@@ -59,6 +59,8 @@ class Family:
     """Paths of the lists of layers that FSDP and gradient checkpointing wrap."""
     shared: ClassVar[bool] = False
     """Whether all layers attend through transformers' registries, as `shared_forward` requires."""
+    splits: ClassVar[bool] = False
+    """Whether its decoder, that of the first of `decoder_layers`, computes slices of rows of tokens."""
     two_way_media: ClassVar[bool] = False
     """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}

@@ -22,15 +22,16 @@ class MemoryRetry:
     The smaller budget stays for the rest of the run.
     """
 
-    def __init__(self, sharded: bool) -> None:
-        self._sharded = sharded
+    def __init__(self, in_step: str | None) -> None:
+        """Take the config's key and value by which all ranks work in step, if any do."""
+        self._in_step = in_step
         self._micro_tokens: int | None = None
 
     def run(self, batch: TrainBatch, work: Callable[[TrainBatch], _T]) -> _T:
         """Return what `work` makes of the batch.
 
         Raises:
-            UserError: even a single completion does not fit, or weights are sharded.
+            UserError: even a single completion does not fit, or the ranks work in step.
         """
         while True:
             if self._micro_tokens is not None:
@@ -38,10 +39,10 @@ class MemoryRetry:
             try:
                 return work(batch)
             except torch.OutOfMemoryError as error:
-                if self._sharded:
+                if self._in_step:
                     raise UserError(
-                        "out of memory: with distributed.strategy fsdp2 no rank can cut its "
-                        "micro-batches alone; lower optimizer.micro_batch_tokens"
+                        f"out of memory: with {self._in_step} no rank can cut its micro-batches "
+                        "alone; lower optimizer.micro_batch_tokens"
                     ) from error
                 if all(len(micro.group) == 1 for micro in batch.micro):
                     raise UserError(

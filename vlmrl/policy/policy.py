@@ -48,7 +48,7 @@ class Policy(PolicyModel):
         """What was not finite in the last update, so that it was not applied."""
         self._refused_in_a_row = 0
         self._probe: MicroBatch | None = None
-        self._retry = MemoryRetry(sharded=shard)
+        self._retry = MemoryRetry(self.in_step)
 
     # ------------------------------------------------------------------------- forwards before an update
 
@@ -152,14 +152,14 @@ class Policy(PolicyModel):
                 f"attention ({self.base.config.get_text_config()._attn_implementation}) does not "
                 "support it; use auto"
             )
-        if config.shared_forward == "low_memory" and self.config.gradient_checkpointing:
-            raise UserError(
-                "optimizer.shared_forward: low_memory excludes model.gradient_checkpointing"
-            )
-        if config.shared_forward == "low_memory" and self.sharded:
-            raise UserError(
-                "optimizer.shared_forward: low_memory excludes distributed.strategy: fsdp2"
-            )
+        excluded = {
+            "model.gradient_checkpointing": self.config.gradient_checkpointing,
+            "distributed.strategy: fsdp2": self.sharded,
+            "distributed.sequence_parallel: its completions run behind the whole prompt": self.split,
+        }
+        if config.shared_forward == "low_memory" and any(excluded.values()):
+            key = next(key for key, used in excluded.items() if used)
+            raise UserError(f"optimizer.shared_forward: low_memory excludes {key}")
         self.sharing = Sharing(config.shared_forward, config.shared_threshold, self._can_share)
 
     def update(
@@ -182,7 +182,7 @@ class Policy(PolicyModel):
             own = self._retry.run(
                 batch, lambda b: self._accumulate_gradients(b, objective, progress)
             )
-            shares = distributed.gather(own)
+            shares = distributed.gather(own if distributed.speaks_for_sequence() else {})
             for share in shares:
                 add(sums, share)
             norm = self._clip_gradients()
@@ -275,7 +275,7 @@ class Policy(PolicyModel):
                 if self.sharded:
                     self._verify_together((paying or micros)[0])
                 elif paying:
-                    self.shares(paying[0])
+                    self.shares(paying[0], self.split)
                 verdicts = distributed.gather(self.sharing.verified)
                 self.sharing.verified = all(verdict is not False for verdict in verdicts)
         return batches

@@ -21,6 +21,7 @@ from vlmrl.forward.logprobs import (
     few_rows,
     without_dropout,
 )
+from vlmrl.forward.sequence_parallel import Split, find_split
 from vlmrl.models.base import Family
 from vlmrl.models.loading import fingerprint
 from vlmrl.models.parts.frozen_towers import install
@@ -73,6 +74,7 @@ class PolicyModel:
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and shared_attention.install(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
+        self.split = find_split(self.base, family.splits and self._can_share)
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
             self.base.enable_input_require_grads()
@@ -102,6 +104,13 @@ class PolicyModel:
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that an update changes, in the model's order."""
         return [p for p in self.base.parameters() if p.requires_grad]
+
+    @property
+    def in_step(self) -> str | None:
+        """The key of the config by which no rank can run a forward alone, if there is one."""
+        if self.sharded is not None:
+            return "distributed.strategy fsdp2"
+        return None if self.split is None else "distributed.sequence_parallel"
 
     @property
     def named(self) -> dict[str, torch.nn.Parameter]:
@@ -140,17 +149,19 @@ class PolicyModel:
 
     def logprobs(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs (with gradient, where enabled) and entropies of a micro-batch, [B, T] float32."""
-        return self._forward(self.base, micro, self.shares(micro))
+        return self._forward(self.base, micro, self.shares(micro), together=False)
 
-    def shares(self, micro: MicroBatch) -> bool:
+    def shares(self, micro: MicroBatch, split: Split | None = None) -> bool:
         """Return whether the shared forward computes this micro-batch.
 
-        The first time that it would, both forwards run on some of its rows; if they disagree, the
-        shared one is not used again.
+        The first time that it would, both forwards run on some of its rows, by all ranks of `split`
+        together; if they disagree, the shared one is not used again.
         """
         if self.sharing.pays(micro) and self.sharing.verified is None:
             with self._autocast():
-                found = disagreement(self.base, self.family, micro, self.temperature, self.pad_id)
+                found = disagreement(
+                    self.base, self.family, micro, self.temperature, self.pad_id, split
+                )
             self.sharing.judge(found, self.config.dtype)
         return self.sharing.pays(micro)
 
@@ -178,12 +189,15 @@ class PolicyModel:
         self.sharing.judge((max(distributed.gather(gap)), off.item()), self.config.dtype)
 
     def _forward(
-        self, model: Any, micro: MicroBatch, shared: bool
+        self, model: Any, micro: MicroBatch, shared: bool, together: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run a forward; `together`: the ranks that share tokens all call it with this micro-batch."""
+        split = self.split if together else None
+
         def work() -> tuple[torch.Tensor, torch.Tensor]:
             with self._autocast():
                 return completion_logprobs(
-                    model, self.family, micro, self.temperature, self.pad_id, shared
+                    model, self.family, micro, self.temperature, self.pad_id, shared, split
                 )
 
         return work() if self.sharded is None else self.sharded.run(work)

@@ -33,7 +33,10 @@ __all__ = [
     "outside",
     "rank",
     "same_everywhere",
+    "sequence_group",
+    "sequence_ranks",
     "session",
+    "speaks_for_sequence",
     "sum_gradients",
     "world",
 ]
@@ -44,6 +47,8 @@ BUCKET = 2**24
 """Numbers that are summed over the ranks at a time."""
 
 _rank, _world = 0, 1
+_sequence: tuple[int, Any] = (1, None)
+"""How many ranks share the tokens of a micro-batch, and this rank's group of them."""
 
 
 def rank() -> int:
@@ -59,6 +64,22 @@ def world() -> int:
 def is_main() -> bool:
     """Return whether this process writes what a run has once: files, console, checkpoints."""
     return _rank == 0
+
+
+def sequence_ranks() -> range:
+    """Return the ranks, consecutive ones, that share the tokens of a micro-batch with this one."""
+    first = _rank - _rank % _sequence[0]
+    return range(first, first + _sequence[0])
+
+
+def sequence_group() -> Any:
+    """Return the process group of `sequence_ranks`; None if that is this rank alone."""
+    return _sequence[1]
+
+
+def speaks_for_sequence() -> bool:
+    """Return whether what the ranks that share tokens have in common is to be counted on this one."""
+    return _rank == sequence_ranks()[0]
 
 
 def launched() -> bool:
@@ -99,16 +120,19 @@ def warn_of_network(environment: Mapping[str, str]) -> str | None:
 
 
 @contextmanager
-def session(timeout_s: float) -> Iterator[None]:
+def session(timeout_s: float, sequence_parallel: int = 1) -> Iterator[None]:
     """Inside, this process is one of those that `torchrun` started (alone, if it started none).
 
     A rank that waits longer than `timeout_s` for the others fails. After an error nothing is said
-    goodbye to: the others' next call fails, and the launcher ends them.
+    goodbye to: the others' next call fails, and the launcher ends them. `sequence_parallel` ranks at a
+    time share the tokens of a micro-batch.
 
     Raises:
-        UserError: more processes on this machine than GPUs.
+        UserError: more processes on this machine than GPUs; `sequence_parallel` does not divide those
+            of a machine.
     """
-    global _rank, _world
+    global _rank, _world, _sequence
+    _require_groups(sequence_parallel, os.environ)
     if not launched():
         yield
         return
@@ -129,10 +153,32 @@ def session(timeout_s: float) -> Iterator[None]:
         print(warning, file=sys.stderr)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     _rank, _world = dist.get_rank(), dist.get_world_size()
+    _sequence = sequence_parallel, _join_sequence_group(sequence_parallel)
     yield
     dist.barrier()
     dist.destroy_process_group()
-    _rank, _world = 0, 1
+    _rank, _world, _sequence = 0, 1, (1, None)
+
+
+def _require_groups(parts: int, environment: Mapping[str, str]) -> None:
+    number = int(environment.get("WORLD_SIZE", "1"))
+    here = int(environment.get("LOCAL_WORLD_SIZE", number))
+    if here % parts:
+        where = "" if here == number else " on each machine"
+        raise UserError(
+            f"distributed.sequence_parallel: expected a divisor of the number of processes{where} "
+            f"({here}), got {parts}"
+        )
+
+
+def _join_sequence_group(parts: int) -> Any:
+    """Return this rank's group of as many consecutive ranks; None if that is this rank alone."""
+    if parts == 1:
+        return None
+    import torch.distributed as dist
+
+    groups = [dist.new_group(range(n, n + parts)) for n in range(0, _world, parts)]
+    return groups[_rank // parts]
 
 
 @contextmanager

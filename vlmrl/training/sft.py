@@ -17,6 +17,7 @@ from vlmrl.answers import templates
 from vlmrl.config import SftConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
+from vlmrl.forward.dealing import share
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.demonstrations import Writer, is_whole, join_answer
 from vlmrl.policy.policy import Policy
@@ -78,6 +79,7 @@ def step(
     """Take one update on the demonstrations of a batch of prompts; return its metrics."""
     torch.manual_seed(seed_of(seed, 1, stage.step))
     rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
+    rollouts = share(rollouts)
     count = (len(batch), 1)
     weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
     ones = Advantages(
@@ -93,7 +95,7 @@ def step(
         updates=1,
         micro_tokens=micro_tokens,
         max_tokens=longest,
-        rank=distributed.rank(),
+        ranks=distributed.sequence_ranks(),
     )
     metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
     return {

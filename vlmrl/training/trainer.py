@@ -246,7 +246,7 @@ class Trainer:
             updates=optimizer.minibatches,
             micro_tokens=optimizer.micro_batch_tokens,
             max_tokens=rollouts.max_tokens,
-            rank=distributed.rank(),
+            ranks=distributed.sequence_ranks(),
         )
 
     def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:

@@ -23,7 +23,8 @@ def gather(
     batches: Sequence[TrainBatch], read: Callable[[MicroBatch], torch.Tensor]
 ) -> torch.Tensor:
     """Return the numbers [B, T] read from all micro-batches of all ranks at their loss tokens, [N]."""
-    own = [read(m).expand(m.mask.shape)[m.mask] for batch in batches for m in batch.micro]
+    counted = batches if distributed.speaks_for_sequence() else []
+    own = [read(m).expand(m.mask.shape)[m.mask] for batch in counted for m in batch.micro]
     whole = torch.cat(own) if own else torch.zeros(0)
     return torch.cat(distributed.gather(whole))
 
@@ -61,6 +62,7 @@ def own_denominators(
             size = micro.mask.sum(-1) if aggregation == "token" else torch.ones(len(micro.group))
             for which in (0, 1):
                 sizes[which] += size[part(micro) == bool(which)].sum()
+        sizes *= distributed.speaks_for_sequence()
         sizes = torch.stack(distributed.gather(sizes)).sum(0)
         factors = (sizes.sum() / sizes.clamp(min=1)).float()
 

@@ -1,0 +1,198 @@
+"""Ranks that share the tokens of their rows do what one does, and keep their share of the bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import ranks, sequence_ranks
+from helpers.runs import TINY, metric_lines, torchrun
+from helpers.small import policy
+from vlmrl.config import OptimizerConfig, load
+from vlmrl.errors import UserError
+from vlmrl.forward.sequence_parallel import Slice, find_split
+from vlmrl.policy.optimizers import adamw
+from vlmrl.system import distributed
+
+LENGTHS, PARTS = st.integers(1, 40), st.integers(1, 9)
+
+
+def slices(length: int, parts: int) -> list[Slice]:
+    return [Slice(length, parts, number) for number in range(parts)]
+
+
+@given(length=LENGTHS, parts=PARTS, dim=st.integers(0, 2))
+def test_slices_are_equally_wide_and_together_the_whole(length, parts, dim):
+    shape = [2, 3, 2]
+    shape[dim] = length
+    x = torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape)
+    cut = [own.cut(x, dim) for own in slices(length, parts)]
+    assert {part.shape[dim] for part in cut} == {-(-length // parts)}
+    joined = torch.cat(cut, dim)
+    assert torch.equal(joined.narrow(dim, 0, length), x)
+    assert not joined.narrow(dim, length, joined.shape[dim] - length).any()
+    assert all(part.untyped_storage().nbytes() == part.nbytes for part in cut)
+
+
+@given(length=LENGTHS, parts=PARTS)
+def test_each_place_is_in_one_slice_where_its_start_says(length, parts):
+    places = torch.arange(length)
+    for own in slices(length, parts):
+        inside = places[own.holds(places)]
+        assert torch.equal(own.cut(places, 0)[inside - own.start], inside)
+    assert torch.equal(sum(own.holds(places).int() for own in slices(length, parts)), places**0)
+
+
+@given(length=LENGTHS, parts=PARTS, seed=st.integers(0, 99))
+def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
+    marked = torch.rand(3, length, generator=torch.Generator().manual_seed(seed)) < 0.4
+    rows = torch.arange(3.0)[:, None] * 100 + torch.arange(length)
+    inputs = {
+        "inputs_embeds": rows[..., None],
+        "position_ids": rows.long()[None].expand(3, -1, -1),
+        "attention_mask": torch.ones(3, length),
+        "visual_pos_masks": marked,
+        "deepstack_visual_embeds": [rows[marked][:, None], -rows[marked][:, None]],
+    }
+    for own in slices(length, parts):
+        cut = own.cut_inputs(inputs)
+        seen = cut["inputs_embeds"][cut["visual_pos_masks"]]
+        assert torch.equal(cut["deepstack_visual_embeds"][0], seen)
+        assert torch.equal(cut["deepstack_visual_embeds"][1], -seen)
+        assert torch.equal(cut["position_ids"][1], cut["inputs_embeds"][..., 0].long())
+        assert cut["attention_mask"] is inputs["attention_mask"]
+
+
+# ---------------------------------------------------------------------------------------- ranks
+
+
+def found_by(number: int, folder: Path) -> list[dict[str, Any]]:
+    """What every case came to on so many ranks, by rank."""
+    script = str(Path(sequence_ranks.__file__))
+    done = torchrun(script, str(folder), processes=number)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(folder / f"rank-{n}.pt", weights_only=True) for n in range(number)]
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return found_by(2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return found_by(4, tmp_path_factory.mktemp("four"))
+
+
+def require_the_update_of_one(case: ranks.Case, found: list[dict[str, Any]], folder: Path) -> None:
+    alone = ranks.outcome_of(case, folder, shard=False)
+    exact = case.model.get("dtype") != "bfloat16"
+    close, relative = (1e-6, 1e-4) if exact else (1e-3, 2e-2)
+    for of_rank in found:
+        assert of_rank["weights"].keys() == alone["weights"].keys()
+        for key, value in alone["weights"].items():
+            assert (of_rank["weights"][key] - value).abs().max() <= close, key
+        for key, value in alone["metrics"].items():
+            assert of_rank["metrics"][key] == pytest.approx(value, rel=relative, abs=1e-5), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sequence_ranks.CASES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_that_share_all_tokens_give_the_update_of_one(strategy, name, by_two, tmp_path):
+    found = [of_rank[strategy][name] for of_rank in by_two]
+    require_the_update_of_one(sequence_ranks.CASES[name], found, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sequence_ranks.OF_FOUR)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_teams_of_two_ranks_give_the_update_of_one(strategy, name, by_four, tmp_path):
+    found = [of_rank[strategy][name] for of_rank in by_four]
+    require_the_update_of_one(sequence_ranks.OF_FOUR[name], found, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "shared"), sequence_ranks.LONG)
+def test_each_of_two_ranks_keeps_half_of_the_bytes_of_a_long_video(family, shared, by_two):
+    whole = sequence_ranks.kept(family, shared)
+    for found in (of_rank["kept"][f"{family} {shared}"] for of_rank in by_two):
+        assert 0.5 * whole < found < 0.54 * whole
+
+
+@pytest.mark.slow
+def test_a_run_of_two_ranks_that_share_tokens_is_the_run_of_two_that_do_not(tmp_path):
+    more = [*TINY, "run.steps=2", "evaluation=null", "model.build.text.num_attention_heads=2"]
+    for name, parts in (("apart", 1), ("together", 2)):
+        arguments = [f"run.dir={tmp_path / name}", *more, f"distributed.sequence_parallel={parts}"]
+        done = torchrun("-m", "vlmrl", "train", "quickstart", *arguments)
+        assert done.returncode == 0, done.stderr
+    apart, together = (metric_lines(tmp_path / name) for name in ("apart", "together"))
+    for one, other in zip(apart, together, strict=True):
+        assert other.pop("update/useful_share") == 1.0
+        del one["update/useful_share"]
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+# ------------------------------------------------------------------------------------- refusals
+
+
+@pytest.fixture
+def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the first of two ranks that share all tokens, as far as it can know alone."""
+    monkeypatch.setattr(distributed, "_sequence", (2, None))
+
+
+def test_a_model_that_cannot_be_split_is_refused(of_two):
+    made = policy()
+    config = made.base.config.get_text_config()
+    assert find_split(made.base, supported=True) is not None
+    with pytest.raises(UserError, match=r"sequence_parallel: 2, but this model family or its att"):
+        find_split(made.base, supported=False)
+    config.num_key_value_heads = 3
+    with pytest.raises(UserError, match="a divisor of the model's 3 key-value heads, got 2"):
+        find_split(made.base, supported=True)
+
+
+def test_families_without_slices_are_refused(of_two):
+    with pytest.raises(UserError, match="does not support it; use 1"):
+        policy("internvl")
+
+
+def test_low_memory_is_refused(of_two):
+    made = policy()
+    with pytest.raises(UserError, match=r"low_memory excludes distributed\.sequence_parallel"):
+        made.use_optimizer(
+            adamw(made.trainable, 1e-3), OptimizerConfig(shared_forward="low_memory")
+        )
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, r"the number of processes \(1\), got 2"),
+        ({"WORLD_SIZE": "3"}, r"the number of processes \(3\), got 2"),
+        (
+            {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3"},
+            r"the number of processes on each machine \(3\), got 2",
+        ),
+    ],
+)
+def test_a_number_that_does_not_divide_the_processes_is_refused(environment, message, monkeypatch):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message), distributed.session(1, sequence_parallel=2):
+        pass
+
+
+def test_the_config_has_the_key():
+    assert load("quickstart").distributed.sequence_parallel == 1
+    with pytest.raises(UserError, match="sequence_parallel"):
+        load("quickstart", ["distributed.sequence_parallel=0"])
