@@ -15,6 +15,7 @@ from PIL import Image
 
 TEMPLATES = {
     "qwen3_vl": "qwen3_vl",
+    "qwen3_vl_moe": "qwen3_vl",
     "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_vl": "qwen2_5_vl",
     "gemma3": "gemma3",

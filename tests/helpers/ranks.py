@@ -94,7 +94,16 @@ CASES = {
     "row facts": Case(homes=(0, 0, 1, 0), micro_tokens=150, row_facts=True, updates=2),
     "dealt from one rank": Case(homes=(1, 1, 1, 1), micro_tokens=1, dealt=True, updates=2),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
+    "experts": Case(model={"family": "qwen3_vl_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1),
 }
+
+
+READ: dict[str, tuple[str, dict[str, Any]]] = {
+    "whole": ("qwen2_5_vl", {}),
+    "adapter": ("qwen2_5_vl", CASES["adapter"].model),
+    "experts": ("qwen3_vl_moe", {}),
+}
+"""What is read from files in bfloat16: the family, and how it is trained."""
 
 
 def made(case: Case, optimizer: str = "sgd", shard: bool = False) -> Policy:
@@ -272,18 +281,21 @@ def taken(policy: Policy) -> dict[str, Any]:
 def read_in_slices(folder: Path) -> dict[str, Any]:
     """Policies on files in bfloat16, sharded: their weights, and what this rank held to get them."""
     if distributed.is_main():
-        built = load_model(model_config(), CORPUS, seed=0)
-        built.model.to(torch.bfloat16).save_pretrained(folder / "published")
-        built.processor.save_pretrained(folder / "published")
+        for family in {family for family, _ in READ.values()}:
+            built = load_model(model_config(family), CORPUS, seed=0)
+            weights = built.model.to(torch.bfloat16).state_dict()
+            built.family.save(built.model, str(folder / family), weights)
+            built.processor.save_pretrained(folder / family)
     distributed.barrier()
     found: dict[str, Any] = {}
-    for name, more in {"whole": {}, "adapter": CASES["adapter"].model}.items():
-        config = ModelConfig(path=str(folder / "published"), dtype="bfloat16", **more)
+    for name, (family, more) in READ.items():
+        config = ModelConfig(path=str(folder / family), dtype="bfloat16", **more)
         loaded = load_model(config, as_stored=True)
         in_files = all(_is_in_a_file(p) for p in loaded.model.parameters())
         torch.manual_seed(0)
         with HeldBytes() as held:
             policy = Policy(*loaded, config, shard=True)
+        policy.save(str(folder / f"{name}, saved by two"))
         slices = policy.sharded.slices().values()
         found[name] = {
             "weights": policy.weights(),

@@ -16,7 +16,7 @@ from vlmrl.forward.packing import pack
 from vlmrl.schema import PromptBatch
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
-each_family = pytest.mark.parametrize("name", FAMILIES)
+each_family = pytest.mark.parametrize("name", (*FAMILIES, "qwen3_vl_moe"))
 shared_policy = functools.cache(policy)
 
 

@@ -159,34 +159,35 @@ def text(hidden: int, layers: int, intermediate: int, heads: int, keys: int) -> 
     }
 
 
-def qwen3_vl_moe() -> Any:
+def qwen3_vl_moe(experts: int, **text: int) -> Any:
     made = transformers.Qwen3VLMoeConfig(
         text_config={
-            **text(2048, 48, 6144, 32, 4),
+            **text,
             "vocab_size": 151936,
             "head_dim": 128,
             "num_experts": 128,
             "num_experts_per_tok": 8,
-            "moe_intermediate_size": 768,
+            "moe_intermediate_size": experts,
         },
         vision_config={
             "depth": 27,
             "hidden_size": 1152,
             "intermediate_size": 4304,
             "num_heads": 16,
-            "out_hidden_size": 2048,
+            "out_hidden_size": text["hidden_size"],
             "deepstack_visual_indexes": [8, 16, 24],
         },
         tie_word_embeddings=False,
     )
-    return transformers.Qwen3VLMoeForConditionalGeneration, made, "qwen3_vl"
+    return transformers.Qwen3VLMoeForConditionalGeneration, made, "qwen3_vl_moe"
 
 
 LARGE = {
     "Qwen2.5-VL-7B": (lambda: qwen2_5_vl(3420, **text(3584, 28, 18944, 28, 4)), 8.29e9, 8),
     "Qwen2.5-VL-32B": (lambda: qwen2_5_vl(3456, **text(5120, 64, 27648, 40, 8)), 33.45e9, 8),
     "Qwen2.5-VL-72B": (lambda: qwen2_5_vl(3456, **text(8192, 80, 29568, 64, 8)), 73.41e9, 16),
-    "Qwen3-VL-30B-A3B": (qwen3_vl_moe, 31.07e9, 8),
+    "Qwen3-VL-30B-A3B": (lambda: qwen3_vl_moe(768, **text(2048, 48, 6144, 32, 4)), 31.07e9, 8),
+    "Qwen3-VL-235B-A22B": (lambda: qwen3_vl_moe(1536, **text(4096, 94, 12288, 64, 4)), 235.7e9, 64),
 }
 """What builds the config, the published number of parameters, and GPUs to train on."""
 

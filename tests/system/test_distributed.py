@@ -111,10 +111,10 @@ def test_a_bfloat16_engine_gathers_half_as_many_bytes(by_two):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["whole", "adapter"])
+@pytest.mark.parametrize("name", ranks.READ)
 def test_every_rank_reads_its_rows_of_a_model_and_no_more(name, by_two, folder_of_two):
-    more = ranks.CASES["adapter"].model if name == "adapter" else {}
-    config = ModelConfig(path=str(folder_of_two / "published"), **more)
+    family, more = ranks.READ[name]
+    config = ModelConfig(path=str(folder_of_two / family), **more)
     torch.manual_seed(0)
     alone = Policy(*load_model(config), config)
     for found in (of_rank["read"][name] for of_rank in by_two):
@@ -125,6 +125,9 @@ def test_every_rank_reads_its_rows_of_a_model_and_no_more(name, by_two, folder_o
             assert found[kind].keys() == expected.keys()
             for key, value in expected.items():
                 assert torch.equal(found[kind][key].float(), value), key
+    again = load_model(ModelConfig(path=str(folder_of_two / f"{name}, saved by two")))
+    for key, value in again.model.state_dict().items():
+        assert torch.equal(value, alone.weights()[key]), key
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

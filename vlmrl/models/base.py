@@ -25,7 +25,9 @@ __all__ = ["Family"]
 Features = Any
 """What the towers computed from the media; opaque to everyone but the family."""
 
-LANGUAGE_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ATTENTION_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Linear layers of a language model's attention, for `Family.lora_targets` where its MLPs are experts."""
+LANGUAGE_LINEAR = (*ATTENTION_LINEAR, "gate_proj", "up_proj", "down_proj")
 """Linear layers of a Llama-like language model, for `Family.lora_targets`."""
 ENCODER_LINEAR = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 """Linear layers of an encoder like CLIP's or Whisper's, for `Family.lora_targets`."""

@@ -146,6 +146,9 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
     # transformers fills what a checkpoint lacks with random numbers and only warns.
     if missing := sorted(report["missing_keys"]):
         raise UserError(f"{where} lacks {len(missing)} weights, e.g. {missing[0]}")
+    if not as_stored:
+        for parameter in model.parameters():
+            parameter.data = parameter.data.contiguous()
     return family, model, processor
 
 

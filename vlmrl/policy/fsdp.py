@@ -66,6 +66,8 @@ def slice_weights(
     if config.dtype == "bfloat16":
         mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for layer in layers:
+        for parameter in layer.parameters():  # those that are views of files with other axes
+            parameter.data = parameter.data.contiguous()
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=mixed)
     root = _Root(model)
     return fully_shard(root, mesh=mesh, reshard_after_forward=False, ignored_params=left_whole)

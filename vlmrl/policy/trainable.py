@@ -17,6 +17,9 @@ from vlmrl.policy import quantization
 
 __all__ = ["towers_with_lr"]
 
+FUSED_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
+"""Ends of the names of weights [experts, ...] that hold all experts of a layer."""
+
 _OF_PEFT = re.compile(r"\.(?:base_layer|lora_[AB])\.")
 
 
@@ -27,8 +30,13 @@ def quantize(model: Any, family: Family, config: ModelConfig) -> None:
     useful size have none.
 
     Raises:
-        UserError: bitsandbytes is not installed.
+        UserError: bitsandbytes is not installed, or most weights are experts, which are no layers.
     """
+    if experts := [n for n, p in model.named_parameters() if n.endswith(FUSED_EXPERTS)]:
+        raise UserError(
+            f"model.quantization: {type(family).__name__} holds all experts of a layer in one weight "
+            f"({experts[0]}), for which bitsandbytes has no 4-bit layer; use model.dtype: bfloat16"
+        )
     dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
     linear = [(n, m) for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
     for name, module in linear:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import transformers
@@ -28,6 +28,7 @@ class Small:
     processor: str
     video_processor: str
     vision: Mapping[str, Any]
+    text: Mapping[str, Any] = field(default_factory=dict)
     vision_width: str = "hidden_size"
     """The field of the vision config for the width of the tower."""
     vision_out: str = "out_hidden_size"
@@ -54,7 +55,7 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     fields = config_class.sub_configs["vision_config"].__annotations__.keys()
     check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
 
-    text, width = builder.text_fields(build, {})
+    text, width = builder.text_fields(build, small.text)
     text["head_dim"] = width
     vision = {**small.vision, **build.vision}
     builder.head_dim("vision", small.vision_width, vision, "num_heads", 4)
