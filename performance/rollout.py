@@ -31,6 +31,7 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_parts.job import request
+from vlmrl.engines.vllm_parts.media_parts import lend
 from vlmrl.engines.vllm_parts.requests import media_data, sampling_fields
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.models.loading import load_model
@@ -86,7 +87,9 @@ def raw_http(engine: VllmServer, policy: Policy, batch: PromptBatch, sampling: S
     headers = {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"}
 
     def post(number: int) -> Any:
-        body = request(batch.prompts[number], sampling_fields(policy, sampling, number))
+        prompt = batch.prompts[number]
+        with lend(prompt.media, None) as media:
+            body = request(prompt, sampling_fields(policy, sampling, number), media)
         connection = http.client.HTTPConnection(str(address.hostname), address.port)
         connection.request("POST", ROUTE, json.dumps(body), headers)
         return json.loads(connection.getresponse().read())

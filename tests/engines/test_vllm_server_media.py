@@ -4,10 +4,12 @@ import base64
 import dataclasses
 import pickle
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import mixed_batch, policy
@@ -17,11 +19,12 @@ from helpers.vllm_engine import SMALL, change, engine_for, listening_policy, tok
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 
+from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import job
-from vlmrl.engines.vllm_parts.frames import as_seen, pack, unpack
-from vlmrl.engines.vllm_parts.requests import sampling_fields
+from vlmrl.engines.vllm_parts.media_parts import as_seen, pack, unpack
+from vlmrl.engines.vllm_parts.requests import EngineFault, sampling_fields
 from vlmrl.engines.vllm_parts.server import Refused
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -127,6 +130,57 @@ def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
         engine.generate(PromptBatch((ask(made, video(2), video(2), video(2)),)), GREEDY)
 
 
+# --------------------------------------------------------------------------- files and processes
+
+
+def test_turns_and_groups_write_a_clip_once_and_a_server_reads_no_other_file(pair, tmp_path):
+    made, engine = pair
+    folder = Path(engine._shared.name) / "rank-0"
+    clip, before = video(6, fps=3.0), set(folder.iterdir())
+    batch = PromptBatch((ask(made, clip), ask(made, clip)))
+    for seed in (1, 2):
+        engine.generate(batch, Sampling(n=2, max_tokens=4, seed=seed))
+    assert len(set(folder.iterdir()) - before) == 1
+    secret = tmp_path / "secret.bmp"
+    Image.new("RGB", (28, 28)).save(secret)
+    body = job.request(ask(made), sampling_fields(made, GREEDY, 0), [])
+    for url in (secret.as_uri(), (folder / ".." / ".." / ".." / secret.name).as_uri()):
+        wrong = {**body, "content_parts": [{"type": "image_url", "url": url}]}
+        with pytest.raises((Refused, EngineFault), match=r"subpath|No such file"):
+            engine._servers[0].post("/inference/v1/generate", wrong, 60.0, "test")
+
+
+def test_a_server_of_several_processes_takes_weights_as_one_does():
+    made = policy()
+    engine = served(made, max_videos=2, api_processes=2)
+    prompts = [*videos_of(made), *mixed_batch(made).prompts]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    change(made)
+    engine.sync(made)
+    assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    found = engine.generate(PromptBatch(tuple(prompts)), Sampling(n=2, max_tokens=6, seed=3))
+    assert {v for g in found.completions for c in g for v, _ in c.versions} == {made.version}
+    engine.close()
+
+
+def test_a_server_that_does_not_read_the_media_folder_is_refused(pair, tmp_path, monkeypatch):
+    made, engine = pair
+    monkeypatch.setenv(serve.TOKEN, engine._servers[0].token)
+    other = VllmServer(urls=[engine._servers[0].url], media_folder=str(tmp_path), **SMALL)
+    with pytest.raises(UserError, match=r"it may not read .*--allowed-local-media-path"):
+        other.start(made)
+    other.close()
+    assert not list(tmp_path.iterdir())
+    within = Path(engine._shared.name)
+    other = VllmServer(
+        urls=[engine._servers[0].url], media_folder=str(within), max_videos=2, **SMALL
+    )
+    other.start(made)
+    assert measure_parity(other, made, videos_of(made)[:1]).max_abs < 1e-5
+    assert list(Path(other._shared.name).rglob("*")) != []
+    other.close()
+
+
 # -------------------------------------------------------------------------------------- the bytes
 
 
@@ -164,7 +218,7 @@ def test_what_is_no_packed_clip_is_refused(data):
 def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
     made, engine = pair
     prompt = ask(made, video(2))
-    body = job.request(prompt, sampling_fields(made, GREEDY, 0))
+    body = job.request(prompt, sampling_fields(made, GREEDY, 0), [])
     for data in NO_VIDEOS.values():
         url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
         wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}

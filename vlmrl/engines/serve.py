@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from vlmrl.engines.vllm_parts import frames
+from vlmrl.engines.vllm_parts import media_parts
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 
@@ -31,7 +31,10 @@ FOLDER = "VLMRL_SERVER_FOLDER"
 """Environment variables: the secret; of a child server the process without which it must not live,
 and the folder that goes with that process."""
 
-READ_WITH = {"video": {"video_backend": frames.LOADER}, "audio": {"audio_backend": "soundfile"}}
+READ_WITH = {
+    "video": {"video_backend": media_parts.LOADER},
+    "audio": {"audio_backend": "soundfile"},
+}
 """Readers that change nothing: videos and audio arrive as the trainer has them."""
 
 REQUIRED = (
@@ -123,7 +126,7 @@ if __name__ in ("__main__", "__mp_main__"):
         import_vllm()
     except UserError as error:
         raise SystemExit(str(error)) from error
-    frames.register()
+    media_parts.register()
 
 if __name__ == "__main__":
     main()

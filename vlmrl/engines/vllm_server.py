@@ -28,6 +28,7 @@ from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolic
 from vlmrl.engines.completions import make_completions
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.job import Job, ask
+from vlmrl.engines.vllm_parts.media_parts import KEPT, MediaFolder, make_shared
 from vlmrl.engines.vllm_parts.options import (
     Weights,
     save_adapter,
@@ -58,6 +59,8 @@ class VllmServer(ServerOptions, ConcurrentEngine):
     _transfer: Any = field(default=None, init=False, repr=False)
     _held: Any = field(default=None, init=False, repr=False)
     _folder: Any = field(default=None, init=False, repr=False)
+    _shared: Any = field(default=None, init=False, repr=False)
+    _media: MediaFolder | None = field(default=None, init=False, repr=False)
     _version: int = field(default=-1, init=False, repr=False)
     _temperature: float = field(default=1.0, init=False, repr=False)
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
@@ -90,8 +93,10 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             require_vllm()
             token = secrets.token_urlsafe(32)
         atexit.register(self.close)
-        self._folder = scratch(size)
-        held = self._held = HeldWeights(Path(self._folder.name))
+        self._folder = scratch(size + KEPT)
+        folder = Path(self._folder.name)
+        self._shared = make_shared(self.media_folder if self.urls else folder)
+        held = self._held = HeldWeights(folder)
         self._transfer = transfer(self.transfer, held, self.transfer_address, self.sync_timeout_s)
         urls = self.urls or ["not started"] * (len(self.devices) or self.num_servers)
         self._servers = [Server(url, token, self.sync_timeout_s) for url in urls]
@@ -163,9 +168,11 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         if self._transfer is not None:
             self._transfer.close()
             self._transfer = None
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        self._media = None
+        for folder in (self._shared, self._folder):
+            if folder is not None:
+                folder.cleanup()
+        self._shared = self._folder = None
         self._policy = None
 
     def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
@@ -191,7 +198,10 @@ class VllmServer(ServerOptions, ConcurrentEngine):
 
     def _join(self, version: int) -> None:
         """Let all ranks use the main one's servers, which hold weights of this version."""
-        found = distributed.from_main([(server.url, server.token) for server in self._servers])
+        own = [(server.url, server.token) for server in self._servers]
+        found, shared = distributed.from_main((own, self._shared and self._shared.name))
+        if self._media is None and shared is not None:
+            self._media = MediaFolder(Path(shared) / f"rank-{distributed.rank()}")
         if distributed.is_main():
             return
         self._version = version
@@ -222,6 +232,9 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         save_model_files(self._policy, str(model))
         given = self.arguments(self._policy, str(model))
         given["weight_transfer_config"] = {"backend": self._transfer.backend}
+        given["allowed_local_media_path"] = self._shared.name
+        if self.api_processes > 1:
+            given["api_server_count"] = self.api_processes
         if self.lora == "adapter":
             given["lora_modules"] = f"{ADAPTER}={self._adapter}"
         devices = dict(zip(self._servers, self.devices, strict=False))
@@ -235,6 +248,8 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         server.wait_until_healthy(self.start_timeout_s)
         length = self.length_limit(self._policy)
         server.require_model(self._policy, length, self._transfer.backend)
+        if self._shared is not None:
+            server.require_folder(self._shared.name)
         server.rpc("abandon_update", stage="start")
         self._transfer.open(server)
         server.rpc("set_temperature", self._temperature, stage="start")
@@ -286,7 +301,8 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             prompt, life = job.prompts[number], server.life
             fields = sampling_fields(self._policy, job.sampling, number)
             try:
-                answer = ask(server, prompt, fields, job.deadline, self.lora == "adapter")
+                adapter = self.lora == "adapter"
+                answer = ask(server, prompt, fields, job.deadline, self._media, adapter)
                 if job.sampling.greedy:
                     answer = answer.repeated(job.sampling.n)
                 check(prompt, answer, self._policy, job.sampling, (job.version, self._newest))

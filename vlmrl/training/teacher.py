@@ -12,6 +12,7 @@ import torch
 from vlmrl.config import Config, TeacherConfig
 from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.vllm_parts.job import request
+from vlmrl.engines.vllm_parts.media_parts import lend
 from vlmrl.engines.vllm_parts.requests import EngineFault, require_same_prompt
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.errors import UserError
@@ -99,7 +100,8 @@ class ServedTeacher(Teacher):
                 ids = micro.token_ids[row, : lengths[row]].tolist()
                 prompt = continue_prompt(micro.prompts[int(micro.group[row])], ids)
                 fields = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 1.0}
-                reply = self._post("/inference/v1/generate", request(prompt, fields))
+                with lend(prompt.media, None) as media:
+                    reply = self._post("/inference/v1/generate", request(prompt, fields, media))
                 require_same_prompt(prompt, reply["prompt_token_ids"])
                 told = reply["prompt_logprobs"][-len(ids) :]
                 found[row, : len(ids)] = torch.tensor(

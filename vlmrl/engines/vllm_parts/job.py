@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 import threading
 import time
@@ -13,12 +11,12 @@ from typing import Any
 
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
-from vlmrl.engines.vllm_parts.frames import as_seen, pack
+from vlmrl.engines.vllm_parts.media_parts import MediaFolder, Part, lend
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
 from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio, Decoded, Video, num_bytes
+from vlmrl.media_types import num_bytes
 from vlmrl.schema import Completion, Prompt
 
 __all__ = ["request"]
@@ -81,12 +79,14 @@ class Job:
             self.error = self.error or error
 
 
-def request(prompt: Prompt, fields: Mapping[str, Any], adapter: bool = False) -> dict[str, Any]:
-    """Return the body of the request for one prompt, see `ask`."""
+def request(
+    prompt: Prompt, fields: Mapping[str, Any], media: Sequence[Part], adapter: bool = False
+) -> dict[str, Any]:
+    """Return the body of the request for one prompt with its media, see `ask`."""
     return {
         **({"model": ADAPTER} if adapter else {}),
         "token_ids": list(prompt.encoded.compact_ids),
-        "content_parts": [_part(medium) for medium in prompt.media],
+        "content_parts": list(media),
         "sampling_params": fields,
         "return_token_ids": True,
     }
@@ -97,11 +97,13 @@ def ask(
     prompt: Prompt,
     fields: Mapping[str, Any],
     deadline: float,
+    folder: MediaFolder | None = None,
     adapter: bool = False,
 ) -> Answer:
     """Return the server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
 
-    With `adapter` they are by the model with the adapter that it was started with.
+    Its media go through `folder` if the server reads that, else within the request. With `adapter` the
+    completions are by the model with the adapter that it was started with.
 
     Raises:
         UserError: the server refuses the prompt.
@@ -109,8 +111,9 @@ def ask(
     """
     seconds = max(0.1, deadline - time.monotonic())
     try:
-        body = request(prompt, fields, adapter)
-        reply = server.post("/inference/v1/generate", body, seconds, "generation")
+        with lend(prompt.media, folder) as media:
+            body = request(prompt, fields, media, adapter)
+            reply = server.post("/inference/v1/generate", body, seconds, "generation")
     except Refused as error:
         raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
     except NoAnswer as fault:
@@ -130,24 +133,6 @@ def _written(choice: Mapping[str, Any]) -> Sampled:
         choice["finish_reason"],
         tuple((int(v["version"]), v["end"] - v["start"]) for v in choice["weight_versions"]),
     )
-
-
-def _part(medium: Decoded) -> dict[str, str]:
-    """Return the whole medium in the form that costs both sides the least time."""
-    buffer = io.BytesIO()
-    if isinstance(medium, Audio):
-        import soundfile  # with the extra `audio`, which whoever decoded this has
-
-        soundfile.write(buffer, medium.samples, medium.rate, format="WAV", subtype="FLOAT")
-        kind, mime = "audio_url", "audio/wav"
-    elif isinstance(medium, Video):
-        buffer.write(pack(as_seen(medium)))
-        kind, mime = "video_url", "video/x-vlmrl"
-    else:
-        medium.save(buffer, "BMP")
-        kind, mime = "image_url", "image/bmp"
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return {"type": kind, "url": f"data:{mime};base64,{data}"}
 
 
 def _stage(server: Server) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl.engines.base import Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled
-from vlmrl.engines.vllm_parts.frames import as_seen
+from vlmrl.engines.vllm_parts.media_parts import as_seen
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt

@@ -231,6 +231,20 @@ class Server:
                 f"{self}: expected max_model_len of at least {length}, got {found['max_model_len']}"
             )
 
+    def require_folder(self, folder: str) -> None:
+        """Refuse a server that cannot read this folder of media (UserError)."""
+        found = self.rpc("look_at", folder, stage="start")
+        if not found["here"]:
+            raise UserError(
+                f"{self}: engine option media_folder: there is no {folder} where it runs; name a folder "
+                "on storage that it shares with this machine"
+            )
+        if not found["allowed"]:
+            raise UserError(
+                f"{self}: engine option media_folder: it may not read {folder}; start it with "
+                "--allowed-local-media-path and the folder"
+            )
+
 
 def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
     """Do something with several servers at once; return the faults, each of which is logged."""

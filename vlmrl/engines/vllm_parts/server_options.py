@@ -24,6 +24,12 @@ class ServerOptions(VllmOptions):
     """How weights are sent. file: the servers are on this machine."""
     transfer_address: str = "127.0.0.1"
     """Address at which servers reach this machine (tcp, nccl)."""
+    media_folder: str | None = None
+    """Folder on storage that the `urls` read too (start them with `--allowed-local-media-path`): media are
+    written there once and requests name them. Absent: each request holds its media. Servers that the run
+    starts have such a folder by themselves."""
+    api_processes: int = 1
+    """Processes of each server that is started which read requests and prepare media."""
     start_timeout_s: float = 600.0
     """Seconds within which a server must be ready."""
     sync_timeout_s: float = 300.0
@@ -38,6 +44,10 @@ class ServerOptions(VllmOptions):
             )
         if self.num_servers < 1:
             raise ValueError(f"expected num_servers of at least 1, got {self.num_servers}")
+        if self.api_processes < 1:
+            raise ValueError(f"expected api_processes of at least 1, got {self.api_processes}")
+        if self.media_folder is not None and not self.urls:
+            raise ValueError("media_folder is for servers of `urls`")
         if self.lora == "adapter" and (self.urls or self.transfer != "file"):
             raise ValueError(
                 "lora 'adapter' needs servers that the run starts, and transfer 'file'"

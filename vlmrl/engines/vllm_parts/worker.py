@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,6 +43,13 @@ class Worker:
     def take_adapter(self, folder: str) -> None:
         """Replace the adapter that requests name, also of those that are being answered."""
         self.add_lora(LoRARequest(vllm_model.ADAPTER, 1, folder, load_inplace=True))
+
+    def look_at(self, folder: str) -> dict[str, bool]:
+        """Return whether this folder is here, and whether requests may name files in it."""
+        allowed = self.vllm_config.model_config.allowed_local_media_path
+        path = Path(folder).resolve()
+        may = bool(allowed) and path.is_relative_to(Path(allowed).resolve())
+        return {"here": path.is_dir(), "allowed": may}
 
     def describe(self) -> dict[str, Any]:
         """Return what the trainer compares with its own model before it trusts this server."""
