@@ -272,6 +272,12 @@ def test_a_step_that_does_not_fit_the_device_fails_with_what_to_lower(monkeypatc
 
 
 @pytest.mark.slow
+def test_heads_that_ranks_cannot_share_are_found():
+    ((verdict, text),) = findings("distributed.sequence_parallel=2")["memory"]
+    assert verdict == "FAIL" and "divisor of the model's 3 key-value heads, got 2" in text
+
+
+@pytest.mark.slow
 def test_a_user_error_of_a_check_is_its_verdict(monkeypatch):
     def refuses(_):
         raise UserError("not this one")

@@ -1,8 +1,8 @@
 """What `test_sequence_parallel` runs on two or four ranks, two of which share all tokens.
 
-    torchrun --standalone --nproc-per-node 2 tests/helpers/sequence_ranks.py FOLDER
+    torchrun --standalone --nproc-per-node 2 tests/helpers/sequence_ranks.py FOLDER SET
 
-writes what every case came to, and the bytes that each rank keeps for the backward.
+writes what every case of one of `SETS` came to, and the bytes that each rank keeps for the backward.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from helpers.videos import video
 from vlmrl.config import LoraConfig
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Prompt
 from vlmrl.system import distributed
 
 QWEN3 = {"family": "qwen3_vl"}
@@ -42,11 +44,10 @@ CASES = {
     ),
     "dealt from one rank": Case(homes=(1, 1, 1, 1), micro_tokens=1, dealt=True, updates=2),
     "row facts": Case(homes=(0, 0, 1, 0), micro_tokens=150, row_facts=True, updates=2),
-    "another family": Case(model={"family": "qwen2_vl"}, videos=True, shared="on"),
-    "sound": Case(model={"family": "qwen2_5_omni"}),
+    "positions on one axis": Case(model={"family": "internvl"}),
+    "images in both directions": Case(model={"family": "gemma3"}, shared="on"),
     "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}, shared="on"),
 }
-
 OF_FOUR = {
     "unequal numbers of micro-batches": Case(homes=(0, 0, 0, 2), micro_tokens=1, videos=True),
     "one team has nothing": Case(homes=(3, 3, 2, 2), shared="on"),
@@ -60,21 +61,44 @@ OF_FOUR = {
     ),
 }
 """The first and the last two of four ranks are a team each."""
+FAMILIES = {
+    f"{family}, {'shared' if shared == 'on' else 'plain'}": Case(
+        model={"family": family}, shared=shared
+    )
+    for family in (
+        *("qwen2_vl", "qwen2_5_omni", "qwen2_audio", "llava_onevision"),
+        *("aya_vision", "smolvlm", "idefics3"),
+    )
+    for shared in ("off", "on")
+}
+SETS = {"cases": CASES, "of four": OF_FOUR, "families": FAMILIES}
 
 
-LONG = [(family, shared) for family in ("qwen2_5_vl", "qwen3_vl") for shared in (False, True)]
-"""Family, and whether the forward is shared, of what `kept` measures."""
+LONG = {
+    f"{family}, {'shared' if shared else 'plain'}": (family, shared, True)
+    for family in ("qwen2_5_vl", "qwen3_vl")
+    for shared in (False, True)
+}
+LONG["with its tower"] = ("qwen2_5_vl", True, False)
+"""The family, whether the forward is shared and the towers are frozen, of what `kept` measures."""
 
 
-def kept(family: str, shared: bool) -> int:
-    """The bytes that this rank keeps for the backward of completions of a long video prompt.
+def long_prompt(name: str) -> tuple[Policy, Prompt, int]:
+    """The policy of one of `LONG`, its prompt, and how many completions that has.
 
-    The towers are frozen: they run whole on every rank. So is the mask of the plain forward, which has
-    none for a single row.
+    The plain forward has one row, so that it needs no mask: that would be whole on every rank.
     """
-    policy = made(Case(model={"family": family, "freeze": ["vision", "projector"]}))
-    prompt = ask(policy, video(60, fps=2.0, size=(168, 168)))
-    drawn = completed((prompt,), random.Random(0), group=2 if shared else 1)
+    family, shared, frozen = LONG[name]
+    model = {"family": family, "freeze": ["vision", "projector"] if frozen else []}
+    policy = made(Case(model=model))
+    return policy, ask(policy, video(60, fps=2.0, size=(168, 168))), 2 if shared else 1
+
+
+def kept(name: str) -> int:
+    """The bytes that this rank keeps for the backward of completions of a long video prompt."""
+    policy, prompt, group = long_prompt(name)
+    shared = LONG[name][1]
+    drawn = completed((prompt,), random.Random(0), group)
     (batch,) = pack(drawn, advantages(drawn), updates=1, micro_tokens=10**6, max_tokens=9)
     weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
     sizes: dict[int, int] = {}
@@ -93,21 +117,20 @@ def kept(family: str, shared: bool) -> int:
     return sum(sizes.values())
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, cases: str) -> None:
     torch.set_num_threads(1)
     with distributed.session(60, sequence_parallel=2):
-        cases = CASES if distributed.world() == 2 else OF_FOUR
         found: dict[str, Any] = {
             strategy: {
                 name: outcome_of(case, folder / f"{name} {strategy}", strategy == "fsdp2")
-                for name, case in cases.items()
+                for name, case in SETS[cases].items()
             }
             for strategy in ("ddp", "fsdp2")
         }
-        if distributed.world() == 2:
-            found["kept"] = {f"{f} {s}": kept(f, s) for f, s in LONG}
+        if cases == "cases":
+            found["kept"] = {name: kept(name) for name in LONG}
         torch.save(found, folder / f"rank-{distributed.rank()}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -16,6 +16,7 @@ from helpers.small import policy
 from vlmrl.config import OptimizerConfig, load
 from vlmrl.errors import UserError
 from vlmrl.forward.sequence_parallel import Slice, find_split
+from vlmrl.monitoring.memory_forecast import measure_activations
 from vlmrl.policy.optimizers import adamw
 from vlmrl.system import distributed
 
@@ -71,22 +72,27 @@ def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
 # ---------------------------------------------------------------------------------------- ranks
 
 
-def found_by(number: int, folder: Path) -> list[dict[str, Any]]:
+def found_by(number: int, cases: str, folder: Path) -> list[dict[str, Any]]:
     """What every case came to on so many ranks, by rank."""
     script = str(Path(sequence_ranks.__file__))
-    done = torchrun(script, str(folder), processes=number)
+    done = torchrun(script, str(folder), cases, processes=number)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"rank-{n}.pt", weights_only=True) for n in range(number)]
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return found_by(2, tmp_path_factory.mktemp("two"))
+    return found_by(2, "cases", tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
 def by_four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return found_by(4, tmp_path_factory.mktemp("four"))
+    return found_by(4, "of four", tmp_path_factory.mktemp("four"))
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return found_by(2, "families", tmp_path_factory.mktemp("families"))
 
 
 def require_the_update_of_one(case: ranks.Case, found: list[dict[str, Any]], folder: Path) -> None:
@@ -117,12 +123,31 @@ def test_two_teams_of_two_ranks_give_the_update_of_one(strategy, name, by_four, 
     require_the_update_of_one(sequence_ranks.OF_FOUR[name], found, tmp_path)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sequence_ranks.FAMILIES)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_two_ranks_give_the_update_of_one_to_every_family(strategy, name, families, tmp_path):
+    found = [of_rank[strategy][name] for of_rank in families]
+    require_the_update_of_one(sequence_ranks.FAMILIES[name], found, tmp_path)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "shared"), sequence_ranks.LONG)
-def test_each_of_two_ranks_keeps_half_of_the_bytes_of_a_long_video(family, shared, by_two):
-    whole = sequence_ranks.kept(family, shared)
-    for found in (of_rank["kept"][f"{family} {shared}"] for of_rank in by_two):
+@pytest.mark.parametrize("name", [n for n, (_, _, frozen) in sequence_ranks.LONG.items() if frozen])
+def test_each_of_two_ranks_keeps_half_of_the_bytes_of_a_long_video(name, by_two):
+    whole = sequence_ranks.kept(name)
+    for found in (of_rank["kept"][name] for of_rank in by_two):
         assert 0.5 * whole < found < 0.54 * whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sequence_ranks.LONG)
+def test_the_forecast_knows_what_each_of_two_ranks_keeps(name, by_two):
+    policy, prompt, rows = sequence_ranks.long_prompt(name)
+    more = ["distributed.sequence_parallel=2", "rollout.max_tokens=9"]
+    more += [f"optimizer.shared_forward={'on' if rows > 1 else 'off'}"]
+    found = measure_activations(load("quickstart", more), policy, prompt, rows)
+    for kept in (of_rank["kept"][name] for of_rank in by_two):
+        assert found == pytest.approx(kept, rel=0.1)
 
 
 @pytest.mark.slow
@@ -159,9 +184,9 @@ def test_a_model_that_cannot_be_split_is_refused(of_two):
         find_split(made.base, supported=True)
 
 
-def test_families_without_slices_are_refused(of_two):
-    with pytest.raises(UserError, match="does not support it; use 1"):
-        policy("internvl")
+def test_other_attention_is_refused(of_two):
+    with pytest.raises(UserError, match=r"attention \(eager\) does not support it; use 1"):
+        policy(attention="eager")
 
 
 def test_low_memory_is_refused(of_two):

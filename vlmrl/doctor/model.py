@@ -18,6 +18,7 @@ from vlmrl.doctor.whole_rollouts import longest_of, write_longest
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.packing import pack
+from vlmrl.forward.sequence_parallel import find_obstacle
 from vlmrl.interaction.driver import Driver
 from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_parity, tolerance
 from vlmrl.monitoring.media_ablation import measure_reliance
@@ -83,6 +84,10 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
 
 def memory(bench: Bench) -> Iterator[Finding]:
     """Compare the forecast of a step's peak with the device."""
+    policy, parts = bench.policy, bench.config.distributed.sequence_parallel
+    if parts > 1 and (obstacle := find_obstacle(policy.base, policy.sharing.possible, parts)):
+        yield Finding("FAIL", "memory", obstacle)
+        return
     kl = any(map(needs_reference, bench.algorithms))
     sizes: dict[str, tuple[float, Config]] = {}
     for moment in bench.config.moments:

@@ -26,7 +26,7 @@ from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.system import distributed
 
-__all__ = ["Slice", "Split", "SplitMask", "current_slice", "decode", "find_split"]
+__all__ = ["Slice", "Split", "SplitMask", "current_slice", "decode", "find_obstacle", "find_split"]
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
 """Attention of query [B, H, T, D] on key and value [B, K, T, D] by a mask, to [B, T, H, D]."""
@@ -120,18 +120,28 @@ def find_split(model: Any, supported: bool) -> Split | None:
     parts = len(ranks)
     if parts == 1:
         return None
+    if obstacle := find_obstacle(model, supported, parts):
+        raise UserError(obstacle)
+    return Split(distributed.sequence_group(), parts, ranks.index(distributed.rank()))
+
+
+def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
+    """Say why so many ranks cannot share the tokens of `model`; None if they can.
+
+    `supported`: all its layers attend through transformers' registries.
+    """
     text = model.config.get_text_config()
     if not supported:
-        raise UserError(
+        return (
             f"distributed.sequence_parallel: {parts}, but this model family or its attention "
             f"({text._attn_implementation}) does not support it; use 1"
         )
     if text.num_key_value_heads % parts:
-        raise UserError(
+        return (
             f"distributed.sequence_parallel: expected a divisor of the model's "
             f"{text.num_key_value_heads} key-value heads, got {parts}"
         )
-    return Split(distributed.sequence_group(), parts, ranks.index(distributed.rank()))
+    return None
 
 
 def decode(

@@ -58,11 +58,12 @@ class Family:
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Tower -> last parts of the names of its linear layers."""
     decoder_layers: ClassVar[tuple[str, ...]] = ()
-    """Paths of the lists of layers that FSDP and gradient checkpointing wrap."""
+    """Paths of the lists of layers that FSDP and gradient checkpointing wrap, the language model's first."""
     shared: ClassVar[bool] = False
-    """Whether all layers attend through transformers' registries, as `shared_forward` requires."""
-    splits: ClassVar[bool] = False
-    """Whether its decoder, that of the first of `decoder_layers`, computes slices of rows of tokens."""
+    """Whether all layers attend through transformers' registries.
+
+    `shared_forward` and `sequence_parallel` require it.
+    """
     two_way_media: ClassVar[bool] = False
     """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}

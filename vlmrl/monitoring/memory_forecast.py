@@ -30,7 +30,8 @@ LOWER = {
     "reference": "algorithm.options.kl=0, or model.lora (the reference is then an adapter)",
     "gradients": "model.lora or model.freeze",
     "optimizer": "optimizer.name=adamw_8bit, model.lora or model.freeze",
-    "activations": "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, model.max_pixels",
+    "activations": "optimizer.micro_batch_tokens, model.gradient_checkpointing=true, model.max_pixels, "
+    "distributed.sequence_parallel",
     "logits": "optimizer.micro_batch_tokens",
     "engine": "engine.options.gpu_memory_utilization or enable_sleep_mode=true, or vllm_server on "
     "another device",
@@ -117,7 +118,7 @@ def forecast(
         "activations": measure_activations(config, policy, prompt, rows, whole),
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
-        "casts": trained // 2 if engine.exact and policy.config.dtype == "bfloat16" else 0,
+        "casts": _casts(policy) if engine.exact else 0,
     }
     several = low_memory or rows * config.optimizer.minibatches < completions
     return Forecast(parts, capacity, several)
@@ -134,7 +135,8 @@ def measure_activations(
     They are like `whole`, if it is given.
 
     They are measured on one or two rows of the forward that the config would choose, since every
-    further prompt and completion adds the same. Checkpointing adds one layer, computed again.
+    further prompt and completion adds the same. Checkpointing adds one layer, computed again. Ranks that
+    share tokens keep a part each, but towers and autocast's copies of weights whole.
     """
     o, group = config.optimizer, config.rollout.group_size
     whole = whole or _full(prompt, config.rollout.max_tokens)
@@ -157,7 +159,11 @@ def measure_activations(
         policy.base.gradient_checkpointing_disable()
         found += (extrapolate() - found) // policy.base.config.get_text_config().num_hidden_layers
         policy.base.gradient_checkpointing_enable({"use_reentrant": False})
-    return found
+    parts = config.distributed.sequence_parallel
+    if parts == 1:
+        return found
+    everywhere = min(found, groups * _tower_bytes(policy, prompt) + _casts(policy))
+    return everywhere + (found - everywhere) // parts
 
 
 def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
@@ -177,6 +183,20 @@ def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> 
     finally:
         policy.sharing = before
     return sum(sizes.values())
+
+
+def _tower_bytes(policy: Policy, prompt: Prompt) -> int:
+    """Return the bytes that autograd keeps of the towers' forward on a prompt's media."""
+    with _record_storages(policy) as sizes:
+        kept_alive = policy.family.tower_features(policy.base, [prompt.encoded])
+    del kept_alive
+    return sum(sizes.values())
+
+
+def _casts(policy: Policy) -> int:
+    """Return the bytes of autocast's bfloat16 copies of the weights that train."""
+    trained = sum(_bytes(p) for p in policy.trainable)
+    return trained // 2 if policy.config.dtype == "bfloat16" else 0
 
 
 @contextlib.contextmanager

@@ -74,7 +74,7 @@ class PolicyModel:
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and shared_attention.install(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
-        self.split = find_split(self.base, family.splits and self._can_share)
+        self.split = find_split(self.base, self._can_share)
         if config.gradient_checkpointing:
             self.base.gradient_checkpointing_enable({"use_reentrant": False})
             self.base.enable_input_require_grads()

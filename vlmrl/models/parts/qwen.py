@@ -74,7 +74,6 @@ class MropeFamily(Family):
         "model.visual.blocks",
     )
     shared: ClassVar[bool] = True
-    splits: ClassVar[bool] = True
 
     small: ClassVar[qwen_models.Small]
     """The recipe of the family's small models."""
