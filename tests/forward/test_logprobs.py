@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.small import FAMILIES, advantages, mixed_batch, policy
 from vlmrl.engines.base import Sampling
@@ -53,3 +54,43 @@ def test_logprobs_of_a_mixed_batch_equal_one_plain_hf_forward_per_completion(fam
         plain = logits[start : start + len(tokens)].log_softmax(-1)
         expected = plain.gather(1, tokens[:, None])[:, 0]
         torch.testing.assert_close(ours[row][micro.mask[row]], expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [7, 2**14])
+def test_under_autocast_the_backward_multiplies_in_its_dtype_and_gradients_are_whole(
+    monkeypatch, rows
+):
+    monkeypatch.setattr(logprobs, "ROWS", rows)
+    monkeypatch.setattr(logprobs, "CHUNK", 5)
+    torch.manual_seed(0)
+    head = torch.nn.Linear(16, 40, bias=False)
+    hidden, targets = torch.randn(12, 16), torch.randint(0, 40, (12,))
+
+    def gradients(low):
+        given = hidden.clone().requires_grad_()
+        head.weight.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            found, _ = logprobs.head_logprobs(given, head, targets, temperature=0.7)
+        with _Products() as products:
+            found.sum().backward()
+        return given.grad, head.weight.grad, products.dtypes
+
+    *exact, before = gradients(low=False)
+    *found, dtypes = gradients(low=True)
+    assert before == {torch.float32} and dtypes == {torch.bfloat16}
+    for ours, reference in zip(found, exact, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - reference).norm() < 0.02 * reference.norm()
+
+
+class _Products(TorchDispatchMode):
+    """Collects the dtypes of what is multiplied as matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            self.dtypes |= {x.dtype for x in args[-2:]}
+        return func(*args, **(kwargs or {}))

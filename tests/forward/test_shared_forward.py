@@ -234,7 +234,7 @@ def test_a_run_finds_the_shared_forward_right(caplog, dtype, lora):
     assert made.shares(micro_batch(made))
     assert made.sharing.verified
     assert made.base.training
-    assert not caplog.text
+    assert "SHARED FORWARD" not in caplog.text  # other libraries may have something to say
 
 
 # ------------------------------------------------------------------------------ when it is used

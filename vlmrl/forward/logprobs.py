@@ -37,6 +37,8 @@ log = logging.getLogger("vlmrl")
 TOLERANCE = {"float32": (1e-4, 1e-3), "bfloat16": (0.05, 0.1)}
 """How far the shared forward may be off in log-probs and gradient; rounding is far below it."""
 
+ROWS = 2**14
+"""Rows of a head's gradient that are in a smaller dtype at a time."""
 CHUNK = 4096
 """Rows of logits that exist at a time; this bounds memory at CHUNK x V for any batch."""
 
@@ -229,7 +231,8 @@ def head_logprobs(
 class _HeadLogProbs(torch.autograd.Function):
     """Compute log softmax(h Wᵀ / τ)[target] and the entropy chunk by chunk, with one dW buffer.
 
-    Checkpointing each chunk instead would make a fresh [V, H] gradient per chunk.
+    Checkpointing each chunk instead would make a fresh [V, H] gradient per chunk. Under autocast the
+    products of the backward, which runs outside of it, are in its dtype too.
     """
 
     @staticmethod
@@ -237,8 +240,13 @@ class _HeadLogProbs(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, tau: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies, normalisers = [], [], []
+        kind = hidden.device.type
+        ctx.dtype = weight.dtype
+        if torch.is_autocast_enabled(kind):
+            ctx.dtype = torch.get_autocast_dtype(kind)
+        low = weight.to(ctx.dtype)
         for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
-            logits = (h.to(weight.dtype) @ weight.T).float() / tau
+            logits = (h.to(ctx.dtype) @ low.T).float() / tau
             normaliser = logits.logsumexp(-1)
             logprobs.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
             logits.sub_(normaliser[:, None])
@@ -256,19 +264,29 @@ class _HeadLogProbs(torch.autograd.Function):
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight) if need_weight else None
+        low = weight.to(ctx.dtype)
         for start in range(0, len(targets), CHUNK):
             part = slice(start, start + CHUNK)
-            h = hidden[part].to(weight.dtype)
+            h = hidden[part].to(ctx.dtype)
             # d logp / d logits = onehot(target) - softmax, over the temperature
-            logits = (h @ weight.T).float() / ctx.tau
+            logits = (h @ low.T).float() / ctx.tau
             grad = logits.sub_(normalisers[part, None]).exp_().neg_()
             grad[torch.arange(len(h), device=h.device), targets[part]] += 1
-            grad = (grad * (grads[0][part, None] / ctx.tau)).to(weight.dtype)
+            grad = (grad * (grads[0][part, None] / ctx.tau)).to(ctx.dtype)
             if grad_hidden is not None:
-                grad_hidden[part] = (grad @ weight).to(hidden.dtype)
+                grad_hidden[part] = (grad @ low).to(hidden.dtype)
             if grad_weight is not None:
-                grad_weight.addmm_(grad.T, h)
+                _add_product(grad_weight, grad, h)
         return grad_hidden, grad_weight, None, None
+
+
+def _add_product(total: torch.Tensor, grad: torch.Tensor, hidden: torch.Tensor) -> None:
+    """Add gradᵀ · hidden to `total` [V, H], which may be of a larger dtype than they."""
+    if total.dtype == grad.dtype:
+        total.addmm_(grad.T, hidden)
+        return
+    for rows, columns in zip(total.split(ROWS), grad.split(ROWS, 1), strict=True):
+        rows.add_(columns.T @ hidden)
 
 
 # ----------------------------------------------------------------------------- the plain forward
