@@ -1,11 +1,14 @@
-"""Weights over TCP: only who knows the secret is sent them, and only the announced ones are used."""
+"""Weights over TCP: only who knows the secret is sent them, only the announced ones are used, and each
+leaves the trainer once."""
 
 from __future__ import annotations
 
 import dataclasses
+import hmac
+import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.counting import Counting
 from vlmrl.engines.vllm_parts import stream
 
 WEIGHTS = {
@@ -32,13 +36,28 @@ def listed(weights: dict[str, torch.Tensor]) -> tuple[list[Any], ...]:
 
 @contextmanager
 def sending(
-    weights: dict[str, torch.Tensor], workers: int = 1, timeout: float = 10.0
+    weights: dict[str, torch.Tensor],
+    workers: tuple[int, ...] = (1,),
+    timeout: float = 10.0,
+    over: Collection[int] = (),
 ) -> Iterator[tuple[stream.Meeting, Future[None]]]:
+    """Send to so many workers of each server."""
     with (
         stream.accepting("127.0.0.1", timeout) as (listener, meeting),
         ThreadPoolExecutor(1) as pool,
     ):
-        yield meeting, pool.submit(stream.send, listener, meeting, workers, weights.values())
+        given = meeting, workers, over, weights.values()
+        yield meeting, pool.submit(stream.send, Counting.of(listener), *given)
+
+
+def received(meeting: stream.Meeting, weights: dict[str, torch.Tensor], server: int = 0) -> Any:
+    return stream.receive(dataclasses.replace(meeting, server=server), *listed(weights))
+
+
+def assert_whole(got: dict[str, torch.Tensor], weights: dict[str, torch.Tensor]) -> None:
+    assert list(got) == list(weights)
+    for name, tensor in got.items():
+        assert tensor.dtype == weights[name].dtype and torch.equal(tensor, weights[name])
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -49,12 +68,101 @@ def read_all(connection: socket.socket) -> bytes:
         return b""
 
 
-def test_every_worker_gets_every_weight() -> None:
-    with sending(WEIGHTS, workers=2) as (meeting, sent), ThreadPoolExecutor(2) as pool:
-        got = [pool.submit(lambda: list(stream.receive(meeting, *listed(WEIGHTS)))) for _ in "ab"]
+def size_of(weights: dict[str, torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in weights.values())
+
+
+LARGE = {f"layer.{n}": torch.randn(2**21) for n in range(4)}
+"""More than the sockets of a connection hold."""
+
+
+@pytest.mark.parametrize("workers", [(1,), (1, 1, 1), (2, 1)], ids=str)
+def test_every_worker_gets_every_weight_and_each_leaves_the_trainer_once(
+    workers: tuple[int, ...],
+) -> None:
+    of_each = [server for server, count in enumerate(workers) for _ in range(count)]
+    with sending(WEIGHTS, workers) as (meeting, sent), ThreadPoolExecutor(3) as pool:
+        got = [pool.submit(lambda n: dict(received(meeting, WEIGHTS, n)), n) for n in of_each]
         for worker in got:
-            for name, tensor in worker.result():
-                assert tensor.dtype == WEIGHTS[name].dtype and torch.equal(tensor, WEIGHTS[name])
+            assert_whole(worker.result(), WEIGHTS)
+        sent.result()
+    most = size_of(WEIGHTS) + 300 * len(of_each)  # and a secret handshake with each
+    assert size_of(WEIGHTS) < Counting.sent < most
+
+
+def test_a_worker_that_dies_fails_those_behind_it_and_no_other() -> None:
+    def die(meeting: stream.Meeting) -> None:
+        got = received(meeting, LARGE, server=1)
+        next(got), next(got)
+        got.close()
+
+    with sending(LARGE, (1, 1, 1)) as (meeting, sent), ThreadPoolExecutor(3) as pool:
+        before = pool.submit(lambda: dict(received(meeting, LARGE, 0)))
+        pool.submit(die, meeting)
+        behind = {}
+        with pytest.raises(OSError, match=r"closed|reset"):
+            for name, tensor in received(meeting, LARGE, 2):
+                behind[name] = tensor
+        assert_whole(before.result(), LARGE)
+        sent.result()
+    assert len(behind) < len(LARGE)
+    assert all(torch.equal(tensor, LARGE[name]) for name, tensor in behind.items())
+
+
+def test_a_worker_that_hangs_is_given_up_by_the_one_before_it_alone() -> None:
+    with (
+        sending(LARGE, (1, 1, 1, 1), timeout=4.0) as (meeting, sent),
+        ThreadPoolExecutor(4) as pool,
+    ):
+        before = [pool.submit(lambda n: dict(received(meeting, LARGE, n)), n) for n in (0, 1)]
+        hanging = received(meeting, LARGE, server=2)
+        behind = pool.submit(lambda: dict(received(meeting, LARGE, 3)))
+        next(hanging)  # and takes no more
+        for worker in before:
+            assert_whole(worker.result(), LARGE)
+        sent.result()
+        hanging.close()
+        with pytest.raises(OSError, match=r"closed|reset"):
+            behind.result()
+
+
+def out_of_reach(meeting: stream.Meeting, size: int, server: int) -> bytes:
+    """Take weights as a worker does, but listen where nobody answers, and reach nobody."""
+    with (
+        socket.create_connection((meeting.address, meeting.port), 10.0) as trainer,
+        trainer.makefile("rb") as heard,
+    ):
+        secret = bytes.fromhex(meeting.secret)
+        trainer.sendall(hmac.digest(secret, heard.read(stream.SIZE), "sha256"))
+        trainer.sendall(server.to_bytes(2) + (1).to_bytes(2))
+        place = json.loads(heard.read(stream.PLACE_BYTES))
+        assert (place["before"] is None) == (server == 0)
+        trainer.sendall(b"\0")
+        assert heard.read(1) == b"\0"
+        return heard.read(size)
+
+
+def test_a_worker_that_cannot_reach_the_one_before_it_is_sent_all_by_the_trainer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = b"".join(bytes(t.reshape(-1).view(torch.uint8).numpy()) for t in WEIGHTS.values())
+    with sending(WEIGHTS, (1, 1, 1)) as (meeting, sent), ThreadPoolExecutor(3) as pool:
+        middle = pool.submit(out_of_reach, meeting, len(whole), 1)
+        ends = [pool.submit(lambda n: dict(received(meeting, WEIGHTS, n)), n) for n in (0, 2)]
+        assert middle.result() == whole
+        for worker in ends:
+            assert_whole(worker.result(), WEIGHTS)
+        sent.result()
+    assert "cannot reach the one at 127.0.0.1:1, so that the trainer sends to both" in caplog.text
+    assert 3 * len(whole) < Counting.sent < 3 * len(whole) + 1000
+
+
+def test_a_server_that_has_answered_is_not_waited_for() -> None:
+    over: set[int] = set()
+    with sending(WEIGHTS, (1, 2), over=over) as (meeting, sent), ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(lambda: dict(received(meeting, WEIGHTS, 0)))
+        over.add(1)
+        assert_whole(worker.result(), WEIGHTS)
         sent.result()
 
 
@@ -110,20 +218,20 @@ def test_a_stranger_in_the_trainers_place_cannot_feed_weights() -> None:
         worker = pool.submit(lambda: list(stream.receive(meeting, *listed(WEIGHTS))))
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(bytes(stream.SIZE) + bytes(12))
-        with pytest.raises(ValueError, match=r"weight 'embed\.weight'"):
-            worker.result()
+            place = json.dumps({"before": None, "patience": 1.0}).encode()
+            connection.sendall(bytes(stream.SIZE) + place.ljust(stream.PLACE_BYTES) + bytes(1 + 12))
+            with pytest.raises(ValueError, match=r"weight 'embed\.weight'"):
+                worker.result()
 
 
 def test_without_workers_it_ends_in_time_and_at_once_when_the_server_has_answered() -> None:
     with sending(WEIGHTS, timeout=0.1) as (_, sent), pytest.raises(TimeoutError):
         sent.result()
-    with stream.accepting("127.0.0.1", 60.0) as (listener, meeting), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(stream.send, listener, meeting, 1, WEIGHTS.values())
+    over: set[int] = set()
+    with sending(WEIGHTS, timeout=60.0, over=over) as (_, sent):
         time.sleep(0.1)
-        stream.stop(listener)
-        with pytest.raises(OSError, match="Invalid argument"):
-            waiting.result(10)
+        over.add(0)
+        sent.result(10)
 
 
 def test_it_listens_on_the_named_address_only() -> None:

@@ -33,7 +33,7 @@ from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import stream
-from vlmrl.engines.vllm_parts.server import Server, ask_all
+from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.engines.vllm_parts.transfer import vllm_client
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -196,6 +196,37 @@ def test_weights_by_tcp_arrive_too(child, found):
         change(made, step)
         engine.sync(made)
         assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
+
+
+@pytest.mark.nightly
+def test_two_servers_get_weights_by_tcp_and_one_that_dies_meanwhile_is_replaced(
+    monkeypatch, caplog
+):
+    made = policy()
+    engine = VllmServer(enforce_eager=True, transfer="tcp", num_servers=2, **SMALL)
+    engine.start(made)
+    prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made)]  # for both servers
+    send, before = stream.send, [server.pid for server in engine._servers]
+
+    def deadly(listener, meeting, expected, over, tensors):
+        def watched():
+            for number, tensor in enumerate(tensors):
+                if number == 5 and len(expected) == 2:
+                    for process in vital(processes_of(engine._servers[0])):
+                        process.kill()
+                yield tensor
+
+        send(listener, meeting, expected, over, watched())
+
+    for step, sender in enumerate([send, deadly, send]):
+        monkeypatch.setattr(stream, "send", sender)
+        change(made, step)
+        assert measure_parity(engine, made, prompts).max_abs > 1e-2
+        engine.sync(made)
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    assert "cannot reach" not in caplog.text
+    assert not {*before} & {server.pid for server in engine._servers}  # the one behind it, too
+    engine.close()
 
 
 def test_vllms_own_client_posts_what_json_cannot_hold():
@@ -461,7 +492,7 @@ def test_a_server_whose_update_breaks_off_is_replaced(child):
     def hold_the_half_first(units):
         units = [dict(unit) for unit in units]
         replace(map(HalfWay().export_names, units))
-        ask_all(engine._update, engine._servers)
+        engine._update(engine._servers)
         replace(units)
 
     engine._held.replace = hold_the_half_first
@@ -527,7 +558,7 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
     engine.max_restarts, engine.start_timeout_s = 0, 1
     send = stream.send
 
-    def deadly(listener, meeting, workers, tensors):
+    def deadly(listener, meeting, expected, over, tensors):
         def watched():
             for number, tensor in enumerate(tensors):
                 if number == 5:
@@ -535,7 +566,7 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
                         process.kill()
                 yield tensor
 
-        send(listener, meeting, workers, watched())
+        send(listener, meeting, expected, over, watched())
 
     monkeypatch.setattr(stream, "send", deadly)
     with pytest.raises(UserError, match="gave up after 1 tries"):

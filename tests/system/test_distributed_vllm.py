@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONS = "enforce_eager: true, max_model_len: 512, block_size: 32, kv_cache_gib: 0.25"
 SERVER = ["engine.name=vllm_server", f"engine.options={{{OPTIONS}}}"]
 COLOCATED = ["engine.name=vllm", f"engine.options={{{OPTIONS}}}"]
+MERGED = ["model.lora={rank: 4, alpha: 8}"]
 ADAPTER = ["model.lora={rank: 4, alpha: 8}", f"engine.options={{{OPTIONS}, lora: adapter}}"]
 TINY = [
     "run.threads=1",
@@ -137,6 +138,17 @@ def test_two_sharded_ranks_share_a_server_that_has_the_present_weights(tmp_path)
     assert process.wait(240) == 0, words(folder)
     check_steps(folder, 3)
     assert not psutil.wait_procs(family, timeout=15)[1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", [SERVER, COLOCATED], ids=["server", "colocated"])
+@pytest.mark.parametrize("form", [MERGED, ADAPTER], ids=["merged", "adapter"])
+def test_what_an_adapter_learned_on_two_sharded_ranks_arrives_at_every_sync(engine, form, tmp_path):
+    folder = tmp_path / "run"
+    more = ["distributed.strategy=fsdp2", "run.steps=2", "evaluation.limit=3"]
+    process = train(folder, *engine, *form, *more)
+    assert process.wait(480) == 0, words(folder)
+    check_steps(folder, 2)
 
 
 @pytest.mark.nightly

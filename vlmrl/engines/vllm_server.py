@@ -188,7 +188,7 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             self._held.replace(self.units(policy))
         self._version = policy.version
         ready = [server for server in self._servers if server.ready]
-        ask_all(lambda server: self._update(server, whole), ready)
+        self._update(ready, whole)
         self._bring_up()
 
     @property
@@ -220,13 +220,23 @@ class VllmServer(ServerOptions, ConcurrentEngine):
                 down = [server for server in self._servers if not server.ready]
                 if not down:
                     return
-                faults = self._launch(down)
+                faults = self._restart(down)
             if faults:
-                raise UserError(f"gave up after {self.max_restarts + 1} tries: {faults[0]}")
+                fault = next(iter(faults.values()))
+                raise UserError(f"gave up after {self.max_restarts + 1} tries: {fault}")
 
-    def _launch(self, down: Sequence[Server]) -> list[EngineFault]:
-        if self.urls:
-            return ask_all(self._begin, down)
+    def _restart(self, down: Sequence[Server]) -> dict[Server, EngineFault]:
+        """Start servers and give them the weights: together at first, each alone once one has failed."""
+        if not self.urls:
+            self._launch(down)
+        faults = ask_all(self._begin, down)
+        begun = [server for server in down if server not in faults]
+        new = all(server.life == 1 for server in self._servers)
+        for group in [begun] if new else [[server] for server in begun]:
+            faults |= self._update(group)
+        return faults
+
+    def _launch(self, down: Sequence[Server]) -> None:
         folder = Path(self._folder.name)
         model = folder / "model"  # it stays: vLLM reads it again when the first video comes
         save_model_files(self._policy, str(model))
@@ -240,10 +250,9 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         devices = dict(zip(self._servers, self.devices, strict=False))
         for server in down:
             launch(server, given, self.transfer, devices.get(server), folder)
-        return ask_all(self._begin, down)
 
     def _begin(self, server: Server) -> None:
-        """Bring a server from launched, or from any state if it runs elsewhere, to ready."""
+        """Bring a server from launched, or from any state if it runs elsewhere, to where it takes weights."""
         server.life += 1
         server.wait_until_healthy(self.start_timeout_s)
         length = self.length_limit(self._policy)
@@ -253,13 +262,17 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         server.rpc("abandon_update", stage="start")
         self._transfer.open(server)
         server.rpc("set_temperature", self._temperature, stage="start")
-        self._update(server)
 
-    def _update(self, server: Server, whole: bool = True) -> None:
-        server.ready = False
-        server.pause()
+    def _update(self, servers: Sequence[Server], whole: bool = True) -> dict[Server, EngineFault]:
+        """Give servers the weights (`whole`) and the adapter; return the faults by server."""
+        for server in servers:
+            server.ready = False
+        faults = ask_all(Server.pause, servers)
         if whole:
-            self._transfer.send(server)
+            faults |= self._transfer.send([server for server in servers if server not in faults])
+        return faults | ask_all(self._resume, [s for s in servers if s not in faults])
+
+    def _resume(self, server: Server) -> None:
         if self.lora == "adapter":
             server.rpc("take_adapter", str(self._adapter), stage="sync")
         server.resume(self._version)
@@ -274,7 +287,7 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             # A server that does not take it counts as broken, and gets it when it is restarted.
             faults = ask_all(self._warm, [server for server in self._servers if server.ready])
             if faults and distributed.world() > 1:
-                raise end_run(faults[0])
+                raise end_run(next(iter(faults.values())))
 
     def _warm(self, server: Server) -> None:
         server.ready = False

@@ -246,8 +246,8 @@ class Server:
             )
 
 
-def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> list[EngineFault]:
-    """Do something with several servers at once; return the faults, each of which is logged."""
+def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> dict[Server, EngineFault]:
+    """Do something with several servers at once; return the faults by server, each of which is logged."""
 
     def ask_one(server: Server) -> EngineFault | None:
         try:
@@ -258,9 +258,10 @@ def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> list[Eng
         return None
 
     if not servers:
-        return []
+        return {}
     with ThreadPoolExecutor(len(servers)) as pool:
-        return [fault for fault in pool.map(ask_one, servers) if fault is not None]
+        found = zip(servers, pool.map(ask_one, servers), strict=True)
+        return {server: fault for server, fault in found if fault is not None}
 
 
 def drop_requests(servers: Sequence[Server]) -> None:

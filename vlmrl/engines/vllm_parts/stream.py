@@ -1,4 +1,7 @@
-"""Weights over TCP, from the trainer to the workers of a server that prove that they are its own.
+"""Weights over TCP, from the trainer to the workers of all servers, who prove that they are its own.
+
+The workers stand in a chain: the trainer sends once, to the first, and each passes on what it receives
+while it receives it. A worker that dies ends the update of those behind it, and of no other.
 
 Each update has a secret and digests of its weights; both reach the workers with the server's token.
 Who lacks the secret is sent nothing, and bytes that lack their digest are never loaded.
@@ -8,13 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import secrets
 import socket
+import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -22,7 +29,18 @@ log = logging.getLogger(__name__)
 
 PROOF_S = 5.0
 """Seconds within which whoever connects must prove that it is a worker."""
+LINK_S = 10.0
+"""Seconds within which a worker must reach the one before it."""
+LOOK_S = 0.2
+"""Seconds between looks whether workers are still to come."""
 SIZE = hashlib.sha256().digest_size
+PART = 2**20
+"""Bytes that are sent, or passed on, at a time."""
+PLACE_BYTES = 256
+"""Length of the message that gives a worker its place."""
+HELLO = struct.Struct("!HH")
+"""What a worker says: its server's number, and the port at which it listens."""
+YES, NO = b"\1", b"\0"
 
 
 @dataclass(frozen=True)
@@ -34,6 +52,8 @@ class Meeting:
     secret: str
     timeout: float
     """Seconds without progress after which either side gives up."""
+    server: int = 0
+    """Number of the server that is told of this; its workers say it."""
 
 
 def digest_of(tensor: torch.Tensor) -> str:
@@ -50,24 +70,35 @@ def accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, Mee
 
 
 def send(
-    listener: socket.socket, meeting: Meeting, workers: int, tensors: Iterable[torch.Tensor]
+    listener: socket.socket,
+    meeting: Meeting,
+    expected: Sequence[int],
+    over: Collection[int],
+    tensors: Iterable[torch.Tensor],
 ) -> None:
-    """Send contiguous CPU tensors to `workers` workers; others who connect are logged and sent nothing.
+    """Send contiguous CPU tensors to the first of a chain of workers, who pass them on.
+
+    `expected[n]` workers of server n come, unless n gets into `over` meanwhile: it has answered. Others
+    who connect are logged and sent nothing. A worker that cannot reach the one before it is sent them, too.
 
     Raises:
-        OSError: a worker did not come, or went.
+        OSError: a worker did not come in time, or one that is sent to went.
     """
     with ExitStack() as stack:
-        joined = [stack.enter_context(each) for each in _workers(listener, meeting, workers)]
+        members = _assemble(listener, meeting, expected, over, stack)
+        roots = _link(members, meeting.timeout)
+        lost: OSError | None = None
         for tensor in tensors:
-            for connection in joined:
-                connection.sendall(_bytes_of(tensor))
-
-
-def stop(listener: socket.socket) -> None:
-    """Let `send` wait for nobody any more: the server has answered."""
-    with suppress(OSError):  # it was closed meanwhile
-        listener.shutdown(socket.SHUT_RDWR)
+            for root in [*roots]:
+                try:
+                    _send_bytes(root.connection, _bytes_of(tensor))
+                except OSError as error:  # the servers of those behind it say so, too
+                    lost = error
+                    roots.remove(root)
+            if not roots:
+                break
+        if lost is not None:
+            raise lost
 
 
 def receive(
@@ -76,19 +107,21 @@ def receive(
     dtypes: Sequence[str],
     shapes: Sequence[Sequence[int]],
     digests: Sequence[str],
-) -> Iterator[tuple[str, torch.Tensor]]:
+) -> Generator[tuple[str, torch.Tensor], None, None]:
     """Yield the tensors of an update with their names, each when its digest has been found right.
 
+    What comes goes on at once to the worker behind this one, which finds the digests right itself.
+
     Raises:
-        OSError: the trainer is gone.
+        OSError: the trainer or a worker before this one is gone.
         ValueError: a tensor is not the one that was announced; the message names it.
     """
-    with socket.create_connection((meeting.address, meeting.port), meeting.timeout) as trainer:
-        challenge = _read(trainer, bytearray(SIZE))
-        trainer.sendall(_proof(meeting, challenge))
+    with ExitStack() as stack:
+        place = _take_place(meeting, stack)
         for name, dtype, shape, digest in zip(names, dtypes, shapes, digests, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-            _read(trainer, _bytes_of(tensor))
+            for part in _read_parts(place.before, _bytes_of(tensor)):
+                place.pass_on(part)
             if digest_of(tensor) != digest:
                 raise ValueError(
                     f"weight {name!r}: the bytes that came are not those that the trainer "
@@ -97,19 +130,168 @@ def receive(
             yield name, tensor
 
 
-def _workers(listener: socket.socket, meeting: Meeting, count: int) -> Iterator[socket.socket]:
-    """Yield the connections of those who prove that they know the secret."""
+# ----------------------------------------------------------------------------- the trainer's side
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A worker that has proved itself, as the trainer sees it."""
+
+    connection: socket.socket
+    server: int
+    address: tuple[str, int]
+    """Where it listens for the worker behind it."""
+
+
+def _assemble(
+    listener: socket.socket,
+    meeting: Meeting,
+    expected: Sequence[int],
+    over: Collection[int],
+    stack: ExitStack,
+) -> list[_Member]:
+    """Return the workers that come, those of a server together; their connections close with `stack`."""
     deadline = time.monotonic() + meeting.timeout
-    while count:
-        listener.settimeout(max(0.001, deadline - time.monotonic()))
-        connection, (host, *_) = listener.accept()
-        if _is_worker(connection, meeting):
-            connection.settimeout(meeting.timeout)
-            count -= 1
-            yield connection
-        else:
+    members: list[_Member] = []
+    listener.settimeout(LOOK_S)
+    while any(
+        server not in over and count > sum(member.server == server for member in members)
+        for server, count in enumerate(expected)
+    ):
+        try:
+            connection, (host, *_) = listener.accept()
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
+            continue
+        stack.enter_context(connection)
+        if not _is_worker(connection, meeting):
             connection.close()
             log.warning("weights: %s connected without this update's secret and is refused", host)
+            continue
+        with suppress(OSError):  # it went at once
+            server, port = HELLO.unpack(_read(connection, bytearray(HELLO.size)))
+            members.append(_Member(connection, server, (host, port)))
+    return sorted(members, key=lambda member: (member.server, member.address))
+
+
+def _link(members: Sequence[_Member], timeout: float) -> list[_Member]:
+    """Give every worker its place; return those that the trainer sends to: the first, if all can link.
+
+    Patience decreases along the chain, so that who waits for one that hangs gives it up, and none before.
+    """
+    for number, member in enumerate(members):
+        before = members[number - 1].address if number else None
+        patience = timeout / 4 * (2 - (number + 1) / len(members))
+        with suppress(OSError):  # it went; the next call finds out
+            _tell(member.connection, {"before": before, "patience": patience})
+    deadline = time.monotonic() + min(3 * LINK_S, timeout / 2)
+    linked = [_answers_yes(member.connection, deadline) for member in members]
+    for number, member in enumerate(members):
+        member.connection.settimeout(timeout / 2)
+        followed = linked[number + 1 :][:1] == [True]
+        with suppress(OSError):
+            member.connection.sendall(YES if followed else NO)
+        if number and linked[number] is False:
+            log.warning(
+                "weights: the worker at %s cannot reach the one at %s:%d, so that the trainer sends to "
+                "both: let the servers' machines reach each other",
+                *(member.address[0], *members[number - 1].address),
+            )
+    return [member for member, yes in zip(members, linked, strict=True) if yes is False]
+
+
+def _answers_yes(connection: socket.socket, deadline: float) -> bool | None:
+    """Return a worker's answer; None if it is gone, or gives none by the deadline."""
+    connection.settimeout(max(0.001, deadline - time.monotonic()))
+    try:
+        return bytes(_read(connection, bytearray(1))) == YES
+    except OSError:
+        return None
+
+
+# ----------------------------------------------------------------------------- the worker's side
+
+
+@dataclass
+class _Place:
+    """A worker's place in the chain."""
+
+    before: socket.socket
+    """Whence the weights come: the trainer, or another worker."""
+    behind: socket.socket | None
+
+    def pass_on(self, part: memoryview) -> None:
+        """Send to the worker behind this one, if there is one and it has not gone."""
+        if self.behind is None:
+            return
+        try:
+            self.behind.sendall(part)
+        except OSError as error:
+            log.warning("weights: the worker behind this one is gone: %r", error)
+            self.behind.close()
+            self.behind = None
+
+
+def _take_place(meeting: Meeting, stack: ExitStack) -> _Place:
+    """Prove to the trainer that this is a worker, and meet the workers before and behind it."""
+    address = meeting.address, meeting.port
+    trainer = stack.enter_context(socket.create_connection(address, meeting.timeout))
+    _prove(trainer, meeting)
+    own = trainer.getsockname()[0]
+    listener = stack.enter_context(socket.create_server((own, 0), family=trainer.family))
+    admitted = stack.enter_context(ThreadPoolExecutor(1)).submit(_admit, listener, meeting)
+    stack.callback(_stop, listener)  # or its thread would go on
+    trainer.sendall(HELLO.pack(meeting.server, listener.getsockname()[1]))
+    told = _hear(trainer)
+    before = trainer
+    if told["before"] is not None:
+        host, port = told["before"]
+        with suppress(OSError):  # then the trainer sends to this worker, too
+            before = stack.enter_context(_join(host, int(port), meeting))
+    trainer.sendall(NO if before is trainer else YES)
+    if bytes(_read(trainer, bytearray(1))) != YES:
+        return _Place(before, None)
+    behind = stack.enter_context(admitted.result())
+    behind.settimeout(float(told["patience"]))
+    return _Place(before, behind)
+
+
+def _admit(listener: socket.socket, meeting: Meeting) -> socket.socket:
+    """Return the connection of the worker behind this one (OSError: none came)."""
+    listener.settimeout(meeting.timeout)
+    while True:
+        connection, (host, *_) = listener.accept()
+        if _is_worker(connection, meeting):
+            with suppress(OSError):
+                connection.sendall(YES)
+                return connection
+        connection.close()
+        log.warning("weights: %s connected without this update's secret and is refused", host)
+
+
+def _join(host: str, port: int, meeting: Meeting) -> socket.socket:
+    """Return a connection to the worker before this one (OSError: it cannot be reached)."""
+    connection = socket.create_connection((host, port), min(LINK_S, meeting.timeout / 4))
+    try:
+        _prove(connection, meeting)
+        _read(connection, bytearray(1))
+    except OSError:
+        connection.close()
+        raise
+    connection.settimeout(meeting.timeout)
+    return connection
+
+
+def _stop(listener: socket.socket) -> None:
+    """Wake the thread that waits in `accept`."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _prove(connection: socket.socket, meeting: Meeting) -> None:
+    challenge = _read(connection, bytearray(SIZE))
+    connection.sendall(_proof(meeting, challenge))
 
 
 def _is_worker(connection: socket.socket, meeting: Meeting) -> bool:
@@ -124,7 +306,7 @@ def _is_worker(connection: socket.socket, meeting: Meeting) -> bool:
     return hmac.compare_digest(answer, _proof(meeting, challenge))
 
 
-def _proof(meeting: Meeting, challenge: bytes | bytearray | memoryview) -> bytes:
+def _proof(meeting: Meeting, challenge: bytes | bytearray) -> bytes:
     return hmac.digest(bytes.fromhex(meeting.secret), challenge, "sha256")
 
 
@@ -133,16 +315,34 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
-def _read(
-    connection: socket.socket, buffer: bytearray | memoryview, deadline: float | None = None
-) -> memoryview:
-    """Fill a buffer, by the deadline if there is one (OSError: it was not filled)."""
-    view, filled = memoryview(buffer), 0
+def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode().ljust(PLACE_BYTES))
+
+
+def _hear(connection: socket.socket) -> dict[str, Any]:
+    return json.loads(bytes(_read(connection, bytearray(PLACE_BYTES))))
+
+
+def _send_bytes(connection: socket.socket, view: memoryview) -> None:
+    """Send all in parts, for each of which the connection's time limit holds."""
+    for start in range(0, len(view), PART):
+        connection.sendall(view[start : start + PART])
+
+
+def _read_parts(connection: socket.socket, view: memoryview) -> Iterator[memoryview]:
+    """Fill `view`; yield what has come each time."""
+    filled = 0
     while filled < len(view):
-        if deadline is not None:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-        count = connection.recv_into(view[filled:])
+        count = connection.recv_into(view[filled : filled + PART])
         if count == 0:
             raise ConnectionError("the other side closed the connection")
+        yield view[filled : filled + count]
         filled += count
-    return view
+
+
+def _read(connection: socket.socket, buffer: bytearray, deadline: float | None = None) -> bytearray:
+    """Fill a buffer, by the deadline if there is one (OSError: it was not filled)."""
+    for _ in _read_parts(connection, memoryview(buffer)):
+        if deadline is not None:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+    return buffer

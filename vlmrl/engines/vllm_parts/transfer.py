@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Protocol
@@ -19,7 +19,7 @@ import torch
 from vlmrl.engines.vllm_parts import stream
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.requests import EngineFault
-from vlmrl.engines.vllm_parts.server import Server
+from vlmrl.engines.vllm_parts.server import Server, ask_all
 from vlmrl.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ Name = Literal["file", "tcp", "nccl", "ipc"]
 
 
 class Transfer(Protocol):
-    """A way to send the weights that are held, to a server at a sync or when it is started again."""
+    """A way to send the weights that are held, at a sync or to servers that are started again."""
 
     backend: str
     """Its name in vLLM's weight transfer config."""
@@ -36,8 +36,8 @@ class Transfer(Protocol):
     def open(self, server: Server) -> None:
         """Get a newly started server ready to receive."""
 
-    def send(self, server: Server) -> None:
-        """Give a server the weights (start, update, finish)."""
+    def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
+        """Give servers the weights (start, update, finish); return the faults by server."""
 
     def close(self) -> None:
         """Free everything."""
@@ -70,19 +70,23 @@ class FileTransfer:
         """Make the call that vLLM expects; a file needs no preparation."""
         server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
-    def send(self, server: Server) -> None:
-        """Name the files to the server."""
+    def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
+        """Name the files to the servers."""
         named = {"paths": [str(file) for file in self._held.files], "tied": self._held.tied}
-        server.sync("/start_weight_update")
-        server.sync("/update_weights", {"update_info": named})
-        server.sync("/finish_weight_update")
+
+        def send_to(server: Server) -> None:
+            server.sync("/start_weight_update")
+            server.sync("/update_weights", {"update_info": named})
+            server.sync("/finish_weight_update")
+
+        return ask_all(send_to, servers)
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class TcpTransfer:
-    """Sent over the network, see `stream`: servers may be elsewhere."""
+    """Sent over the network, see `stream`: once, however many servers there are and wherever they are."""
 
     backend = "vlmrl"
 
@@ -97,22 +101,39 @@ class TcpTransfer:
         self._workers[server] = _world_size(server, self._timeout)
         server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
-    def send(self, server: Server) -> None:
-        """Tell the server what comes, and send it to each of its workers."""
-        with _accepting(self._address, self._timeout) as (listener, meeting):
-            listed = {"meeting": dataclasses.asdict(meeting), **self._list()}
-            tensors = (tensor for _, tensor in self._held.tensors())
-            server.sync("/start_weight_update")
-            with ThreadPoolExecutor(1) as pool:
-                received = pool.submit(server.sync, "/update_weights", {"update_info": listed})
-                received.add_done_callback(lambda _: stream.stop(listener))
+    def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
+        """Tell the servers what comes, and send it through all of their workers."""
+        faults = ask_all(lambda server: server.sync("/start_weight_update"), servers)
+        faults |= self._stream([server for server in servers if server not in faults])
+        rest = [server for server in servers if server not in faults]
+        return faults | ask_all(lambda server: server.sync("/finish_weight_update"), rest)
+
+    def _stream(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
+        over: set[int] = set()
+        listed = self._list()
+        with (
+            _accepting(self._address, self._timeout) as (listener, meeting),
+            ThreadPoolExecutor(1) as pool,
+        ):
+
+            def update(server: Server) -> None:
+                number = servers.index(server)
+                own = dataclasses.asdict(dataclasses.replace(meeting, server=number))
                 try:
-                    stream.send(listener, meeting, self._workers[server], tensors)
-                except OSError as error:
-                    received.result()  # raises if the server has said why
-                    raise EngineFault(f"sync: {server} by tcp: {error}") from error
-                received.result()
-        server.sync("/finish_weight_update")
+                    server.sync("/update_weights", {"update_info": {"meeting": own, **listed}})
+                finally:
+                    over.add(number)
+
+            workers = [self._workers[server] for server in servers]
+            weights = (tensor for _, tensor in self._held.tensors())
+            sent = pool.submit(stream.send, listener, meeting, workers, over, weights)
+            faults = ask_all(update, servers)
+            if (error := sent.exception()) is None:
+                return faults
+            if not isinstance(error, OSError):
+                raise error
+            log.warning("weights by tcp: %s", error)  # who went without its weights has said so
+            return faults
 
     def close(self) -> None:
         """Do nothing."""
@@ -175,10 +196,14 @@ class CudaTransfer:
                 info, client=vllm_client(server), source=_source(self._held)
             )
 
-    def send(self, server: Server) -> None:
-        """Let vLLM do all of it."""
-        with _faults_of(server, self.backend):
-            self._senders[server].send_weights()
+    def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
+        """Let vLLM do all of it, for each server by itself."""
+
+        def send_to(server: Server) -> None:
+            with _faults_of(server, self.backend):
+                self._senders[server].send_weights()
+
+        return ask_all(send_to, servers)
 
     def close(self) -> None:
         """Leave all groups."""

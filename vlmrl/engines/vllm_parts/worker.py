@@ -6,7 +6,8 @@ back-end registers itself here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,10 @@ class Transfer(WeightTransferEngine):
         """Load the weights of the update."""
         sent = self._sent(update_info) if update_info.meeting else _from_files(update_info.paths)
         tied = update_info.tied
-        self.model.load_weights(
-            (each, weight) for name, weight in sent for each in (name, *tied.get(name, ()))
-        )
+        with closing(sent):  # the workers behind this one wait for it no longer
+            self.model.load_weights(
+                (each, weight) for name, weight in sent for each in (name, *tied.get(name, ()))
+            )
 
     def finish_weight_update(self) -> None:
         """Make them the model's; some missing is an error."""
@@ -115,15 +117,16 @@ class Transfer(WeightTransferEngine):
     def shutdown(self) -> None:
         """Do nothing: no connection outlives its update."""
 
-    def _sent(self, update: Update) -> Iterator[tuple[str, torch.Tensor]]:
+    def _sent(self, update: Update) -> Generator[tuple[str, torch.Tensor], None, None]:
         assert update.meeting is not None
         meeting = stream.Meeting(**update.meeting)
         listed = update.names, update.dtypes, update.shapes, update.digests
-        for name, tensor in stream.receive(meeting, *listed):
-            yield name, tensor.to(self.device)
+        with closing(stream.receive(meeting, *listed)) as received:
+            for name, tensor in received:
+                yield name, tensor.to(self.device)
 
 
-def _from_files(paths: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def _from_files(paths: Sequence[str]) -> Generator[tuple[str, torch.Tensor], None, None]:
     for path in paths:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  it is no dictionary
