@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 
@@ -88,6 +88,9 @@ class Algorithm(Objective, Protocol):
     """Completions in which it changes by at most about a fifth."""
     dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
+    reads_completions: ClassVar[bool]
+    """Whether `shape` or `advantages` read tokens or texts of completions: with several ranks all then
+    get those of all, else only lengths, finish reasons, versions and origins (`RemoteCompletion`)."""
 
     @property
     def smallest_group(self) -> int:

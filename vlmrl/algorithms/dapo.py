@@ -38,7 +38,7 @@ class Dapo(Grpo):
         if self.overlong_share == 0:
             return rewards
         lengths = torch.tensor(
-            [[len(c.token_ids) for c in group] for group in rollouts.completions]
+            [[c.num_tokens for c in group] for group in rollouts.completions]
         ).reshape(rewards.total.shape)  # no group at all, when dynamic sampling found none
         penalty = overlong_penalty(lengths, max_tokens, self.overlong_share * max_tokens)
         total = torch.where(rewards.valid, rewards.total + penalty, 0.0)

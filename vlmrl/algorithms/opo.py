@@ -30,7 +30,7 @@ class Opo(Grpo):
         """Return reward less the mean weighted by lengths, [P, G]; 0 in uniform groups."""
         plain = Grpo.advantages(self, rewards, rollouts, progress)
         lengths = torch.tensor(
-            [[len(c.token_ids) for c in group] for group in rollouts.completions]
+            [[c.num_tokens for c in group] for group in rollouts.completions]
         ).reshape(rewards.total.shape)  # no group at all, when dynamic sampling found none
         weights = torch.where(rewards.valid, lengths, 0).double()
         known = torch.where(rewards.valid, rewards.total, 0.0).double()

@@ -40,11 +40,13 @@ class Recipe:
     """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`.
 
     Class variables: `metrics`, a line on each metric that only this recipe has, by its name;
-    `own_passes`, the forwards before the update that it needs whatever its options are.
+    `own_passes`, the forwards before the update that it needs whatever its options are;
+    `reads_completions` as in `Algorithm`.
     """
 
     metrics: ClassVar[Mapping[str, str]] = {}
     own_passes: ClassVar[tuple[Pass, ...]] = ()
+    reads_completions: ClassVar[bool] = False
 
     baseline: Literal["mean", "leave_one_out", "batch", "none"] = "mean"
     """Subtract from a reward the mean of its whole group, of the other completions of the group, of

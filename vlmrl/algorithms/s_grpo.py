@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from vlmrl.system.seeds import seed_of
 @dataclass(frozen=True, slots=True)
 class SGrpo(Grpo):
     """Stochastic GRPO: token sampling. Example: SGrpo(always=25, chance=0.5, most=100)."""
+
+    reads_completions: ClassVar[bool] = True
 
     always: int = 25
     """First tokens of a completion that are trained on."""
@@ -42,7 +45,7 @@ class SGrpo(Grpo):
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages, [P, G], and the weights of the tokens that were drawn, [P, G, T]."""
         found = Recipe.advantages(self, rewards, rollouts, progress)
-        sizes = [len(c.token_ids) for group in rollouts.completions for c in group]
+        sizes = [c.num_tokens for group in rollouts.completions for c in group]
         weight = torch.zeros(*rewards.total.shape, max(sizes, default=1))
         for p, group in enumerate(rollouts.completions):
             for g, completion in enumerate(group):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -25,6 +25,8 @@ from vlmrl.schema import Advantages, Rewards, Rollouts
 class TSpmo(Grpo):
     """Token-specific prefix matching optimisation. Example: TSpmo()."""
 
+    reads_completions: ClassVar[bool] = True
+
     scale: Literal["none"] = "none"
     aggregation: Aggregation = "token"
 
@@ -32,7 +34,7 @@ class TSpmo(Grpo):
         """Return what every token is worth against the others after its prefix, [P, G, T]."""
         found = Recipe.advantages(self, rewards, rollouts, progress)
         informative = self.keep(rewards, progress)
-        sizes = [len(c.token_ids) for group in rollouts.completions for c in group]
+        sizes = [c.num_tokens for group in rollouts.completions for c in group]
         values = torch.zeros(*rewards.total.shape, max(sizes, default=1))
         for p, group in enumerate(rollouts.completions):
             used = [g for g in range(len(group)) if found.kept[p, g] and informative[p]]

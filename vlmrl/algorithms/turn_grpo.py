@@ -9,7 +9,7 @@ group's returns at that turn, without deviation. Rollouts of one turn are as in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -26,6 +26,8 @@ from vlmrl.schema import Advantages, Completion, Rewards, Rollouts, Segment
 @dataclass(frozen=True, slots=True)
 class TurnGrpo(Grpo):
     """GRPO with an advantage for every turn. Example: TurnGrpo(gamma=0.99, refused=-0.5)."""
+
+    reads_completions: ClassVar[bool] = True
 
     scale: Literal["none"] = "none"
     gamma: float = 1.0
@@ -53,7 +55,7 @@ class TurnGrpo(Grpo):
         flat = [c for group in rollouts.completions for c in group]
         if not any(c.segments for c in flat):
             return found
-        values = torch.zeros(*rewards.total.shape, max(len(c.token_ids) for c in flat))
+        values = torch.zeros(*rewards.total.shape, max(c.num_tokens for c in flat))
         for p, group in enumerate(rollouts.completions):
             returns = [
                 self._returns(c, total)

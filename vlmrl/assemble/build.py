@@ -68,10 +68,7 @@ def build_trainer(
     algorithms = build_algorithms(config)
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
     loaded = load_policy_model(config, start, train_sources, as_stored=shard)
-    if distributed.is_main():
-        if start is None:
-            run_folder.move_aside(config.folder)
-        run_folder.write_config(config.folder, config)
+    begin_folder(config, start)
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
@@ -88,10 +85,14 @@ def build_trainer(
     limit = config.last.rollout.max_tokens
     turns = isinstance(engine, Driver)
     checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message, turns)
-    queue = RolloutQueue(loader, engine, policy, config)
+    strategies = build_strategies(config)
+    parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
+    whole = any(part.reads_completions for part in parts)
+    queue = RolloutQueue(loader, engine, policy, config, whole)
     stack.callback(queue.close)
     timers = PhaseTimers()
-    make_prompt = prompt_maker_of(config, policy)
+    make = prompt_maker_of(config, policy)
+    means = Means(policy, engine, scorer, config, timers, make, loader, tracker.message, whole)
     return Trainer(
         config=config,
         policy=policy,
@@ -100,15 +101,23 @@ def build_trainer(
         engine=engine,
         scorer=scorer,
         algorithm=algorithms[0],
-        means=Means(policy, engine, scorer, config, timers, make_prompt, loader, tracker.message),
+        means=means,
         tracker=tracker,
         held_out=batches if held_out else None,
         benchmarks=benchmarks,
-        strategies=build_strategies(config),
+        strategies=strategies,
         teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
         checks=checks,
         timers=timers,
     )
+
+
+def begin_folder(config: Config, start: Path | None) -> None:
+    """Write the config to the run folder, once; what an earlier run left there is moved aside."""
+    if distributed.is_main():
+        if start is None:
+            run_folder.move_aside(config.folder)
+        run_folder.write_config(config.folder, config)
 
 
 def build_log(config: Config, progress: Progress) -> RunLog:

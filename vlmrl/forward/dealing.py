@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from vlmrl.forward.logprobs import Sharing
 from vlmrl.schema import Advantages, Completion, Prompt, Rollouts
 from vlmrl.system import distributed
@@ -102,10 +104,9 @@ def _gather_costs(rollouts: Rollouts, advantages: Advantages, sharing: Sharing) 
     """Return by group the tokens that an update computes; only its home knows what media take."""
     prompts = rollouts.batch.prompts
     here = [p for p, prompt in enumerate(prompts) if prompt.home == distributed.rank()]
-    costs: dict[int, int] = {}
-    for share in distributed.gather({p: _cost(rollouts, advantages, p, sharing) for p in here}):
-        costs |= share
-    return [costs[p] for p in range(len(prompts))]
+    own = np.array([_cost(rollouts, advantages, p, sharing) for p in here], np.int64)
+    costs = [iter(of_rank.tolist()) for (of_rank,) in distributed.gather_arrays([own])]
+    return [next(costs[prompt.home]) for prompt in prompts]
 
 
 def _cost(rollouts: Rollouts, advantages: Advantages, p: int, sharing: Sharing) -> int:
@@ -133,12 +134,11 @@ def _given_to(rollouts: Rollouts, teams: Sequence[int | None]) -> Rollouts:
         if team is None:
             continue
         source, ranks = prompts[p].home, range(team * size, (team + 1) * size)
-        parcel: Group = prompts[p], tuple(map(_to_train_on, groups[p]))
-        for receiver in ranks:
-            if receiver != source:
-                moves.add((source, receiver))
-                if source == distributed.rank():
-                    own.setdefault(receiver, {})[p] = parcel
+        receivers = [receiver for receiver in ranks if receiver != source]
+        moves |= {(source, receiver) for receiver in receivers}
+        if source == distributed.rank():
+            parcel: Group = prompts[p], tuple(map(_to_train_on, groups[p]))
+            own |= {receiver: own.get(receiver, {}) | {p: parcel} for receiver in receivers}
         prompts[p] = replace(prompts[p], home=source if source in ranks else ranks[0])
     if not moves:
         return rollouts

@@ -95,8 +95,9 @@ def pack(
     denominators and the number of batches are those of all ranks.
     """
     if any(c.origin != "policy" for group in rollouts.completions for c in group):
-        advantages = replace(advantages, extra={**advantages.extra, **_origins(rollouts)})
-    groups = [_rows(rollouts, advantages, p) for p in range(len(rollouts.completions))]
+        known = _origins(rollouts, advantages.kept, ranks)
+        advantages = replace(advantages, extra={**advantages.extra, **known})
+    groups = [_rows(rollouts, advantages, p, ranks) for p in range(len(rollouts.completions))]
     batches = []
     for number in range(updates):
         start, stop = (len(groups) * n // updates for n in (number, number + 1))
@@ -155,18 +156,27 @@ def _halves(micro: MicroBatch, micro_tokens: int) -> Iterator[MicroBatch]:
         yield from _halves(rows_of(micro, part), micro_tokens)
 
 
-def _rows(rollouts: Rollouts, advantages: Advantages, p: int) -> list[_Row]:
+def _is_own(prompt: Prompt, ranks: Collection[int] | None) -> bool:
+    """Return whether these ranks train on the prompt, and so have what was written to it and is kept."""
+    return ranks is None or prompt.home in ranks
+
+
+def _rows(
+    rollouts: Rollouts, advantages: Advantages, p: int, ranks: Collection[int] | None
+) -> list[_Row]:
     rows = []
+    own = _is_own(rollouts.batch.prompts[p], ranks)
     for g, completion in enumerate(rollouts.completions[p]):
         if not advantages.kept[p, g]:
             continue
-        if len(completion.logprobs) != len(completion.token_ids):
+        if own and len(completion.logprobs) != len(completion.token_ids):
             raise ValueError(
                 f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
                 f"but {len(completion.logprobs)} sampling log-probs"
             )
-        _require_written(completion, p, g)
-        length = len(completion.token_ids)
+        if own:
+            _require_written(completion, p, g)
+        length = completion.num_tokens
         value = _of_tokens("values", advantages.values[p, g], length)
         extra = {
             name: _of_tokens(name, table[p, g], length) for name, table in advantages.extra.items()
@@ -192,14 +202,20 @@ def _of_tokens(name: str, values: torch.Tensor, length: int) -> torch.Tensor:
     return flat if len(flat) == 1 else flat[:length]
 
 
-def _origins(rollouts: Rollouts) -> dict[str, torch.Tensor]:
-    """Return `origin` [P, G], and `stored_logprobs` [P, G, T] of what the policy did not sample."""
+def _origins(
+    rollouts: Rollouts, kept: torch.Tensor, ranks: Collection[int] | None
+) -> dict[str, torch.Tensor]:
+    """Return `origin` [P, G], and `stored_logprobs` [P, G, T] of what the policy did not sample.
+
+    They are those of kept rows, with `ranks` of the prompts whose home they are; of others 0.
+    """
     origin = [[ORIGINS.index(c.origin) for c in group] for group in rollouts.completions]
-    longest = max(len(c.token_ids) for group in rollouts.completions for c in group)
+    longest = max(c.num_tokens for group in rollouts.completions for c in group)
     stored = torch.zeros(*rollouts.shape, longest)
     for p, group in enumerate(rollouts.completions):
+        own = _is_own(rollouts.batch.prompts[p], ranks)
         for g, completion in enumerate(group):
-            if completion.origin != "policy":
+            if own and kept[p, g] and completion.origin != "policy":
                 stored[p, g, : len(completion.logprobs)] = torch.tensor(completion.logprobs)
     return {"origin": torch.tensor(origin).float(), "stored_logprobs": stored}
 
@@ -208,10 +224,10 @@ def _batch(
     groups: list[list[_Row]], budget: _Budget, max_tokens: int, ranks: Collection[int] | None
 ) -> TrainBatch:
     rows = [row for group in groups for row in group]
-    own = [group for group in groups if ranks is None or group[0].prompt.home in ranks]
+    own = [group for group in groups if _is_own(group[0].prompt, ranks)]
     return TrainBatch(
         micro=tuple(_micro(cut) for cut in _cuts(own, budget)),
-        num_tokens=sum(len(row.completion.token_ids) for row in rows),
+        num_tokens=sum(row.completion.num_tokens for row in rows),
         num_rollouts=len(rows),
         max_tokens=max_tokens,
     )

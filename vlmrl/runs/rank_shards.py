@@ -1,26 +1,43 @@
 """Each rank's share of a batch: which prompts it generates for, and how the shares are joined.
 
-Every rank knows the whole batch, so that all decide alike, but a prompt's media are in the memory
-of one rank only, its `home`, which generates for it, scores it and trains on it.
+A prompt's media and its completions are in the memory of one rank only, its `home`, which generates
+for it, scores it and trains on it. So that all ranks decide alike, each knows the numbers of every
+completion: its length, finish reason, versions and origin (`RemoteCompletion`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import get_args
+
+import numpy as np
 
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.runs.rollout_rows import Row
-from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import (
+    ORIGINS,
+    Completion,
+    FinishReason,
+    Prompt,
+    PromptBatch,
+    RemoteCompletion,
+    Rollouts,
+)
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["gather_groups", "gather_rows", "generate", "is_here", "numbers_here", "own_draws"]
 
+Group = tuple[Completion, ...]
+
+REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+
 
 def is_here(prompt: Prompt) -> bool:
-    """Return whether this rank is the prompt's home."""
-    return prompt.home == distributed.rank()
+    """Return whether this rank is the prompt's home; a process alone is that of all."""
+    return distributed.world() == 1 or prompt.home == distributed.rank()
 
 
 def numbers_here(batch: PromptBatch) -> list[int]:
@@ -41,26 +58,34 @@ def own_draws(engine: Engine, sampling: Sampling, numbers: Sequence[int]) -> Sam
     return replace(sampling, seed=seed_of(sampling.seed, distributed.rank()))
 
 
-def generate(engine: Engine, batch: PromptBatch, sampling: Sampling) -> Rollouts:
-    """Generate completions of the whole batch; each rank's engine writes those of its own prompts."""
+def generate(
+    engine: Engine, batch: PromptBatch, sampling: Sampling, whole: bool = False
+) -> Rollouts:
+    """Generate completions of the whole batch; each rank's engine writes those of its own prompts.
+
+    `whole` as in `gather_groups`.
+    """
     if distributed.world() == 1:
         return engine.generate(batch, sampling)
     distributed.barrier()  # servers that the ranks share have one temperature at a time
     mine = numbers_here(batch)
     part = engine.generate(batch.part(mine), own_draws(engine, sampling, mine))
     home = dict(zip(mine, part.completions, strict=True))
-    return replace(part, batch=batch, completions=gather_groups(batch, home))
+    return replace(part, batch=batch, completions=gather_groups(batch, home, whole))
 
 
 def gather_groups(
-    batch: PromptBatch, home: Mapping[int, tuple[Completion, ...]]
+    batch: PromptBatch, home: Mapping[int, tuple[Completion, ...]], whole: bool = False
 ) -> tuple[tuple[Completion, ...], ...]:
     """Return the groups of all prompts; `home` are those of this rank's own, by number.
 
-    Of completions that are not at home only what all ranks need travels.
+    Of the others only numbers travel, about 20 bytes a completion. With `whole` all that was written
+    does, without what tools showed: for parts that read it (`reads_completions`).
     """
     if distributed.world() == 1:
         return tuple(home[number] for number in range(len(batch)))
+    if not whole:
+        return _gather_numbers(batch, home)
     written: dict[int, tuple[Completion, ...]] = {}
     told = {p: tuple(said.without_media() for said in group) for p, group in home.items()}
     for share in distributed.gather(told):
@@ -69,12 +94,43 @@ def gather_groups(
     return tuple(written[number] for number in range(len(batch)))
 
 
-def gather_rows(rollouts: Rollouts, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of all prompts, each as its home wrote it, with its media."""
+def gather_rows(rollouts: Rollouts, own: Sequence[Row]) -> list[Row]:
+    """Return on the main rank the rows of all prompts; `own` are those of this rank's own, in order."""
     if distributed.world() == 1:
-        return list(rows)
-    pairs = enumerate(zip(rollouts.batch.prompts, rows, strict=True))
-    found: dict[int, Row] = {}
-    for share in distributed.gather({p: row for p, (prompt, row) in pairs if is_here(prompt)}):
-        found |= share
-    return [found[p] for p in range(len(rows))]
+        return list(own)
+    shares = [iter(share) for share in distributed.gather_to_main(list(own))]
+    return [next(shares[p.home]) for p in rollouts.batch.prompts] if shares else []
+
+
+def _gather_numbers(
+    batch: PromptBatch, home: Mapping[int, tuple[Completion, ...]]
+) -> tuple[tuple[Completion, ...], ...]:
+    """Return this rank's own groups, and in the places of the others `RemoteCompletion`s."""
+    own = [home[number] for number in numbers_here(batch)]
+    all_ = [c for group in own for c in group]
+    told: list[np.ndarray] = [
+        np.array([len(group) for group in own], np.int32),
+        np.array([c.num_tokens for c in all_], np.int32),
+        np.array([REASONS.index(c.finish_reason) for c in all_], np.uint8),
+        np.array([ORIGINS.index(c.origin) for c in all_], np.uint8),
+        np.array([len(c.versions) for c in all_], np.int32),
+        np.array([n for c in all_ for run in c.versions for n in run], np.int32),
+    ]
+    groups = [_stand_ins(r, *of_rank) for r, of_rank in enumerate(distributed.gather_arrays(told))]
+    groups[distributed.rank()] = iter(own)
+    return tuple(next(groups[prompt.home]) for prompt in batch.prompts)
+
+
+def _stand_ins(home: int, sizes: np.ndarray, *columns: np.ndarray) -> Iterator[Group]:
+    """Yield the groups of a rank of which these are the numbers, see `_gather_numbers`."""
+    *of_each, runs, versions = columns
+    pairs = [(int(version), int(count)) for version, count in versions.reshape(-1, 2)]
+    begins = np.cumsum(runs) - runs
+    numbers = zip(*(column.tolist() for column in (*of_each, begins, runs)), strict=True)
+    for size in sizes.tolist():
+        yield tuple(
+            RemoteCompletion(
+                home, length, REASONS[reason], tuple(pairs[begin : begin + run]), ORIGINS[origin]
+            )
+            for length, reason, origin, begin, run in itertools.islice(numbers, size)
+        )

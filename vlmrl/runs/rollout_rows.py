@@ -34,8 +34,11 @@ def rows(
     rollouts: Rollouts,
     rewards: Rewards,
     advantages: Advantages | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> list[Row]:
     """Return one row per prompt; store its media in `media_folder`, each once by its content.
+
+    `numbers` are those of the prompts that are wanted; None: all.
 
     Without `advantages` (an evaluation) a completion's `advantage` and `kept` are null; where its
     tokens differ, `advantage` is their mean.
@@ -44,7 +47,8 @@ def rows(
     values = advantages.values.tolist() if advantages else None
     kept = advantages.kept.tolist() if advantages else None
     found = []
-    for p, prompt in enumerate(rollouts.batch.prompts):
+    for p in range(len(rollouts.completions)) if numbers is None else numbers:
+        prompt = rollouts.batch.prompts[p]
         completions = [
             {
                 **_completion(completion, rewards.verdicts[p][g]),

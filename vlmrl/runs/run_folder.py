@@ -26,7 +26,7 @@ import vlmrl
 from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
-from vlmrl.runs.rank_shards import gather_rows
+from vlmrl.runs.rank_shards import gather_rows, numbers_here
 from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
@@ -113,7 +113,8 @@ def write_config(folder: Path, config: Config) -> Path:
 
 def write_rollouts(folder: Path, report: StepReport) -> Path:
     """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
-    found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages)
+    here = numbers_here(report.rollouts.batch)
+    found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages, here)
     lines = ({"step": report.step, **row} for row in gather_rows(report.rollouts, found))
     path = rollouts_path(folder, report.step)
     return write_lines(path, lines) if distributed.is_main() else path
@@ -127,7 +128,7 @@ def write_evaluation(
     With several ranks `samples` are this rank's.
     """
     path = evaluation_path(folder, step)
-    samples = distributed.from_turns(list(samples))
+    samples = distributed.from_turns(list(samples), main_only=True)
     if distributed.is_main():
         write_lines(path.with_suffix(".jsonl"), ({"step": step, **row} for row in samples))
         write_json(path, to_json({**result, "step": step}))

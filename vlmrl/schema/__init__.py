@@ -10,10 +10,12 @@ completion is read (its `Frame`), a verifier never sees another space.
 """
 
 from vlmrl.schema.demos import DemoTurn
+from vlmrl.schema.elsewhere import ElsewhereError, RemoteCompletion, RemoteVerdict
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
 from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch
 from vlmrl.schema.rollouts import (
     CUT,
+    KILLED,
     ORIGINS,
     Advantages,
     Completion,
@@ -41,6 +43,7 @@ from vlmrl.schema.updates import MicroBatch, StepReport, TrainBatch
 
 __all__ = [
     "CUT",
+    "KILLED",
     "ORIGINS",
     "Advantages",
     "AnswerForm",
@@ -50,6 +53,7 @@ __all__ = [
     "Completion",
     "Demo",
     "DemoTurn",
+    "ElsewhereError",
     "Encoded",
     "FinishReason",
     "Frame",
@@ -63,6 +67,8 @@ __all__ = [
     "Presence",
     "Prompt",
     "PromptBatch",
+    "RemoteCompletion",
+    "RemoteVerdict",
     "Rewards",
     "Role",
     "Rollouts",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CUT",
+    "KILLED",
     "ORIGINS",
     "Advantages",
     "Completion",
@@ -36,6 +37,8 @@ Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration"]
 critique; the model as RL began; somebody else."""
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 """All origins; in tensors an origin is its index, so 0 is the policy."""
+KILLED = "killed_grader"
+"""In `parts` of the verdict on a completion that hangs or kills its verifier, twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class Completion:
         return tuple(call for segment in self.segments for call in segment.calls)
 
     @property
+    def num_tokens(self) -> int:
+        """Return how many tokens the policy wrote."""
+        return len(self.token_ids)
+
+    @property
     def truncated(self) -> bool:
         """Return whether a limit ended it."""
         return self.finish_reason in CUT
@@ -104,15 +112,22 @@ class Completion:
         """Return the answer, stripped; None if there is none."""
         return self.parsed.answer
 
+    def with_origin(self, origin: Origin) -> Completion:
+        """Return it as one that was written by `origin`."""
+        return replace(self, origin=origin)
+
     def without_media(self) -> Completion:
-        """Return it as ranks that are not its prompt's home know it: what it was shown is left out."""
+        """Return it without what it was shown, which stays with the rank that is its prompt's home."""
         segments = tuple(replace(segment, media=()) for segment in self.segments)
         return replace(self, segments=segments, suffix=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """P prompts with G completions each: `completions[p][g]`."""
+    """P prompts with G completions each: `completions[p][g]`.
+
+    With several ranks those of another rank are `RemoteCompletion`s, unless a part of the run reads them.
+    """
 
     batch: PromptBatch
     completions: tuple[tuple[Completion, ...], ...]
@@ -145,6 +160,11 @@ class Verdict:
     note: str = ""
     applies: bool = True
     fault: str | None = None
+
+    @property
+    def is_kill(self) -> bool:
+        """Return whether the completion ended its verifier."""
+        return KILLED in self.parts
 
     @classmethod
     def not_applicable(cls, note: str = "") -> Verdict:

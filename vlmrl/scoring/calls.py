@@ -16,12 +16,12 @@ from typing import Any
 from pebble import ThreadPool
 
 from vlmrl.answers import templates
-from vlmrl.schema import Completion, Sample, Verdict
+from vlmrl.schema import KILLED, Completion, Sample, Verdict
 from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result, was_killed
 
-__all__ = ["KILLED", "load_verifiers"]
+__all__ = ["load_verifiers"]
 
 THREADS = 16
 """Calls that wait at the same time."""
@@ -31,8 +31,6 @@ LOADING_S = 30.0
 """Seconds more for a call whose verifier the workers did not load before, because a row named it."""
 NOTICE_S = 10.0
 """Seconds of waiting for one verifier after which the log says which one it is."""
-KILLED = "killed_grader"
-"""The part of a verdict on a completion that ended its own verifier."""
 INNOCENT = "1"
 """An answer that no verifier can hang on, unless it hangs on everything."""
 

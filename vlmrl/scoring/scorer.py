@@ -17,9 +17,10 @@ from typing import Any
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
-from vlmrl.scoring.calls import KILLED, Calls
+from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
+from vlmrl.scoring.verdict_exchange import collect_groups, exchange
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import was_killed
@@ -170,8 +171,11 @@ class Scorer:
         for p in here:
             self._judge_group(rows[p], whole)
         if homes is not None:
-            _exchange(rows, here)
-        self._judge_batch(rows, whole, shared=homes is not None)
+            labels = [
+                [c.label for c in row.components if c.verifier.scope != "batch"] for row in rows
+            ]
+            exchange([row.verdicts for row in rows], labels, homes)
+        self._judge_batch(rows, whole, homes)
         for row in rows:
             self._count(row.sample.source, row.verdicts)
         self._enforce_fault_limit()
@@ -235,20 +239,25 @@ class Scorer:
             for verdicts, verdict in zip(row.verdicts, found, strict=True):
                 verdicts[c.label] = verdict
 
-    def _judge_batch(self, rows: Sequence[_Row], whole: bool, shared: bool) -> None:
+    def _judge_batch(self, rows: Sequence[_Row], whole: bool, homes: Sequence[int] | None) -> None:
         # Sources that share a reward are judged together, as one batch.
-        batches: dict[tuple[str, Spec], tuple[Component, list[_Row]]] = {}
-        for row in rows:
+        batches: dict[tuple[str, Spec], tuple[Component, list[int]]] = {}
+        for p, row in enumerate(rows):
             for c in row.of_scope("batch"):
-                batches.setdefault((c.label, c.spec), (c, []))[1].append(row)
+                batches.setdefault((c.label, c.spec), (c, []))[1].append(p)
+        groups = [row.group for row in rows]
+        if homes is not None and whole and batches:
+            groups = collect_groups(
+                groups, {p for _, of_one in batches.values() for p in of_one}, homes
+            )
         for c, members in batches.values():
-            slots = [verdicts for row in members for verdicts in row.verdicts]
-            if whole and all(row.all_here() for row in members):
-                groups, samples = [row.group for row in members], [row.sample for row in members]
+            slots = [verdicts for p in members for verdicts in rows[p].verdicts]
+            if whole and all(rows[p].all_here() for p in members):
                 found = []
-                if not shared or distributed.is_main():
-                    found = self._judge_many(c, len(slots), groups, samples)
-                if shared:
+                if homes is None or distributed.is_main():
+                    judged = [groups[p] for p in members], [rows[p].sample for p in members]
+                    found = self._judge_many(c, len(slots), *judged)
+                if homes is not None:
                     found = distributed.from_main(found)
             else:
                 found = [Verdict.not_applicable("not a whole batch")] * len(slots)
@@ -303,7 +312,7 @@ class Scorer:
                     continue
                 counter["calls"] += 1
                 counter["faults"] += verdict.fault is not None
-                counter["kills"] += KILLED in verdict.parts
+                counter["kills"] += verdict.is_kill
                 self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
 
     def _enforce_fault_limit(self) -> None:
@@ -326,10 +335,3 @@ def _deciding(verifier: Verifier, judged: Sequence[Judged]) -> list[float | None
     if by is None:
         return [one.reward for one in judged]
     return [None if one.reward is None else one.verdicts[by].score for one in judged]
-
-
-def _exchange(rows: Sequence[_Row], here: Sequence[int]) -> None:
-    """Fill in what other ranks judged; `here` are the rows that this one did."""
-    for share in distributed.gather({p: rows[p].verdicts for p in here}):
-        for p, verdicts in share.items():
-            rows[p].verdicts[:] = verdicts

@@ -71,13 +71,16 @@ class Means:
     """The training rows; `Loader.recall` makes the prompts of any of them."""
     say: Callable[[str], None] = lambda line: None
     """Shows one line to the person who watches; silent on ranks but the main one."""
+    whole: bool = False
+    """Whether all ranks get all that `ask` generates, because a part of the run reads it."""
 
     def ask(self, prompts: Sequence[Prompt], count: int, draw: Draw, purpose: int) -> Rollouts:
         """Generate `count` completions for each prompt, sampled as the config says; see `Draw.seed`."""
         with self.timers("generate"):
             now = self.config.at(draw.progress).rollout
             sampling = Sampling.of(now, count, draw.seed(purpose))
-            return rank_shards.generate(self.engine, PromptBatch(tuple(prompts)), sampling)
+            batch = PromptBatch(tuple(prompts))
+            return rank_shards.generate(self.engine, batch, sampling, self.whole)
 
     def pose(self, samples: Sequence[Sample], source: Source) -> list[Prompt]:
         """Return the prompts of samples that are of no row, read as those of `source`, dealt to the ranks.
@@ -124,10 +127,12 @@ class Strategy:
 
     Class variables: `curves`, a line on each curve that only this strategy has, by its name;
     `state_names`, the names of the arrays in `state`; `of_turns`, whether it works with rollouts of
-    several turns.
+    several turns; `reads_completions`, whether it reads tokens, texts or log-probs of completions: with
+    several ranks all then get those of all, else only the numbers (`RemoteCompletion`).
     """
 
     of_turns: ClassVar[bool] = False
+    reads_completions: ClassVar[bool] = False
     curves: ClassVar[Mapping[str, str]] = {}
     state_names: ClassVar[tuple[str, ...]] = ()
     state: dict[str, np.ndarray] = field(
@@ -174,7 +179,7 @@ def put_in(
         known = [(c, j.verdicts, j.reward) for c, j in pairs if j.reward is not None]
         known = known[: len(completions[p])]
         first = len(completions[p]) - len(known)
-        told = tuple(replace(c, origin=origin) for c, _, _ in known)
+        told = tuple(c.with_origin(origin) for c, _, _ in known)
         completions[p] = (*completions[p][:first], *told)
         verdicts[p] = (*verdicts[p][:first], *(of_one for _, of_one, _ in known))
         for place, (_, _, reward) in enumerate(known, first):

@@ -29,6 +29,7 @@ class Corrections(Strategy):
     """Corrected thoughts to imitate. Example: Corrections(corrector="mine.py:correct")."""
 
     of_turns: ClassVar[bool] = True
+    reads_completions: ClassVar[bool] = True
     curves: ClassVar[Mapping[str, str]] = {
         "corrections/share": "Share of groups with a corrected thought.",
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Turn
 from vlmrl.scoring.scorer import Judged
@@ -25,6 +26,8 @@ AGAIN = "Answer the question again."
 @dataclass(frozen=True)
 class Critiques(Strategy):
     """The best second try at a wrong answer, after a critique. Example: Critiques(tell=True)."""
+
+    reads_completions: ClassVar[bool] = True
 
     tell: bool = False
     """Tell the right answer, too. The model may copy it; what it then writes is judged as any answer."""

@@ -35,6 +35,7 @@ class PartialRollouts(Strategy):
         "partial_rollouts/continued": "Share of completions that were written in several steps.",
     }
     state_names: ClassVar[tuple[str, ...]] = NAMES
+    reads_completions: ClassVar[bool] = True
 
     max_tokens: int = 4096
     """Longest completion, in tokens, over all of its steps."""
@@ -81,7 +82,7 @@ class PartialRollouts(Strategy):
         return not any(self._is_cut(c) for c in group)
 
     def _is_cut(self, completion: Completion) -> bool:
-        return completion.finish_reason == "length" and len(completion.token_ids) < self.max_tokens
+        return completion.finish_reason == "length" and completion.num_tokens < self.max_tokens
 
     def _recall(self, means: Means) -> list[Group]:
         """Return the groups that wait; one whose row has become bad is left out."""

@@ -36,6 +36,7 @@ class Rehearsal(Strategy):
         "rehearsal/share": "Share of groups that were rehearsed answers.",
     }
     state_names: ClassVar[tuple[str, ...]] = NAMES
+    reads_completions: ClassVar[bool] = True
 
     rows: int | None = None
     """Training rows that are tried before the first step, spread evenly over all. None: all."""

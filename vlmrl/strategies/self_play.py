@@ -44,6 +44,7 @@ class SelfPlay(Strategy):
         "self_play/pool": "Proposals that are kept to be asked again.",
     }
     state_names: ClassVar[tuple[str, ...]] = ("texts", "lengths")
+    reads_completions: ClassVar[bool] = True
 
     propose: str = "self_play/propose"
     """Training source whose rows ask for a proposal. What its verifiers give is paid, too."""

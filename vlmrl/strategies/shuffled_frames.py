@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
 from vlmrl.scoring.scorer import Judged
 from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["ShuffledFrames"]
@@ -67,13 +69,19 @@ class ShuffledFrames(Strategy):
         groups and of their control groups; `shuffled_frames/bonus_share`: share of groups in which a
         completion got the bonus.
         """
-        ordered, shuffled, paid = [], [], []
-        for group in rewards.verdicts:
+        ordered: list[float] = []
+        shuffled: list[float] = []
+        paid: list[bool] = []
+        for prompt, group in zip(rollouts.batch.prompts, rewards.verdicts, strict=True):
+            if not rank_shards.is_here(prompt):
+                continue  # what a verdict says beside its score is known at home
             found = [v for of_one in group for v in of_one.values() if "shuffled" in v.parts]
             if found:
                 ordered.append(found[0].parts["ordered"])
                 shuffled.append(found[0].parts["shuffled"])
                 paid.append(any(v.score for v in found))
+        shares = distributed.gather((ordered, shuffled, paid))
+        ordered, shuffled, paid = ([*chain.from_iterable(x)] for x in zip(*shares, strict=True))
         if not paid:
             return {}
         return {

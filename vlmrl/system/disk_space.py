@@ -105,14 +105,16 @@ def describe_free(path: Path) -> str:
 
 
 def require_room(path: Path, size: int) -> None:
-    """Check that `size` bytes fit on the disk of `path`, on all ranks; wait for room where that is asked for.
+    """Check that `size` bytes fit on the disk of `path`; wait for room where that is asked for.
+
+    All ranks call it; the main rank's size counts.
 
     Raises:
         UserError: they do not, and nothing waits for room.
     """
     first = True
     while True:
-        free = distributed.from_main(free_bytes(path))
+        free, size = distributed.from_main((free_bytes(path), size))
         if free is None or free >= size:
             return
         line = (

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "from_main",
     "from_turns",
     "gather",
+    "gather_arrays",
+    "gather_to_main",
     "hand_over",
     "is_main",
     "kept",
@@ -211,6 +214,52 @@ def gather(value: _T) -> list[_T]:
     return found
 
 
+def gather_to_main(value: _T) -> list[_T]:
+    """Return what every rank gave, by rank; the others than the main rank get an empty list."""
+    if _world == 1:
+        return [value]
+    import torch.distributed as dist
+
+    found: list[Any] | None = [None] * _world if is_main() else None
+    dist.gather_object(value, found)
+    return found or []
+
+
+def gather_arrays(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Return the arrays [N] of numbers that every rank gave, by rank; nothing is pickled.
+
+    All ranks give as many, of the same types; their lengths N may differ. Lengths are exchanged first,
+    then as many bytes from every rank as the one with most has.
+    """
+    if _world == 1:
+        return [list(arrays)]
+    import numpy as np
+
+    lengths = _gather_equal(np.array([len(array) for array in arrays], np.int64))
+    widths = np.array([array.itemsize for array in arrays], np.int64)
+    content = b"".join(array.tobytes() for array in arrays)
+    most = max(int(of_rank @ widths) for of_rank in lengths)
+    found = []
+    shares = _gather_equal(np.frombuffer(content.ljust(most, b"\0"), np.uint8))
+    for of_rank, share in zip(lengths, shares, strict=True):
+        ends = np.cumsum(of_rank * widths)
+        parts = np.split(share[: ends[-1]], ends[:-1])
+        kinds = [array.dtype for array in arrays]
+        found.append([part.view(kind) for part, kind in zip(parts, kinds, strict=True)])
+    return found
+
+
+def _gather_equal(own: np.ndarray) -> list[np.ndarray]:
+    """Return the arrays of all ranks, which are as long and of the same type."""
+    import torch
+    import torch.distributed as dist
+
+    given = torch.tensor(own)
+    found = [torch.empty_like(given) for _ in range(_world)]
+    dist.all_gather(found, given)
+    return [tensor.numpy() for tensor in found]
+
+
 def hand_over(pairs: Sequence[tuple[int, int]], own: Mapping[int, _T]) -> list[_T]:
     """Give `own[receiver]` along each pair (this rank, receiver); return what came along the others.
 
@@ -250,10 +299,13 @@ def barrier() -> None:
     gather(None)
 
 
-def from_turns(own: Sequence[_T]) -> list[_T]:
-    """Put together again what was dealt to the ranks in turns, `[rank::world]`."""
-    lists = gather(own)
-    longest = max(map(len, lists))
+def from_turns(own: Sequence[_T], main_only: bool = False) -> list[_T]:
+    """Put together again what was dealt to the ranks in turns, `[rank::world]`.
+
+    With `main_only` the main rank alone gets it, the others nothing.
+    """
+    lists = gather_to_main(own) if main_only else gather(own)
+    longest = max(map(len, lists), default=0)
     return [each[i] for i in range(longest) for each in lists if i < len(each)]
 
 

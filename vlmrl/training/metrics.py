@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from vlmrl.answers import geometry, templates
+from vlmrl.runs.rank_shards import numbers_here
 from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts
-from vlmrl.scoring.calls import KILLED
+from vlmrl.system import distributed
 
 MODES = ("think", "direct", "none")
 
@@ -27,7 +29,8 @@ def rollout_metrics(
     `branch_metrics` and `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
-    for p, prompt in enumerate(rollouts.batch.prompts):
+    for p in numbers_here(rollouts.batch):
+        prompt = rollouts.batch.prompts[p]
         source = f"source/{prompt.sample.source}"
         for g, completion in enumerate(rollouts.completions[p]):
             if completion.origin != "policy":
@@ -36,7 +39,7 @@ def rollout_metrics(
             for name, score in found.items():
                 values["reward/mean" if name == "reward" else f"reward/{name}"].append(score)
                 values[f"{source}/{name}"].append(score)
-            length = len(completion.token_ids)
+            length = completion.num_tokens
             values["rollout/length"].append(length)
             values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.truncated)
@@ -45,14 +48,43 @@ def rollout_metrics(
             for key, number in (turns | crop_metrics(prompt, completion)).items():
                 values[key].append(number)
             verdicts = rewards.verdicts[p][g].values()
-            values["rollout/killed_grader"].append(any(KILLED in v.parts for v in verdicts))
+            values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts))
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
                 values[key].append(number)
-    means = {key: statistics.fmean(v) for key, v in values.items()}
-    means |= branch_metrics(rollouts)
-    totals = values.get("reward/mean", [])
+    means = _average_over_ranks(values) | branch_metrics(rollouts)
+    totals = [
+        total
+        for group, valid, of_group in zip(
+            rollouts.completions, rewards.valid.tolist(), rewards.total.tolist(), strict=True
+        )
+        for completion, known, total in zip(group, valid, of_group, strict=True)
+        if known and completion.origin == "policy"
+    ]
     spread = {"reward/std": statistics.pstdev(totals)} if totals else {}
     return {**means, **spread, **advantages.metrics}
+
+
+def _average_over_ranks(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the means over all ranks' values, to the bit those of one rank that has them all."""
+    if distributed.world() == 1:
+        return {key: statistics.fmean(v) for key, v in values.items()}
+    counts: Counter[str] = Counter()
+    sums: dict[str, list[float]] = defaultdict(list)
+    for share in distributed.gather({key: (len(v), exact_sum(v)) for key, v in values.items()}):
+        for key, (count, parts) in share.items():
+            counts[key] += count
+            sums[key] += parts
+    return {key: math.fsum(parts) / counts[key] for key, parts in sums.items()}
+
+
+def exact_sum(values: Sequence[float]) -> list[float]:
+    """Return a few numbers whose sum is that of the values without any rounding."""
+    parts: list[float] = []
+    while rest := math.fsum([*values, *(-part for part in parts)]):
+        parts.append(rest)
+        if not math.isfinite(rest):
+            break
+    return parts
 
 
 def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
@@ -81,9 +113,10 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
 
 def branch_metrics(rollouts: Rollouts) -> dict[str, float]:
     """Return `rollout/branched`, the share of rollouts that branched off another one; empty if none did."""
-    acting = [c for group in rollouts.completions for c in group if c.segments]
-    branched = sum(c.segments[0].shared for c in acting)
-    return {"rollout/branched": branched / len(acting)} if branched else {}
+    groups = [rollouts.completions[p] for p in numbers_here(rollouts.batch)]
+    firsts = [c.segments[0].shared for group in groups for c in group if c.segments]
+    acting, branched = map(sum, zip(*distributed.gather((len(firsts), sum(firsts))), strict=True))
+    return {"rollout/branched": branched / acting} if branched else {}
 
 
 def world_metrics(completion: Completion) -> dict[str, float]:

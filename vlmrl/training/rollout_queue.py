@@ -44,12 +44,15 @@ GRACE = 15.0
 class RolloutQueue:
     """The batches that are issued and not yet trained on, oldest first.
 
-    With η > 0 the engine must be a `ConcurrentEngine`.
+    With η > 0 the engine must be a `ConcurrentEngine`. `whole` as in `rank_shards.gather_groups`.
     """
 
-    def __init__(self, loader: Loader, engine: Engine, policy: Policy, config: Config) -> None:
+    def __init__(
+        self, loader: Loader, engine: Engine, policy: Policy, config: Config, whole: bool = False
+    ) -> None:
         self._staleness = config.rollout.max_staleness
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
+        self._whole = whole
         self._pending: deque[_PendingBatch] = deque()
         self._saved: deque[Mapping[str, Any]] = deque()
         self._observed: Mapping[str, np.ndarray] = {}
@@ -88,7 +91,7 @@ class RolloutQueue:
         """
         pending = self._pending[0]
         begin = time.monotonic()
-        rollouts = pending.result()
+        rollouts = pending.result(self._whole)
         self._waited += time.monotonic() - begin
         self._pending.popleft()
         self._cursor = pending.batch.cursor
@@ -143,14 +146,13 @@ class RolloutQueue:
         return self._loader.state if self._cursor is None else self._cursor
 
     def collect_state(self) -> tuple[list[Mapping[str, Any]], dict[str, np.ndarray]]:
-        """Return the issued batches with their finished groups, as JSON values, and what tools showed.
-
-        The groups are those of all ranks.
+        """Return the issued batches with their finished groups, as JSON values, and what tools showed:
+        on the main rank those of all ranks.
         """
         observed: dict[str, np.ndarray] = {}
         issued = [pending.state(observed) for pending in self._pending]
         if issued:
-            shares = distributed.gather((issued, observed))
+            shares = distributed.gather_to_main((issued, observed))
             issued = [_merge(of_ranks) for of_ranks in zip(*(s for s, _ in shares), strict=True)]
             observed = {name: array for _, found in shares for name, array in found.items()}
         waiting = [c for s in self._saved for g in s["groups"].values() for c in g["completions"]]
@@ -259,15 +261,15 @@ class _PendingBatch:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def result(self) -> Rollouts:
-        """Return the whole batch, or raise what the thread raised."""
+    def result(self, whole: bool) -> Rollouts:
+        """Return the whole batch, or raise what the thread raised; `whole` as in `RolloutQueue`."""
         if self._thread is None:
             distributed.barrier()  # servers that the ranks share have one temperature at a time
             self._generate()
         self.join()
         if self._error is not None:
             raise self._error
-        groups = rank_shards.gather_groups(self.batch, self.groups)
+        groups = rank_shards.gather_groups(self.batch, self.groups, whole)
         oldest = min((version for g in groups for c in g for version, _ in c.versions), default=0)
         return Rollouts(self.batch, groups, oldest, self.sampling.max_tokens)
 

@@ -32,5 +32,5 @@ def pass_rate(right: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 def lengths(rollouts: Rollouts, like: torch.Tensor) -> torch.Tensor:
     """Count the tokens of every completion, float [P, G], the shape of `like`."""
-    counts = [[len(c.token_ids) for c in group] for group in rollouts.completions]
+    counts = [[c.num_tokens for c in group] for group in rollouts.completions]
     return torch.tensor(counts, dtype=torch.float32).reshape(like.shape)
