@@ -21,6 +21,7 @@ from vlmrl.policy.loss_metrics import add, averages, engine_gap
 from vlmrl.policy.memory_retry import MemoryRetry
 from vlmrl.policy.policy_model import PolicyModel
 from vlmrl.policy.reference import Reference
+from vlmrl.policy.weights.gradient_sums import sum_gradients
 from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
 
@@ -185,8 +186,7 @@ class Policy(PolicyModel):
             shares = distributed.gather(own if distributed.speaks_for_sequence() else {})
             for share in shares:
                 add(sums, share)
-            norm = self._clip_gradients()
-            norms.append(norm)
+            norms.append(norm := self._clip_gradients())
             tokens += batch.num_tokens
             if math.isfinite(norm):
                 self.optimizer.step()
@@ -209,7 +209,7 @@ class Policy(PolicyModel):
         if self.sharded:  # the backward summed them
             self.sharded.forget_unused()
         else:
-            distributed.sum_gradients(self.trainable)
+            sum_gradients(self.trainable)
         norm = finite.norm_of(self._gradients)
         if torch.isfinite(norm):
             torch.nn.utils.clip_grads_with_norm_(self.trainable, self.max_grad_norm, norm)
