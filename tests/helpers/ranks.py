@@ -95,6 +95,9 @@ CASES = {
     "dealt from one rank": Case(homes=(1, 1, 1, 1), micro_tokens=1, dealt=True, updates=2),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
     "experts": Case(model={"family": "qwen3_vl_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1),
+    "experts beside shared ones": Case(
+        model={"family": "glm4v_moe"}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
 }
 
 

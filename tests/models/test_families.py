@@ -214,6 +214,21 @@ def test_it_serves_its_model_type(name):
     assert type(family_of(loaded(name).model.config.model_type)) is family
 
 
+@each_family
+def test_every_layer_that_takes_an_adapter_gets_one_and_nothing_else(name):
+    bare = loaded(name)
+    made = policy(name, lora=LoraConfig(rank=4, towers=[*bare.family.towers]))
+    expected = {
+        layer
+        for layer, module in bare.model.named_modules()
+        for tower, prefixes in bare.family.towers.items()
+        if isinstance(module, torch.nn.Linear) and f"{layer}.".startswith(prefixes)
+        if layer.rpartition(".")[2] in bare.family.lora_targets.get(tower, ())
+    }
+    assert {adapter.split(".lora_")[0] for adapter in made.named} == expected
+    assert made.base.config.model_type == bare.model.config.model_type
+
+
 # ------------------------------------------------------------------------------ shared forward
 
 SHARED = [n for n in IMAGE_FAMILIES if plugins.load("family", n).shared]

@@ -55,7 +55,9 @@ def test_vllm_is_given_the_same_names_by_units_as_at_once(name: str) -> None:
         assert all(unit[first] is unit[n] for n, first in tied.items() if n in unit)
 
 
-@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3", "qwen2_audio"])
+@pytest.mark.parametrize(
+    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe"]
+)
 def test_weights_are_counted_without_being_made(name: str) -> None:
     made = policy(name)
     assert made.weight_bytes() == sum(w.nbytes for w in made.weights().values())
@@ -98,7 +100,9 @@ def test_an_adapter_is_merged_as_peft_does_or_left_out() -> None:
         assert torch.equal(weight, before[name] + delta), name
 
 
-@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3", "qwen2_audio"])
+@pytest.mark.parametrize(
+    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe"]
+)
 def test_a_model_written_in_parts_is_read_as_one(name: str, tmp_path: Path) -> None:
     made = policy(name)
     save = partial(made.family.save, made.base)

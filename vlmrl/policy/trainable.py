@@ -108,8 +108,18 @@ def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
         lora_dropout=config.lora.dropout,
         target_modules=targets,
     )
-    with _as_float32([model.get_submodule(name) for name in targets]):
+    with _as_float32([model.get_submodule(name) for name in targets]), _without_type(model.config):
         return peft.get_peft_model(model, lora)
+
+
+@contextlib.contextmanager
+def _without_type(config: Any) -> Iterator[None]:
+    """Hide which model it is: peft 0.21 takes any `gate_proj` of some mixtures for their fused experts."""
+    config.model_type = ""
+    try:
+        yield
+    finally:
+        del config.model_type  # the class's own is there again
 
 
 @contextlib.contextmanager
