@@ -150,9 +150,10 @@ def session(timeout_s: float, sequence_parallel: int = 1) -> Iterator[None]:
         backend = "cpu:gloo,cuda:nccl"
     if warning := warn_of_network(os.environ):
         print(warning, file=sys.stderr)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, timeout=timeout)
     _rank, _world = dist.get_rank(), dist.get_world_size()
-    _sequence = sequence_parallel, _join_sequence_group(sequence_parallel)
+    _sequence = sequence_parallel, _join_sequence_group(sequence_parallel, timeout)
     yield
     dist.barrier()
     dist.destroy_process_group()
@@ -170,13 +171,14 @@ def _require_groups(parts: int, environment: Mapping[str, str]) -> None:
         )
 
 
-def _join_sequence_group(parts: int) -> Any:
+def _join_sequence_group(parts: int, timeout: timedelta) -> Any:
     """Return this rank's group of as many consecutive ranks; None if that is this rank alone."""
     if parts == 1:
         return None
     import torch.distributed as dist
 
-    groups = [dist.new_group(range(n, n + parts)) for n in range(0, _world, parts)]
+    firsts = range(0, _world, parts)
+    groups = [dist.new_group(range(n, n + parts), timeout=timeout) for n in firsts]
     return groups[_rank // parts]
 
 
