@@ -1,14 +1,15 @@
 """One GRPO step of vlmrl compared with TRL's GRPOTrainer, by phase.
 
     python performance/step.py [--prompt-tokens 256 1024] [--completion 64] [--group 8]
-                              [--prompts 1] [--repeats 3] [--out performance/results/step.md]
+                              [--prompts 1] [--frozen] [--repeats 3] [--out performance/results/step.md]
 
 Both load the model of `update.py` (a small Qwen2.5-VL, random weights, float32) and train all of it
 on the same prompts, one image each, with the same reward; completions have exactly `--completion`
 tokens, and each side draws its own. All completions of a step go through one forward, without
 gradient checkpointing. TRL generates with transformers, and its head scores completion rows only,
 as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
-`optimizer.shared_forward` off and on.
+`optimizer.shared_forward` off and on. With `--frozen` neither side trains the vision tower and the
+projector, as most published recipes do not.
 
 Every way has a process of its own with one thread; they take turns, step by step, the first to warm
 up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--completion", type=int, default=64)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=1, help="groups in a step")
+    parser.add_argument("--frozen", action="store_true", help="do not train the vision tower")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
@@ -49,13 +51,13 @@ def main() -> None:
     for prompt in asked.prompt_tokens:
         with tempfile.TemporaryDirectory() as name:
             shape = (prompt, asked.completion, asked.group, asked.prompts)
-            case = Case(*shape, 1 + asked.repeats, Path(name))
+            case = Case(*shape, 1 + asked.repeats, Path(name), asked.frozen)
             found = {way: medians(way, case, steps) for way, steps in measure(case).items()}
         rows = [row(case, way, own, found["trl"]) for way, own in found.items()]
         print(*rows, sep="\n", flush=True)
         lines += rows
     if asked.out:
-        asked.out.write_text("\n".join([heading(), "", *lines, ""]))
+        asked.out.write_text("\n".join([heading(asked.frozen), "", *lines, ""]))
 
 
 def measure(case: Case) -> dict[str, list[Step]]:
@@ -117,11 +119,11 @@ def row(case: Case, way: str, own: Step, trl: Step) -> str:
     return f"| {shape} | {seconds} | {own['spread']:.0%} | {compare('peak', 0)} |"
 
 
-def heading() -> str:
+def heading(frozen: bool) -> str:
     versions = [f"{p} {importlib.metadata.version(p)}" for p in ("torch", "transformers", "trl")]
     machine = f"{os.cpu_count()}-core CPU machine, load {os.getloadavg()[2]:.1f}"
     about = f"{datetime.date.today()}, {machine}; {', '.join(versions)}"
-    return f"# One GRPO step compared with TRL\n\n{about}"
+    return f"# One GRPO step compared with TRL{', frozen vision tower' * frozen}\n\n{about}"
 
 
 if __name__ == "__main__":

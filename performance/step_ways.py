@@ -257,7 +257,8 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
 def vlmrl_step(trainer: Any) -> Step:
     timers = trainer.timers.wall if on_gpu() else trainer.timers.cpu
     before, start = dict(timers), now()
-    report = trainer.step()
+    with trainer.policy.seeing_once():  # as `Trainer.run` does
+        report = trainer.step()
     step = now() - start
     spent = {phase: s - before.get(phase, 0.0) for phase, s in timers.items()}
     groups = zip(report.rollouts.batch.prompts, report.rollouts.completions, strict=True)

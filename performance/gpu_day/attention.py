@@ -20,7 +20,8 @@ from gpu_day.day import OFF, ON, Day, cells
 from gpu_day.device import attempt, measure
 from gpu_day.parity import logprobs
 from gpu_day.report import Row
-from vlmrl.forward import attention_parts, shared_attention
+from vlmrl.attention import parts as attention_parts
+from vlmrl.forward import shared_attention
 from vlmrl.policy.policy import Policy
 
 aten = torch.ops.aten

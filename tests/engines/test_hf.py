@@ -6,7 +6,7 @@ import torch
 from helpers.prompts import converse
 from helpers.small import CORPUS, FAMILIES, TEXT, advantages, mixed_batch, policy
 from vlmrl.config import BuildConfig, ModelConfig
-from vlmrl.engines import hf, kv_cache
+from vlmrl.engines import hf, kv_cache, prompt_rows
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.packing import pack
@@ -143,7 +143,7 @@ def test_a_cache_with_room_draws_what_transformers_own_cache_draws(monkeypatch, 
         for layer in cache.layers:
             layer.reorder_cache(rows)
 
-    monkeypatch.setattr(hf, "take_rows", copying)
+    monkeypatch.setattr(prompt_rows, "take_rows", copying)
     copied = engine_for(made).generate(batch, draw)
     assert tokens(roomy) == tokens(copied)
     assert len({len(ids) for group in tokens(roomy) for ids in group}) > 3

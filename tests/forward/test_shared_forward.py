@@ -29,10 +29,11 @@ from helpers.shared_forward import (
 from helpers.small import CORPUS, FAMILIES, TEXT, policy, prompt
 from vlmrl import cli
 from vlmrl.algorithms.grpo import Grpo
+from vlmrl.attention import dispatch
+from vlmrl.attention.parts import attend, attend_backward
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
-from vlmrl.forward import shared_attention, shared_forward
-from vlmrl.forward.attention_parts import attend, attend_backward
+from vlmrl.forward import shared_forward
 from vlmrl.forward.logprobs import Sharing, disagreement, saving
 from vlmrl.forward.packing import num_tokens, rows_of
 from vlmrl.forward.shared_attention import Cascade, SharedMask, sharing
@@ -456,7 +457,7 @@ def test_images_that_see_themselves_both_ways_and_windows_are_honoured(images):
         mine = torch.tensor([g == group and p in (-1, part) for g, p, _ in tokens])
         row = (positions - starts)[mine][None]
         alone[mine] = hidden(ids[:, mine], row, kinds[:, mine]).detach()
-    assert shared_attention.install(model)
+    assert dispatch.install(model)
     with sharing(layout):
         found = hidden(ids, (positions - starts)[None], kinds)
     torch.testing.assert_close(found, alone, atol=2e-5, rtol=0)
@@ -504,7 +505,7 @@ def test_the_comparison_takes_completions_whose_masks_differ(monkeypatch, broken
     )
     micro = dataclasses.replace(micro, prompts=(dataclasses.replace(prompt, encoded=encoded),))
     model = small_gemma()
-    assert shared_attention.install(model)
+    assert dispatch.install(model)
     if broken:
         one_mask_for_all(monkeypatch)
     choice = Sharing("on", 1.0, possible=True)

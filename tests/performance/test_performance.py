@@ -14,6 +14,7 @@ SMALL = {
     "step": "--prompt-tokens 64 --completion 4 --group 2 --repeats 1",
     "update": "--tables grid --prompt 64 --completion 16 --group 4 --repeats 1",
     "turns": "--prompt 64 --group 2 --calls 12 --repeats 1",
+    "decode": "--prompt 64 --completion 4 --group 2 --repeats 1",
     "verifiers": "--calls 200 --memory-calls 2000",
     "startup": "--rounds 1",
     "evaluation": "--rows 120",

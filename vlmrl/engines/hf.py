@@ -1,7 +1,8 @@
 """Sample rollouts in the trainer's own process with its own weights: exact, needs nothing else.
 
-The prompt is prefilled once per group and its key-value cache expanded to G rows; finished rows
-leave the batch; media token ids are never sampled; token ids are kept as sampled.
+The prompt is prefilled once per group, and its keys and values are held once where that pays
+(`prompt_rows`); finished rows leave the batch; media token ids are never sampled; token ids are
+kept as sampled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from transformers import DynamicCache
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
-from vlmrl.engines.kv_cache import take_rows
+from vlmrl.engines.prompt_rows import hold
 from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system.seeds import GOLDEN, mix
@@ -90,12 +91,11 @@ def _generate(
     policy: ServedPolicy, prompts: Sequence[Prompt], sampling: Sampling, shares: Shares
 ) -> list[tuple[Completion, ...]]:
     cache, hidden, mask = _prefill(policy, prompts)
+    held = hold(policy.base, cache, mask, sampling.n, sampling.max_tokens)
     count = len(prompts) * sampling.n
-    group = torch.arange(len(prompts), device=policy.device).repeat_interleave(sampling.n)
-    take_rows(cache, group, sampling.max_tokens)
-    mask, hidden = mask[group], hidden[group]
+    hidden = hidden.repeat_interleave(sampling.n, 0)
     position = torch.tensor([p.encoded.next_position for p in prompts], device=policy.device)
-    position = position[group]
+    position = position.repeat_interleave(sampling.n)
     axes = prompts[0].encoded.position_ids.shape[0]
 
     tokens: list[list[int]] = [[] for _ in range(count)]
@@ -122,17 +122,13 @@ def _generate(
             break
         if len(writing) <= SHRINK * len(rows):
             keep = torch.tensor(writing, device=policy.device)
-            take_rows(cache, keep, sampling.max_tokens - step)
-            rows, mask, token, position = rows[keep.cpu()], mask[keep], token[keep], position[keep]
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-        hidden = policy.family.decode(
-            policy.base,
-            token[:, None],
-            mask,
-            (position + step).view(1, -1, 1).expand(axes, -1, 1),
-            None,
-            cache,
-        )[:, -1]
+            held.take(keep, sampling.max_tokens - step)
+            rows, token, position = rows[keep.cpu()], token[keep], position[keep]
+        places = (position + step).view(1, -1, 1).expand(axes, -1, 1)
+        with held.attending():
+            hidden = policy.family.decode(
+                policy.base, token[:, None], held.grow(), places, None, held.cache
+            )[:, -1]
     written = [
         Sampled(
             tuple(tokens[row]),

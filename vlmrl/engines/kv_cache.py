@@ -18,11 +18,13 @@ GROWTH = 128
 class RoomyLayer(DynamicLayer):
     """Keys and values [rows, K, T, D] of a layer that are the first T places of larger tensors."""
 
-    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
-        """Hold what `layer` holds, for these of its rows [.], with room for `room` more tokens."""
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, room: int
+    ) -> None:
+        """Hold these rows [.] of keys and values [., K, T, D], with room for `room` more tokens."""
         super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
-        self.keys, self.values = layer.keys, layer.values
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self.keys, self.values = keys, values
         self._make_room(rows, room)
 
     def update(
@@ -60,6 +62,6 @@ def take_rows(cache: DynamicCache, rows: torch.Tensor, more: int) -> None:
     layers: list[Any] = cache.layers
     for number, layer in enumerate(layers):
         if type(layer) in (DynamicLayer, RoomyLayer):
-            layers[number] = RoomyLayer(layer, rows, min(more, GROWTH))
+            layers[number] = RoomyLayer(layer.keys, layer.values, rows, min(more, GROWTH))
         else:
             layer.reorder_cache(rows)

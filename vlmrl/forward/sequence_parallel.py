@@ -3,7 +3,7 @@
 Every rank embeds all tokens and runs the towers on all media. Its decoder layers see its slice alone;
 before an attention the ranks exchange slices for heads, so that each attends over whole rows with its
 share of the heads, and back after it (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv:2309.14509).
-What a layer gets in place of a mask carries all that the attention needs, as in `shared_attention`:
+What a layer gets in place of a mask carries all that the attention needs (`attention.dispatch`):
 a checkpointed layer finds it when it runs again in the backward.
 
 A gradient is a sum over ranks, and each token is computed by one of them: nothing is counted twice.
@@ -14,22 +14,19 @@ Legend: B rows, T tokens, n slices of S tokens, H query heads, K key heads, D he
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from vlmrl.attention.dispatch import Attend, SlicedMask, cast, sliced_by
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.system import distributed
 
-__all__ = ["Slice", "Split", "SplitMask", "current_slice", "decode", "find_obstacle", "find_split"]
-
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
-"""Attention of query [B, H, T, D] on key and value [B, K, T, D] by a mask, to [B, T, H, D]."""
+__all__ = ["Slice", "Split", "decode", "find_obstacle", "find_split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +95,10 @@ class Split:
         hook = decoder.register_forward_pre_hook(
             lambda _, args, given: (args, own.cut_inputs(given)), with_kwargs=True
         )
-        token = _CURRENT.set((own, self.group))
         try:
-            yield own
+            with sliced_by(lambda mask: _SplitMask(mask, own, self.group), own.length):
+                yield own
         finally:
-            _CURRENT.reset(token)
             hook.remove()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
@@ -159,28 +155,14 @@ def decode(
 
 # --------------------------------------------------------------------------------- the attention
 
-_CURRENT: ContextVar[tuple[Slice, Any] | None] = ContextVar("slice", default=None)
-
-
-def current_slice() -> Slice | None:
-    """Return the slice that decoders see here; None where they see all."""
-    current = _CURRENT.get()
-    return None if current is None else current[0]
-
 
 @dataclass(frozen=True, slots=True)
-class SplitMask:
+class _SplitMask(SlicedMask):
     """The object that a layer gets in place of a mask: the mask of the whole rows, and the slice."""
 
     mask: Any
     slice: Slice
     group: Any
-
-    @classmethod
-    def of(cls, mask: Any) -> Any:
-        """Return the mask for the slice that decoders see here; as it is where they see all."""
-        current = _CURRENT.get()
-        return mask if current is None else cls(mask, *current)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attend: Attend
@@ -190,10 +172,7 @@ class SplitMask:
         `attend` runs over whole rows, on H / n and K / n heads.
         """
         parts, width = self.slice.parts, self.slice.width
-        inputs = [query, key, value]
-        if torch.is_autocast_enabled(query.device.type):
-            dtype = torch.get_autocast_dtype(query.device.type)
-            inputs = [x.to(dtype) for x in inputs]
+        inputs = cast(query, key, value)
         heads = [x.shape[1] // parts for x in inputs]
         # One exchange for all three: its backward has one place in the order of all ranks.
         sent = torch.cat([x.unflatten(1, (parts, -1)) for x in inputs], 2).transpose(0, 1)

@@ -3,20 +3,15 @@
 In a packed row (`shared_layout`) a prompt sees itself, and a completion sees its prompt and itself,
 as if it alone followed the prompt.
 
-The attention is registered with transformers (`AttentionInterface`, `AttentionMaskInterface`), so
-the models' own code runs. Where transformers makes its mask we make a `SharedMask` instead, which
-transformers hands to every layer, also when a checkpointed layer runs again in the backward.
+`attention.dispatch` hands a `SharedMask` to every layer, which attends by it.
 
 Legend: as in `shared_layout`; H query heads, K key heads, D head width.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,56 +19,32 @@ import torch
 from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 
 # isort: split
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import causal_mask_function, sdpa_mask
+from transformers.masking_utils import causal_mask_function
 
-from vlmrl.forward.attention_parts import attend, attend_backward
-from vlmrl.forward.sequence_parallel import SplitMask, current_slice
-from vlmrl.forward.shared_layout import Block, Layout, MaskFunction
+from vlmrl.attention.dispatch import Mask, MaskFunction, cast, masked_by
+from vlmrl.attention.parts import attend, attend_backward, merge
+from vlmrl.forward.shared_layout import Block, Layout
 
-__all__ = ["install"]
+__all__ = ["SharedMask", "sharing"]
 
 KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 """Keys and values of every layer, [1, K, P, D] each."""
 
-BASE = "sdpa"
-"""The only attention of transformers with a shared form; any other runs the plain forward."""
-NAME = "shared_sdpa"
 
-
-def install(model: Any) -> bool:
-    """Let the language model share prompts; return False if its attention does not support it.
-
-    Outside `sharing` nothing changes: the configured attention runs.
-    """
-    config = model.config.get_text_config()
-    supported = config._attn_implementation in (BASE, NAME)
-    if supported and not getattr(config, "attention_dropout", None):
-        config._attn_implementation = NAME
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def sharing(layout: Layout, prompt: KeysValues | None = None) -> Iterator[None]:
+def sharing(layout: Layout, prompt: KeysValues | None = None) -> AbstractContextManager[None]:
     """Make the language model read its one row of tokens as `layout` says inside this block.
 
     With `prompt`, the keys and values of the layout's only prompt, the row holds only the
     completion that follows it.
     """
-    token = _CURRENT.set((layout, prompt))
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    return masked_by(lambda function: replace(SharedMask.of(layout, function), prompt_kv=prompt))
 
 
 # ------------------------------------------------------------------------------------- the masks
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMask:
+class SharedMask(Mask):
     """The object that a layer gets in place of a mask; its three parts are additive float32 or None.
 
     None means causal, and in `across` that everything is seen.
@@ -112,6 +83,17 @@ class SharedMask:
             layout, _make_additive(prompt), _make_additive(across), _make_additive(own), blind
         )
 
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Return the attention [1, S, H, D] of a packed row, or of one completion after `prompt_kv`."""
+        inputs = [query, key, value]
+        if self.prompt_kv is not None:
+            inputs += self.prompt_kv[layer]
+            return AfterPrompt.apply(*cast(*inputs), self, scale).transpose(1, 2)
+        row = (x[0].transpose(0, 1) for x in cast(*inputs))
+        return Cascade.apply(*row, self, scale)[None]
+
 
 def _make_additive(seen: torch.Tensor) -> torch.Tensor:
     return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
@@ -147,7 +129,7 @@ class Cascade(torch.autograd.Function):
         across = _attend_prompt(_split_heads(q, groups), k, v, mask, scale)
         q, k, v = (_split_heads(x, groups * per_group) for x in (q, *own))
         alone = attend(q, k, v, scale, mask.own is None, mask.own)
-        merged, lse = _merge(*map(_join_heads, across), *map(_join_heads, alone))
+        merged, lse = merge(*map(_join_heads, across), *map(_join_heads, alone))
         packed = layout.put(_join_heads(out), merged)
         ctx.save_for_backward(query, key, value, packed, prompt_lse, lse)
         ctx.mask, ctx.scale = mask, scale
@@ -206,7 +188,7 @@ class AfterPrompt(torch.autograd.Function):
         """
         across = _attend_prompt(query, prompt_key, prompt_value, mask, scale)
         alone = attend(query, key, value, scale, mask.own is None, mask.own)
-        out, lse = _merge(*across, *alone)
+        out, lse = merge(*across, *alone)
         ctx.save_for_backward(query, key, value, prompt_key, prompt_value, out, lse)
         ctx.mask, ctx.scale = mask, scale
         return out
@@ -231,15 +213,6 @@ def _attend_prompt(
     return out, lse if mask.blind is None else lse.masked_fill(mask.blind, -torch.inf)
 
 
-def _merge(
-    out1: torch.Tensor, lse1: torch.Tensor, out2: torch.Tensor, lse2: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge the attention over two sets of keys; lse1 may be -inf, lse2 may not."""
-    weight = (lse1 - lse2).sigmoid()[..., None]
-    out = torch.lerp(out2.to(lse2.dtype), out1.to(lse1.dtype), weight).to(out1.dtype)
-    return out, torch.logaddexp(lse1, lse2)
-
-
 def _split_heads(x: torch.Tensor, rows: int) -> torch.Tensor:
     """Reshape [rows * width, heads, ...] to [rows, heads, width, ...]."""
     return x.unflatten(0, (rows, -1)).transpose(1, 2)
@@ -248,79 +221,3 @@ def _split_heads(x: torch.Tensor, rows: int) -> torch.Tensor:
 def _join_heads(x: torch.Tensor) -> torch.Tensor:
     """Invert `_split_heads`: [rows, heads, width, ...] to [rows * width, heads, ...]."""
     return x.transpose(1, 2).flatten(0, 1)
-
-
-# --------------------------------------------------------------------------- inside transformers
-
-_CURRENT: ContextVar[tuple[Layout, KeysValues | None] | None] = ContextVar("row", default=None)
-
-
-def _make_mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
-    """Make a `SharedMask` inside `sharing`, else transformers' own mask (`AttentionMaskInterface`).
-
-    Where the decoder sees a slice of its rows the mask is that of the whole rows, in a `SplitMask`.
-    """
-    current, own = _CURRENT.get(), current_slice()
-    if current is not None:
-        layout, prompt = current
-        mask: Any = SharedMask.of(layout, mask_function)
-        return SplitMask.of(dataclasses.replace(mask, prompt_kv=prompt))
-    if own is not None:
-        settings |= {"q_length": own.length, "kv_length": own.length}
-    return SplitMask.of(sdpa_mask(mask_function=mask_function, **settings))
-
-
-def _attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: Any,
-    scaling: float | None = None,
-    **settings: Any,
-) -> tuple[torch.Tensor, Any]:
-    """Attend as the mask says, also where the layer sees a slice of its rows (`AttentionInterface`)."""
-
-    def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
-        return _attend_rows(module, q, k, v, mask, scaling, **settings)
-
-    if isinstance(attention_mask, SplitMask):
-        return attention_mask.attend(query, key, value, attend_rows), None
-    if current_slice() is not None:
-        raise RuntimeError("a layer that sees a slice of its rows was given no mask of the whole")
-    return attend_rows(query, key, value, attention_mask), None
-
-
-def _attend_rows(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: Any,
-    scaling: float | None,
-    **settings: Any,
-) -> torch.Tensor:
-    """Attend as a `SharedMask` says, else as transformers does."""
-    if not isinstance(attention_mask, SharedMask):
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **settings
-        )[0]
-    if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
-        raise ValueError(f"the shared forward does not support attention with {unsupported[0]}")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    inputs = [query, key, value]
-    if attention_mask.prompt_kv is not None:
-        inputs += attention_mask.prompt_kv[module.layer_idx]
-    if torch.is_autocast_enabled(query.device.type):
-        dtype = torch.get_autocast_dtype(query.device.type)
-        inputs = [x.to(dtype) for x in inputs]
-    if attention_mask.prompt_kv is not None:
-        return AfterPrompt.apply(*inputs, attention_mask, scale).transpose(1, 2)
-    row = (x[0].transpose(0, 1) for x in inputs)
-    return Cascade.apply(*row, attention_mask, scale)[None]
-
-
-_UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")
-
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, _make_mask)

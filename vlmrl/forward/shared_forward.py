@@ -23,7 +23,7 @@ def shared_hidden(
     """Return the hidden states [N, H] that predict the scored tokens, in `micro.mask.nonzero()` order.
 
     With `split` they are those that this rank has; the second tensor, bool, says which. None: all.
-    `shared_attention.install` must have been called on the model.
+    `attention.dispatch.install` must have been called on the model.
     """
     device = next(model.parameters()).device
     encoded = micro.encoded

@@ -7,14 +7,9 @@ tokens of the longest prompt and completion.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-
-MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
-"""A mask function of transformers: (batch, head, query, key) places, broadcast, to bool: seen or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import torch
 
+from vlmrl.attention import dispatch
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
-from vlmrl.forward import low_memory, shared_attention
+from vlmrl.forward import low_memory
 from vlmrl.forward.finite import norm_of
 from vlmrl.forward.logprobs import (
     Sharing,
@@ -72,7 +73,7 @@ class PolicyModel:
             install(self.base, self.frozen_towers)
         distributed.same_everywhere(self._may_differ(shard))
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
-        self._can_share = family.shared and shared_attention.install(self.base)
+        self._can_share = family.shared and dispatch.install(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = find_split(self.base, self._can_share)
         if config.gradient_checkpointing:

@@ -1,4 +1,4 @@
-"""Attention of one part of a packed row, with its log-sum-exp, so that parts can be merged.
+"""Attention on one part of the keys, with its log-sum-exp, so that parts can be merged.
 
 Legend: n rows, S queries and T keys; H query heads, K key heads, D head width.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["attend", "attend_backward"]
+__all__ = ["attend", "attend_backward", "merge"]
 
 
 def attend(
@@ -67,6 +67,18 @@ def attend_backward(
     folded = _fold(dscores, k).transpose(-1, -2)
     dv = _fold(probs.to(v.dtype), v).transpose(-1, -2) @ _fold(grad, v)
     return (_fold(dscores, k) @ k).view(q.shape), folded @ _fold(q, k), dv
+
+
+def merge(
+    out1: torch.Tensor, lse1: torch.Tensor, out2: torch.Tensor, lse2: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merge the attention over two sets of keys; lse1 may be -inf, lse2 may not.
+
+    lse = log(exp(lse1) + exp(lse2)) and out = sum_i exp(lse_i - lse) out_i.
+    """
+    weight = (lse1 - lse2).sigmoid()[..., None]
+    out = torch.lerp(out2.to(lse2.dtype), out1.to(lse1.dtype), weight).to(out1.dtype)
+    return out, torch.logaddexp(lse1, lse2)
 
 
 def _scores(

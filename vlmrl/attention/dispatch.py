@@ -1,0 +1,183 @@
+"""How a language model attends: as transformers does, or as an object in place of its mask says.
+
+The attention is registered with transformers (`AttentionInterface`, `AttentionMaskInterface`), so
+the models' own code runs. Where transformers makes its mask we make a `Mask` instead, which
+transformers hands to every layer, also when a checkpointed layer runs again in the backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
+
+# isort: split
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+__all__ = [
+    "Attend",
+    "Mask",
+    "MaskFunction",
+    "SlicedMask",
+    "cast",
+    "install",
+    "installed",
+    "masked_by",
+    "sliced_by",
+]
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
+"""Attention of query [B, H, T, D] on key and value [B, K, T, D] by a mask, to [B, T, H, D]."""
+
+MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
+"""A mask function of transformers: (batch, head, query, key) places, broadcast, to bool: seen or not."""
+
+BASE = "sdpa"
+"""The only attention of transformers that a mask may replace; models with any other are left alone."""
+NAME = "shared_sdpa"
+
+
+class Mask:
+    """What a layer gets in place of a mask: it attends itself."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Return the attention [N, S, H, D] of query [N, H, S, D] in this layer.
+
+        `key` and `value` are [N, K, T, D]: what the layer's cache returned, or the row's own without one.
+        """
+        raise TypeError(f"{type(self).__name__} must define attend")
+
+
+class SlicedMask:
+    """What a layer gets that sees a slice of its rows: the mask of the whole rows, and the slice."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Return the attention [B, S, H, D] of query [B, H, S, D] on key and value [B, K, S, D].
+
+        `attend` runs over whole rows.
+        """
+        raise TypeError(f"{type(self).__name__} must define attend")
+
+
+def install(model: Any) -> bool:
+    """Let masks replace the language model's attention; return False if it does not support it.
+
+    Outside `masked_by` nothing changes: the configured attention runs.
+    """
+    config = model.config.get_text_config()
+    supported = config._attn_implementation in (BASE, NAME)
+    if supported and not getattr(config, "attention_dropout", None):
+        config._attn_implementation = NAME
+        return True
+    return False
+
+
+def installed(model: Any) -> bool:
+    """Return whether `install` was called on this model and returned True."""
+    return bool(model.config.get_text_config()._attn_implementation == NAME)
+
+
+@contextlib.contextmanager
+def masked_by(make: Callable[[MaskFunction], Mask]) -> Iterator[None]:
+    """Give the layers what `make` makes of transformers' mask functions, inside this block."""
+    token = _MAKE.set(make)
+    try:
+        yield
+    finally:
+        _MAKE.reset(token)
+
+
+@contextlib.contextmanager
+def sliced_by(make: Callable[[Any], SlicedMask], length: int) -> Iterator[None]:
+    """Give the layers what `make` makes of the mask of whole rows of `length` tokens, inside this block.
+
+    That mask is one of `masked_by`, or transformers' own.
+    """
+    token = _SLICED.set((make, length))
+    try:
+        yield
+    finally:
+        _SLICED.reset(token)
+
+
+def cast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors in the dtype of autocast, where it is on: it does not know our operators."""
+    if torch.is_autocast_enabled(tensors[0].device.type):
+        dtype = torch.get_autocast_dtype(tensors[0].device.type)
+        return tuple(x.to(dtype) for x in tensors)
+    return tensors
+
+
+_MAKE: ContextVar[Callable[[MaskFunction], Mask] | None] = ContextVar("make", default=None)
+_SLICED: ContextVar[tuple[Callable[[Any], SlicedMask], int] | None] = ContextVar(
+    "sliced", default=None
+)
+
+
+def _make_mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
+    """Make a mask of ours where one is to be made, else transformers' own (`AttentionMaskInterface`)."""
+    make, sliced = _MAKE.get(), _SLICED.get()
+    if sliced is not None:
+        settings |= {"q_length": sliced[1], "kv_length": sliced[1]}
+    mask = (
+        sdpa_mask(mask_function=mask_function, **settings) if make is None else make(mask_function)
+    )
+    return mask if sliced is None else sliced[0](mask)
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    **settings: Any,
+) -> tuple[torch.Tensor, Any]:
+    """Attend as the mask says, also where the layer sees a slice of its rows (`AttentionInterface`)."""
+
+    def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+        return _attend_rows(module, q, k, v, mask, scaling, **settings)
+
+    if isinstance(attention_mask, SlicedMask):
+        return attention_mask.attend(query, key, value, attend_rows), None
+    if _SLICED.get() is not None:
+        raise RuntimeError("a layer that sees a slice of its rows was given no mask of the whole")
+    return attend_rows(query, key, value, attention_mask), None
+
+
+def _attend_rows(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None,
+    **settings: Any,
+) -> torch.Tensor:
+    """Attend as a `Mask` says, else as transformers does."""
+    if not isinstance(attention_mask, Mask):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **settings
+        )[0]
+    if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
+        raise ValueError(f"shared prompts do not support attention with {unsupported[0]}")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return attention_mask.attend(module.layer_idx, query, key, value, scale)
+
+
+_UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _make_mask)
