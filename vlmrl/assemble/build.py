@@ -201,8 +201,10 @@ def require_distributed(config: Config, engine: Engine) -> None:
     sharded = world > 1 and config.distributed.strategy == "fsdp2"
     if sharded and (config.model.quantization or config.optimizer.name != "adamw"):
         raise UserError(
-            "distributed.strategy: fsdp2 shards neither quantized weights nor the optimizers of "
-            "bitsandbytes; use ddp"
+            "distributed.strategy: fsdp2 shards neither quantized weights (the scales of bitsandbytes "
+            "are outside of the tensor that is sharded) nor the optimizers of bitsandbytes (their state is "
+            "quantized in blocks of a rank's own slices, which another number of ranks could not "
+            "read); use ddp"
         )
     fewest = min(config.at(moment).rollout.prompts for moment in config.moments)
     if fewest < world:
