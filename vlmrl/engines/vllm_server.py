@@ -79,6 +79,10 @@ class VllmServer(ServerOptions, ConcurrentEngine):
                 "engine vllm_server: the servers that a run starts listen on its own machine only, and "
                 "this run has processes on others; start servers yourself and set engine option urls"
             )
+        if self.transfer == "ipc" and distributed.world() > 1:
+            raise UserError(
+                "engine option transfer: ipc works in one process only; use 'file' or 'tcp'"
+            )
         if distributed.is_main():
             self._prepare(policy.weight_bytes())
         self.sync(policy)
