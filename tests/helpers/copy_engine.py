@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
@@ -92,3 +93,21 @@ class DrainedEngine(CopyEngine):
             if thread.name == "rollouts":
                 thread.join()
         super().sync(policy)
+
+
+@dataclass
+class RewardedEngine(CopyEngine):
+    """Generates a prompt after the first one only when a reward of the first has been computed."""
+
+    mark: str = ""
+
+    def _generate(self, batch: Any, sampling: Any, finished: Any, chance: Any) -> Rollouts:
+        def and_wait(number: int, group: Any) -> None:
+            finished(number, group)
+            deadline = time.monotonic() + 120
+            while not Path(self.mark).exists():
+                if time.monotonic() > deadline:
+                    raise UserError("no reward was computed while the others were generated")
+                time.sleep(0.01)
+
+        return super()._generate(batch, sampling, finished and and_wait, chance)

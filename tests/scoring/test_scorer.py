@@ -1,5 +1,6 @@
 """The scorer: rewards from verdicts, user files, and faults that mask instead of scoring 0."""
 
+import gc
 import textwrap
 from pathlib import Path
 
@@ -391,3 +392,30 @@ def test_score_gives_tensors_with_zero_where_masked(place: str) -> None:
     assert rewards.total.tolist() == [[0.5, 0.0, 1.0]] * 2
     assert rewards.valid.tolist() == [[True, False, True]] * 2
     assert rewards.component("number") == [0.5, 1.0, 0.5, 1.0]
+
+
+def test_a_call_that_began_early_is_made_once_and_another_completion_has_its_own(
+    place: str, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    counted = tmp_path / "counted.py"
+    counted.write_text(
+        "def counted(completion):\n"
+        f"    with open({str(calls)!r}, 'a') as file:\n"
+        "        file.write(completion.answer + ' ')\n"
+        "    return float(completion.answer)\n"
+    )
+    rewards = [reward(str(counted), "counted"), reward(place, "half")]
+    with Scorer({"s": rewards}, ScoringConfig()) as scorer:
+        row, first, second = sample(number=1.0), completion("0.25"), completion("0.5")
+        scorer.begin(row, [first, second], 0.0)
+        changed = completion("0.75")  # a strategy put it in the place of the second
+        found = scorer.judge([[first, changed]], [row])[0]
+        assert [j.reward for j in found] == [0.25 + 0.5, 0.75 + 0.5]
+        assert sorted(calls.read_text().split()) in (["0.25", "0.75"], ["0.25", "0.5", "0.75"])
+        other = sample(number=2.0)
+        scorer.begin(row, [changed], 0.0)
+        assert scorer.judge([[changed]], [other])[0][0].reward == 1.25  # of another sample: anew
+        del first, second, changed, found
+        gc.collect()
+        assert not scorer._calls._begun

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import (
+    HELPERS,
     SPARSE,
     ahead_config,
     begin_training,
@@ -105,6 +106,33 @@ def test_at_any_speed_no_token_is_too_old_and_the_order_is_the_loaders(
         assert issued == order[: len(issued)]
         assert len(issued) > settings.run.steps if more else taken == issued
         assert no_thread_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_rewards_of_a_finished_group_are_computed_while_others_are_generated(tmp_path, staleness):
+    mark, rewards = tmp_path / "mark", tmp_path / "rewards.py"
+    rewards.write_text(
+        "def marks(completion):\n"
+        f"    open({str(mark)!r}, 'w').close()\n"
+        "    return sum(completion.token_ids) % 997 / 997\n"
+    )
+    plain = ["rewards=[" + str(HELPERS / "scores.py") + ":varied]", "run.steps=2"]
+    drained = f"engine.name={HELPERS}/copy_engine.py:DrainedEngine"
+    more = [f"rollout.max_staleness={staleness}"]
+    waiting = [
+        f"rewards=[{rewards}:marks]",
+        f"engine.name={HELPERS}/copy_engine.py:RewardedEngine",
+        f"engine.options={{mark: {mark}}}",
+        "run.steps=2",
+    ]
+    with begin_training(ahead_config(tmp_path / "run", *more, *waiting)) as trainer:
+        found = trainer.step()
+        assert (mark.exists() and not trainer.scorer._calls._begun) or staleness
+    with begin_training(ahead_config(tmp_path / "plain", *more, *plain, drained)) as trainer:
+        expected = trainer.step()
+    assert torch.equal(found.rewards.total, expected.rewards.total)
+    assert found.rewards.valid.all()
 
 
 def test_what_is_generated_before_each_update_is_as_old_as_the_bound_allows(tmp_path):

@@ -88,7 +88,7 @@ def build_trainer(
     strategies = build_strategies(config)
     parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
     whole = any(part.reads_completions for part in parts)
-    queue = RolloutQueue(loader, engine, policy, config, whole)
+    queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
     timers = PhaseTimers()
     make = prompt_maker_of(config, policy)

@@ -60,7 +60,7 @@ class Parsed:
     """Character range of each tag's content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Completion:
     """The result of one generation, or of several turns of it. Token ids are those that were sampled,
     never re-tokenised.

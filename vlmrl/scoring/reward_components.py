@@ -57,6 +57,11 @@ class Component:
     deadline: float | None
     """Seconds for one call in the pool; None: calls run in line."""
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether its calls run in the pool or in threads."""
+        return self.deadline is not None or self.verifier.waits
+
 
 def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     """Return the component that `reward` means at `progress` (share of training done, in [0, 1]).

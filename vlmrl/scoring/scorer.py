@@ -140,6 +140,17 @@ class Scorer:
             verdicts=tuple(tuple(j.verdicts for j in group) for group in judged),
         )
 
+    def begin(self, sample: Sample, group: Sequence[Completion], progress: float) -> None:
+        """Start the calls of a group that run elsewhere, while other groups are generated; any thread may.
+
+        `score` takes their results. What it finds otherwise by then (another completion, another stage or
+        value of a schedule) it starts itself.
+        """
+        for c in self._components(sample, progress, progress):
+            if c.runs_elsewhere and c.verifier.scope == "item" and c.verifier.applies_to(sample):
+                for completion in group:
+                    self._calls.begin(c, completion, sample)
+
     def judge(
         self,
         groups: Sequence[Sequence[Completion]],
@@ -207,7 +218,7 @@ class Scorer:
         for elsewhere in (True, False):
             for row in rows:
                 for c in row.of_scope("item"):
-                    if (c.deadline is not None or c.verifier.waits) != elsewhere:
+                    if c.runs_elsewhere != elsewhere:
                         continue
                     applies = c.verifier.applies_to(row.sample)
                     for completion, verdicts in zip(row.group, row.verdicts, strict=True):

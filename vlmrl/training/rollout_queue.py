@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,9 +28,10 @@ from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
 from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts, Sample
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
+from vlmrl.system.timers import IdleMeter
 
 __all__ = ["RolloutQueue"]
 
@@ -44,20 +45,28 @@ GRACE = 15.0
 class RolloutQueue:
     """The batches that are issued and not yet trained on, oldest first.
 
-    With η > 0 the engine must be a `ConcurrentEngine`. `whole` as in `rank_shards.gather_groups`.
+    With η > 0 the engine must be a `ConcurrentEngine`. `whole` as in `rank_shards.gather_groups`. Each
+    group of a concurrent engine is given to `finished` as soon as it is whole, with the progress of the
+    step that trains on it; from any thread.
     """
 
     def __init__(
-        self, loader: Loader, engine: Engine, policy: Policy, config: Config, whole: bool = False
+        self,
+        loader: Loader,
+        engine: Engine,
+        policy: Policy,
+        config: Config,
+        whole: bool = False,
+        finished: Callable[[Sample, Group, float], None] | None = None,
     ) -> None:
         self._staleness = config.rollout.max_staleness
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
-        self._whole = whole
+        self._whole, self._finished = whole, finished
         self._pending: deque[_PendingBatch] = deque()
         self._saved: deque[Mapping[str, Any]] = deque()
         self._observed: Mapping[str, np.ndarray] = {}
         self._cursor: Mapping[str, Any] | None = None
-        self._meter = _IdleMeter()
+        self._meter = IdleMeter()
         self._waited = 0.0
         self._dropped = 0
 
@@ -183,7 +192,8 @@ class RolloutQueue:
         if saved is not None:
             step, extra = saved["key"]
         draw = self._config.at_step(step).rollout
-        batch = self._loader.next(draw.prompts, step / max(1, self._config.run.steps))
+        progress = step / max(1, self._config.run.steps)
+        batch = self._loader.next(draw.prompts, progress)
         finished: dict[int, Mapping[str, Any]] = {}
         if saved is not None:
             oldest = self._policy.version + place - self._staleness
@@ -198,7 +208,10 @@ class RolloutQueue:
         again = bool(finished) and not self._engine.keyed
         seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
         sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
-        return _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
+        pending = _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
+        if (tell := self._finished) is not None:
+            pending.finished = lambda sample, group: tell(sample, group, progress)
+        return pending
 
     def _young_groups(
         self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, size: int, oldest: int
@@ -239,10 +252,12 @@ class _PendingBatch:
         groups: dict[int, Group],
         sampling: Sampling,
         engine: Engine,
-        meter: _IdleMeter,
+        meter: IdleMeter,
     ) -> None:
         self.key, self.batch, self.groups, self.sampling = key, batch, groups, sampling
         self._engine, self._meter = engine, meter
+        self.finished: Callable[[Sample, Group], None] | None = None
+        """Who else is given each group of a concurrent engine."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -300,51 +315,19 @@ class _PendingBatch:
         if len(missing) < len(batch):
             batch = batch.part(missing)
         sampling = rank_shards.own_draws(self._engine, self.sampling, missing)
-        if self._thread is None:
+        if isinstance(self._engine, ConcurrentEngine):
+            self._engine.generate(batch, sampling, lambda n, g: self._add(missing[n], g))
+        else:
             generated = self._engine.generate(batch, sampling).completions
             self.groups.update(zip(missing, generated, strict=True))
-        else:
-            engine = cast(ConcurrentEngine, self._engine)
-            engine.generate(batch, sampling, lambda n, g: self._add(missing[n], g))
 
     def _add(self, number: int, group: Group) -> None:
         self.groups[number] = group
+        if self.finished is not None:
+            self.finished(self.batch.prompts[number].sample, group)
 
 
 def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the state of one batch with the groups that the ranks finished of it."""
     groups = [item for state in of_ranks for item in state["groups"].items()]
     return {**of_ranks[0], "groups": dict(sorted(groups, key=lambda item: int(item[0])))}
-
-
-class _IdleMeter:
-    """Seconds in which no thread was inside `with meter:`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside, self._idle = 0, 0.0
-        self._begin = self._since = time.monotonic()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._advance()
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._advance()
-            self._inside -= 1
-
-    def lap(self) -> tuple[float, float]:
-        """Return idle seconds and all seconds since the last lap."""
-        with self._lock:
-            self._advance()
-            found = self._idle, max(self._since - self._begin, 1e-9)
-            self._idle, self._begin = 0.0, self._since
-            return found
-
-    def _advance(self) -> None:
-        now = time.monotonic()
-        if not self._inside:
-            self._idle += now - self._since
-        self._since = now
