@@ -16,6 +16,7 @@ from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.parts import frozen_towers
 from vlmrl.schema import PromptBatch
@@ -174,3 +175,40 @@ def test_a_reference_with_another_tower_sees_for_itself(tmp_path):
         mine = made.family.tower_features(made.base, encoded).merged[0]
         theirs = made.family.tower_features(reference, encoded).merged[0]
     assert not torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("training", [FROZEN, PROJECTS], ids=["frozen", "projects"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_media_that_come_again_in_another_step_are_not_computed_again(family, training, tmp_path):
+    runs, found = [], []
+    for gib in (0.0, 1.0):
+        torch.manual_seed(0)
+        made = policy(family, **training, keep_features_gib=gib)
+        runs.append([])
+        count_calls(made.base.get_submodule(CALLED[family]), lambda: runs[-1].append(1))
+        made.keep_reference(tmp_path / f"reference-{gib}")
+        found.append([step(made, True, mixed_batch(made)) for _ in range(2)])
+    assert all(same(one, other) for one, other in zip(*found, strict=True))
+    assert len(runs[1]) == len(runs[0]) / 2
+
+
+def test_the_features_used_longest_ago_make_room():
+    kept = frozen_towers.KeptFeatures(limit=3 * 40)
+    cpu = torch.device("cpu")
+    for number in range(3):
+        kept.add(bytes([number]), {"x": [torch.full((10,), float(number))]})
+    assert kept.find(b"\0", cpu)["x"][0].sum() == 0  # used now
+    kept.add(b"\3", torch.full((20,), 3.0))
+    assert [kept.find(bytes([n]), cpu) is not None for n in range(4)] == [True, False, False, True]
+    kept.add(b"\4", torch.zeros(31))
+    assert kept.find(b"\4", cpu) is None and kept.find(b"\3", cpu) is not None
+    # Blanks take no room, there or elsewhere.
+    blank = torch.zeros(()).expand(1000)
+    kept.add(b"\5", [blank])
+    moved = frozen_towers._moved([blank], torch.device("meta"))[0]
+    assert moved.shape == blank.shape and moved.untyped_storage().nbytes() == 4
+
+
+def test_features_of_a_tower_that_trains_are_not_kept_from_step_to_step():
+    with pytest.raises(UserError, match=r"keep_features_gib: a tower of media trains"):
+        policy(keep_features_gib=1.0)

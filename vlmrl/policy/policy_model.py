@@ -71,6 +71,7 @@ class PolicyModel:
         self.frozen_towers = trainable.frozen_towers(self.base, family)
         if self.frozen_towers is not None:
             install(self.base, self.frozen_towers)
+        trainable.keep_features(self.frozen_towers, config)
         distributed.same_everywhere(self._may_differ(shard))
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and dispatch.install(self.base)

@@ -12,7 +12,7 @@ import torch
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
-from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers
+from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers, KeptFeatures
 from vlmrl.policy import quantization
 
 __all__ = ["towers_with_lr"]
@@ -62,6 +62,22 @@ def freeze(model: Any, family: Family, config: ModelConfig) -> None:
             parameter.requires_grad_(trains)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"model.freeze: {config.freeze} leaves nothing to train")
+
+
+def keep_features(towers: FrozenTowers | None, config: ModelConfig) -> None:
+    """Let frozen towers keep what they find from step to step, where the config asks for it.
+
+    Raises:
+        UserError: no tower is frozen.
+    """
+    if not config.keep_features_gib:
+        return
+    if towers is None:
+        raise UserError(
+            "model.keep_features_gib: a tower of media trains, so what it finds changes; freeze all of them "
+            "(model.freeze, or adapters on the language tower alone), or leave it out"
+        )
+    towers.beyond = KeptFeatures(int(config.keep_features_gib * 2**30))
 
 
 def frozen_towers(model: Any, family: Family) -> FrozenTowers | None:

@@ -79,6 +79,9 @@ class ModelConfig(Section):
     runs under autocast and frozen weights are stored in bfloat16."""
     freeze: list[Tower] = []
     """Towers that are not trained."""
+    keep_features_gib: float = Field(0.0, ge=0)
+    """GiB of host memory of each process for what frozen towers of media found, kept from step to step
+    by content: media that come again are not computed again. 0: it is kept within a step only."""
     lora: LoraConfig | None = None
     """Train adapters instead of the weights. Absent: train the weights."""
     quantization: Literal["nf4"] | None = None

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from vlmrl.schema import Encoded
 
-__all__ = ["MEDIA_TOWERS", "FrozenTowers", "frozen_towers_of", "install"]
+__all__ = ["MEDIA_TOWERS", "FrozenTowers", "KeptFeatures", "frozen_towers_of", "install"]
 
 MEDIA_TOWERS = ("vision", "audio")
 LIMIT = 2 * 2**30
@@ -51,6 +51,8 @@ class FrozenTowers:
 
     def __init__(self, towers: Mapping[str, tuple[str, ...]], projects: bool) -> None:
         """Take the family's towers, and whether the projector trains."""
+        self.beyond: KeptFeatures | None = None
+        """Where what is computed stays after a block; None: nowhere."""
         self._prefixes = [p for tower in MEDIA_TOWERS for p in towers.get(tower, ())]
         self._projector = towers.get("projector", ())
         self._projects = projects
@@ -77,12 +79,22 @@ class FrozenTowers:
 
     def _see(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
         known = key in self._kept
-        found = self._kept[key] if known else self._compute(family, model, medium)
-        size = sum(x.untyped_storage().nbytes() for x in _tensors(found))
+        found = self._kept[key] if known else self._find(family, model, medium, key)
+        size = _size_of(found)
         if self._keeping and not known and self._size + size <= LIMIT:
             self._kept[key] = found
             self._size += size
         return self._project(family, model, medium, found) if self._projects else found
+
+    def _find(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
+        """Return what an earlier block has found of a medium, or compute it."""
+        if self.beyond is None or not self._keeping:
+            return self._compute(family, model, medium)
+        found = self.beyond.find(key, model.device)
+        if found is None:
+            found = self._compute(family, model, medium)
+            self.beyond.add(key, found)
+        return found
 
     def _compute(self, family: TowerFamily, model: Any, medium: Encoded) -> Any:
         """Return the features of a medium, or what the tower's modules returned if the projector trains."""
@@ -133,6 +145,33 @@ class FrozenTowers:
         self._kept: dict[bytes, Any] = {}
         self._size = 0
         self._seen: dict[tuple[int, str], tuple[Encoded, list[tuple[Encoded, bytes]]]] = {}
+
+
+class KeptFeatures:
+    """What frozen towers found, in host memory from step to step; the longest unused goes first."""
+
+    def __init__(self, limit: int) -> None:
+        """Hold at most `limit` bytes."""
+        self._limit, self._size = limit, 0
+        self._kept: dict[bytes, Any] = {}
+
+    def find(self, key: bytes, device: torch.device) -> Any:
+        """Return what was found of a medium, on this device; None: it is not here."""
+        if key not in self._kept:
+            return None
+        self._kept[key] = found = self._kept.pop(key)
+        return _moved(found, device)
+
+    def add(self, key: bytes, found: Any) -> None:
+        """Keep what was found of a medium, if it fits at all."""
+        size = _size_of(found)
+        if size > self._limit:
+            return
+        while self._size + size > self._limit:
+            oldest = next(iter(self._kept))
+            self._size -= _size_of(self._kept.pop(oldest))
+        self._kept[key] = _moved(found, torch.device("cpu"))
+        self._size += size
 
 
 _INSTALLED: WeakKeyDictionary[Any, FrozenTowers] = WeakKeyDictionary()
@@ -227,6 +266,26 @@ def _tensors(found: Any) -> list[torch.Tensor]:
     if dataclasses.is_dataclass(found) and not isinstance(found, dict):
         found = [getattr(found, field.name) for field in dataclasses.fields(found)]
     return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+
+def _size_of(found: Any) -> int:
+    return sum(x.untyped_storage().nbytes() for x in _tensors(found))
+
+
+def _moved(found: Any, device: torch.device) -> Any:
+    """Return what modules returned, or features, on a device; blanks stay as small as they are."""
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.device == device:
+            return x
+        if x.untyped_storage().nbytes() == x.element_size() and x.numel() > 1:
+            return torch.zeros((), dtype=x.dtype, device=device).expand(x.shape)
+        return x.to(device)
+
+    if dataclasses.is_dataclass(found) and not isinstance(found, dict | type):
+        values = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+        return dataclasses.replace(found, **{n: tree_map(move, v) for n, v in values.items()})
+    return tree_map(move, found)
 
 
 @contextlib.contextmanager
