@@ -14,7 +14,7 @@ import transformers
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
-from vlmrl.models.base import LANGUAGE_LINEAR
+from vlmrl.models.base import ATTENTION_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
 from vlmrl.models.small import builder, qwen_models
 from vlmrl.models.small.byte_tokenizer import Format
@@ -73,9 +73,10 @@ class Glm4vMoe(MropeFamily):
         "language": ("model.language_model.", "lm_head."),
     }
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("qkv", "proj", "gate_proj", "up_proj", "down_proj"),
-        "projector": ("proj", "gate_proj", "up_proj", "down_proj"),
-        "language": LANGUAGE_LINEAR,
+        # Attention alone: peft 0.21 reads any `gate_proj` of this model in a folder as fused experts.
+        "vision": ("qkv", "proj"),
+        "projector": ("proj",),
+        "language": ATTENTION_LINEAR,
     }
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
