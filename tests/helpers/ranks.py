@@ -23,7 +23,7 @@ from helpers.videos import video
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
-from vlmrl.data.loader import without_media
+from vlmrl.data.prompt import without_media
 from vlmrl.engines.vllm import Vllm, _items
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_server import VllmServer

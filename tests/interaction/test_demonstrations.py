@@ -16,8 +16,8 @@ from helpers.driving import Shows
 from helpers.small import loaded, policy
 from vlmrl import plugins
 from vlmrl.config import SftConfig, SourceConfig
-from vlmrl.data.loader import Loader, without_media
-from vlmrl.data.prompt import make_prompt
+from vlmrl.data.loader import Loader
+from vlmrl.data.prompt import make_prompt, without_media
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError

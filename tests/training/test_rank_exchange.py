@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from helpers import exchange
 from helpers.runs import torchrun
+from vlmrl.data.prompt import without_media
+from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth, Turn
 
 PROMPTS, RANKS = 8, 2
 OF_ROLLOUTS = ("reward/", "rollout/", "source/", "mode/", "hints/", "critiques/")
@@ -89,3 +93,22 @@ def test_a_rollout_is_at_most_64_bytes_however_long_it_is(by_two):
         assert 0 < (gathered(more) - gathered(few)) / rollouts <= 64
         # Sums of metrics are a few numbers more or less; one byte a token would be ten times that.
         assert abs(gathered(longer) - gathered(more)) < tokens // 20
+
+
+def test_of_a_prompt_of_another_rank_no_bytes_of_media_travel():
+    picture = Media("image", data=b"x" * 10**6)
+    example = Sample("e", "s", (picture, "before"), Truth())
+    sample = Sample(
+        "a",
+        "s",
+        (picture, "now"),
+        Truth(),
+        history=(Turn("user", (picture,)),),
+        examples=(example,),
+    )
+    encoded = Encoded((1, 2), (1, 2), {"pixel_values": torch.zeros(10**5)}, torch.zeros(1, 2), 2)
+    turns = (Turn("user", (picture, "before")),)
+    told = without_media(Prompt(sample, "text", encoded, Frame(1, 1), (), turns))
+    assert len(pickle.dumps(told)) < 5000
+    assert [m.kind for m in told.sample.media] == ["image"] * 3
+    assert told.turns[0].parts[1] == "before" and told.sample.parts[1] == "now"

@@ -18,7 +18,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
-from vlmrl.data.loader import without_media
+from vlmrl.data.prompt import without_media
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged

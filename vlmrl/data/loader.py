@@ -15,6 +15,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
+from vlmrl.data.prompt import without_media
 from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler_rows import known_rows, mean_rewards
 from vlmrl.data.source import Source
@@ -26,7 +27,7 @@ from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool
 
-__all__ = ["Loader", "eval_batches", "without_media"]
+__all__ = ["Loader", "eval_batches"]
 
 Made = tuple[int, Prompt | str]
 """The number of a draw, and its prompt or why there is none."""
@@ -337,14 +338,3 @@ def _bytes(made: tuple[Draw, Found]) -> int:
     tensors = sum(tensor.nbytes for one in encoded for tensor in one.tensors.values())
     shown = [medium for segment in played.segments for medium in segment.media] if played else []
     return tensors + sum(num_bytes(medium) for medium in (*found.media, *shown))
-
-
-def without_media(prompt: Prompt) -> Prompt:
-    """Return the prompt as ranks that are not its home know it."""
-    played = prompt.demonstrated
-    return replace(
-        prompt,
-        media=(),
-        encoded=replace(prompt.encoded, tensors={}),
-        demonstrated=None if played is None else played.without_media(),
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from vlmrl.data.loader import without_media
+from vlmrl.data.prompt import without_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
