@@ -22,7 +22,7 @@ from vlmrl.attention.parts import attend, merge
 from vlmrl.engines.kv_cache import RoomyLayer, take_rows
 
 MIN_SAVED = 2**12
-"""Share prompts if this saves at least so many tokens of the cache; for fewer one part is faster."""
+"""Least number of tokens of the cache that sharing prompts must save; below it one part is faster."""
 
 
 class CopiedPrompts:

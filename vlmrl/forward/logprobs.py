@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 
+from vlmrl.attention.dispatch import cast
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_forward import shared_hidden
@@ -240,11 +241,8 @@ class _HeadLogProbs(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, tau: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies, normalisers = [], [], []
-        kind = hidden.device.type
-        ctx.dtype = weight.dtype
-        if torch.is_autocast_enabled(kind):
-            ctx.dtype = torch.get_autocast_dtype(kind)
-        low = weight.to(ctx.dtype)
+        (low,) = cast(weight)
+        ctx.dtype = low.dtype
         for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
             logits = (h.to(ctx.dtype) @ low.T).float() / tau
             normaliser = logits.logsumexp(-1)

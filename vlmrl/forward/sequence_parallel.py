@@ -122,7 +122,7 @@ def find_split(model: Any, supported: bool) -> Split | None:
 
 
 def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
-    """Say why so many ranks cannot share the tokens of `model`; None if they can.
+    """Say why `parts` ranks cannot share the tokens of `model`; None if they can.
 
     `supported`: all its layers attend through transformers' registries.
     """
