@@ -21,6 +21,7 @@ from helpers.videos import video
 from vlmrl.config import LoraConfig
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
+from vlmrl.monitoring.memory_forecast import record_storages
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
 from vlmrl.system import distributed
@@ -100,16 +101,7 @@ def kept(name: str) -> int:
     shared = LONG[name][1]
     drawn = completed((prompt,), random.Random(0), group)
     (batch,) = pack(drawn, advantages(drawn), updates=1, micro_tokens=10**6, max_tokens=9)
-    weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
-    sizes: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with record_storages(policy) as sizes:
         out = completion_logprobs(
             policy.base, policy.family, batch.micro[0], 1.0, policy.pad_id, shared, policy.split
         )

@@ -173,7 +173,7 @@ def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> 
     """
     before, policy.sharing = policy.sharing, sharing
     try:
-        with _record_storages(policy) as sizes:
+        with record_storages(policy) as sizes:
             if sharing.setting == "low_memory":
                 kept_alive: Any = policy.one_by_one(policy.base, micro)
                 next(kept_alive)
@@ -187,7 +187,7 @@ def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> 
 
 def _tower_bytes(policy: Policy, prompt: Prompt) -> int:
     """Return the bytes that autograd keeps of the towers' forward on a prompt's media."""
-    with _record_storages(policy) as sizes:
+    with record_storages(policy) as sizes:
         kept_alive = policy.family.tower_features(policy.base, [prompt.encoded])
     del kept_alive
     return sum(sizes.values())
@@ -200,7 +200,7 @@ def _casts(policy: Policy) -> int:
 
 
 @contextlib.contextmanager
-def _record_storages(policy: Policy) -> Iterator[dict[int, int]]:
+def record_storages(policy: Policy) -> Iterator[dict[int, int]]:
     """Record the storages that autograd keeps inside this block: address -> bytes."""
     weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
     sizes: dict[int, int] = {}
