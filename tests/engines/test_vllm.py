@@ -233,8 +233,15 @@ def missing_head(engine, made):
 
 
 def only_q_proj(engine, made):
-    """A part of what vLLM keeps as one fused weight."""
-    updated(engine, [(n, w) for n, w in made.weights().items() if "q_proj" in n])
+    """A part of what vLLM keeps as one fused weight; the rest of it stays old.
+
+    Loaded in place: vLLM's own reload would leave the rest as memory that nobody wrote, which may
+    hold numbers that are not finite, and such a fault is another's to find.
+    """
+    model = engine._llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
+    model.load_weights((n, w.detach()) for n, w in made.weights().items() if "q_proj" in n)
+    engine._llm.llm_engine.reset_encoder_cache()
+    assert engine._llm.reset_prefix_cache()
 
 
 def stale_adapter(engine, made):
