@@ -1,12 +1,19 @@
-"""What the user can fix: the CLI prints it as one line, exit code 2."""
+"""What the user can fix, which the CLI prints as one line with exit code 2; and the loss of a rank."""
 
-__all__ = ["MediaError", "MissingExtra", "NotFinite", "UserError"]
+__all__ = ["LostRank", "MediaError", "MissingExtra", "NotFinite", "UserError"]
 
 
 class UserError(Exception):
     """A mistake in a config, a data file or a command.
 
     The message names the file, row and key, says what was found, and what is allowed.
+    """
+
+
+class LostRank(Exception):
+    """Another process of the run has ended or cannot be reached; the message says which.
+
+    No `UserError`, because the same run may go on from its last checkpoint.
     """
 
 

@@ -51,3 +51,18 @@ class Commonness(BatchVerifier):
             [Verdict(firsts.count(c.token_ids[0]) / len(firsts), note=c.text) for c in group]
             for group in groups
         ]
+
+
+@dataclass(frozen=True)
+class Detail(BatchVerifier):
+    """Share of the batch's images that have no more bytes than this one."""
+
+    waits: ClassVar[bool] = True
+
+    def judge(
+        self, groups: Sequence[Sequence[Completion]], samples: Sequence[Sample]
+    ) -> list[list[Verdict]]:
+        """Look into the rows for the images."""
+        sizes = [len(sample.media[0].data or b"") for sample in samples]
+        scores = [sum(other <= size for other in sizes) / len(sizes) for size in sizes]
+        return [[Verdict(score)] * len(group) for score, group in zip(scores, groups, strict=True)]

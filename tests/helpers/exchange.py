@@ -31,7 +31,7 @@ from vlmrl.system.seeds import seed_of
 
 SCORES = HELPERS / "batch_scores.py"
 REWARDS = f"rewards=[{SCORES}:Varied, format, {{verifier: {SCORES}:Shaky, weight: 0.1}}]"
-BATCH = f"rewards=[{SCORES}:Varied, {SCORES}:Commonness]"
+BATCH = f"rewards=[{SCORES}:Varied, {SCORES}:Commonness, {SCORES}:Detail]"
 FEW = ["rollout.prompts=8", "rollout.group_size=3", "scoring.fault_limit=1"]
 MORE = [*FEW, "rollout.group_size=11"]
 

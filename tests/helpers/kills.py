@@ -144,7 +144,7 @@ def kill_repeatedly(folder: Path, kills: int, seed: int, kind: str = "full") -> 
     are forks of a process that only imports: all modules that the caller has, so that no time goes by
     with importing them again.
     """
-    modules = [name for name in sys.modules if not _is_of_tests(name)]
+    modules = [name for name in sys.modules if not is_of_tests(name)]
     order = json.dumps([str(folder), kills, seed, kind, modules])
     done = subprocess.run(
         # Not `-m`: workers of the runs import what `__main__` is.
@@ -158,7 +158,7 @@ def kill_repeatedly(folder: Path, kills: int, seed: int, kind: str = "full") -> 
     return int(done.stdout.splitlines()[-1])
 
 
-def _is_of_tests(module: str) -> bool:
+def is_of_tests(module: str) -> bool:
     """Return whether a module is collected by pytest: it may refuse to be imported elsewhere."""
     return module.rpartition(".")[2].startswith(("test_", "conftest"))
 
@@ -180,7 +180,7 @@ def _kill_forks(folder: Path, kills: int, seed: int, kind: str) -> int:
         process = context.Process(target=_train_and_end, args=(folder, kind))
         process.start()
         _wait_for_life(folder, process)
-        _wait_for_work(process, chance.uniform(0.0, WORK_S))
+        wait_for_work(process, chance.uniform(0.0, WORK_S))
         process.kill()
         process.join()
         assert process.exitcode in (-signal.SIGKILL, 0), process.exitcode
@@ -210,7 +210,7 @@ def _wait_for_life(folder: Path, process: Any) -> None:
     raise AssertionError(f"the run did not begin within {BEGIN_S:g} s")
 
 
-def _wait_for_work(process: Any, seconds: float) -> None:
+def wait_for_work(process: Any, seconds: float) -> None:
     """Until the process has had this much time of a CPU, or has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         seen = psutil.Process(process.pid)

@@ -23,7 +23,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
-from vlmrl.runs import run_folder, run_lock
+from vlmrl.runs import lost_ranks, run_folder, run_lock
 from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed
 from vlmrl.system.interrupt import Interrupt
@@ -51,6 +51,7 @@ def train(config: Config) -> dict[str, Any]:
     together = config.distributed
     with (
         distributed.session(together.timeout_s, together.sequence_parallel),
+        lost_ranks.naming(),
         ExitStack() as stack,
     ):
         if distributed.is_main():

@@ -20,7 +20,7 @@ from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdi
 from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
-from vlmrl.scoring.verdict_exchange import collect_groups, exchange
+from vlmrl.scoring.verdict_exchange import collect_rows, exchange
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import was_killed
@@ -256,17 +256,16 @@ class Scorer:
         for p, row in enumerate(rows):
             for c in row.of_scope("batch"):
                 batches.setdefault((c.label, c.spec), (c, []))[1].append(p)
-        groups = [row.group for row in rows]
+        groups, samples = [row.group for row in rows], [row.sample for row in rows]
         if homes is not None and whole and batches:
-            groups = collect_groups(
-                groups, {p for _, of_one in batches.values() for p in of_one}, homes
-            )
+            wanted = {p for _, of_one in batches.values() for p in of_one}
+            groups, samples = collect_rows(groups, samples, wanted, homes)
         for c, members in batches.values():
             slots = [verdicts for p in members for verdicts in rows[p].verdicts]
             if whole and all(rows[p].all_here() for p in members):
                 found = []
                 if homes is None or distributed.is_main():
-                    judged = [groups[p] for p in members], [rows[p].sample for p in members]
+                    judged = [groups[p] for p in members], [samples[p] for p in members]
                     found = self._judge_many(c, len(slots), *judged)
                 if homes is not None:
                     found = distributed.from_main(found)

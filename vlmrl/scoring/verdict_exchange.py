@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from vlmrl.schema import Completion, RemoteVerdict, Verdict
+from vlmrl.schema import Completion, RemoteVerdict, Sample, Verdict
 from vlmrl.system import distributed
 
-__all__ = ["collect_groups", "exchange"]
+__all__ = ["collect_rows", "exchange"]
 
 Table = list[dict[str, Verdict]]
 """The verdicts on the completions of one prompt, each by label."""
@@ -42,16 +42,24 @@ def exchange(
             table[label] = next(found)
 
 
-def collect_groups(
-    groups: Sequence[Sequence[Completion]], wanted: Collection[int], homes: Sequence[int]
-) -> list[Sequence[Completion]]:
-    """Return the groups, on the main rank the `wanted` ones with all that their homes wrote in them."""
-    rank, found = distributed.rank(), list(groups)
-    own = {p: [c.without_media() for c in groups[p]] for p in wanted if homes[p] == rank}
+def collect_rows(
+    groups: Sequence[Sequence[Completion]],
+    samples: Sequence[Sample],
+    wanted: Collection[int],
+    homes: Sequence[int],
+) -> tuple[list[Sequence[Completion]], list[Sample]]:
+    """Return groups and samples, on the main rank the `wanted` ones with all that their homes have of them.
+
+    That is what was written, and bytes of media that are in a row; not what tools showed.
+    """
+    rank, found, shown = distributed.rank(), list(groups), list(samples)
+    own = {
+        p: ([c.without_media() for c in groups[p]], samples[p]) for p in wanted if homes[p] == rank
+    }
     for share in distributed.gather_to_main(own if rank else {}):
-        for p, group in share.items():
-            found[p] = group
-    return found
+        for p, (group, sample) in share.items():
+            found[p], shown[p] = group, sample
+    return found, shown
 
 
 def _cells(

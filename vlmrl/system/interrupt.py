@@ -16,8 +16,9 @@ class Interrupt:
     """`with Interrupt() as interrupt:` then look at `interrupt.asked` between steps.
 
     The second signal stops at once, as Python does without us; but a launcher (`torchrun`) repeats every
-    signal to its processes, and ends them itself if they take too long. Outside the main thread signals
-    cannot be caught, and nothing changes.
+    signal to its processes, and ends them itself if they take too long. It also sends one to the others
+    when a process fails: signals stay caught after an error, while all is closed and said. Outside the
+    main thread signals cannot be caught, and nothing changes.
     """
 
     asked = False
@@ -35,6 +36,8 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and distributed.launched():
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
