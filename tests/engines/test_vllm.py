@@ -233,15 +233,13 @@ def missing_head(engine, made):
 
 
 def only_q_proj(engine, made):
-    """A part of what vLLM keeps as one fused weight; the rest of it stays old.
+    """A part of what vLLM keeps as one fused weight; the rest is memory that nobody wrote.
 
-    Loaded in place: vLLM's own reload would leave the rest as memory that nobody wrote, which may
-    hold numbers that are not finite, and such a fault is another's to find.
+    Given as zeros, since such memory may also hold numbers that are not finite, and that is a fault
+    for which the engine starts vLLM again.
     """
-    model = engine._llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
-    model.load_weights((n, w.detach()) for n, w in made.weights().items() if "q_proj" in n)
-    engine._llm.llm_engine.reset_encoder_cache()
-    assert engine._llm.reset_prefix_cache()
+    fused = [(n, w) for n, w in made.weights().items() if any(f"{x}_proj" in n for x in "qkv")]
+    updated(engine, [(n, w if "q_proj" in n else torch.zeros_like(w)) for n, w in fused])
 
 
 def stale_adapter(engine, made):
