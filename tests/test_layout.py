@@ -138,7 +138,7 @@ SHARED = {
         "xml_files",
     },
     "family": {"base", "loading"},
-    "engine": {"base", "completions", "kv_cache", "prompt_rows", "serve"},
+    "engine": {"base", "completions", "kv_cache", "prompt_rows", "routed_experts", "serve"},
     "algorithm": {"base", "recipes"},
     "tracker": {"base"},
     "sampler": {"base", "candidates"},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from helpers.held_bytes import HeldBytes
@@ -35,7 +36,7 @@ from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Experts, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 
 
@@ -60,6 +61,8 @@ class Case:
     """The prompts show a video, an image and a video, nothing and an image."""
     dealt: bool = False
     """The groups go to other homes before the update, from ranks that alone have their media."""
+    routed: bool = False
+    """The completions come with experts, drawn by lot, that the update is to choose."""
 
 
 CASES = {
@@ -97,6 +100,14 @@ CASES = {
     "experts": Case(model={"family": "qwen3_vl_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1),
     "experts beside shared ones": Case(
         model={"family": "glm4v_moe"}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
+    "experts of the engine": Case(
+        model={"family": "qwen3_vl_moe", "router_replay": True, "gradient_checkpointing": True},
+        homes=(1, 1, 1, 1),
+        micro_tokens=1,
+        kl=0.1,
+        dealt=True,
+        routed=True,
     ),
 }
 
@@ -162,6 +173,21 @@ def completed(prompts: tuple[Prompt, ...], rng: random.Random, group: int) -> Ro
     return Rollouts(PromptBatch(prompts), tuple(groups))
 
 
+def with_experts(drawn: Rollouts) -> Rollouts:
+    """The rollouts with two of four experts in each of two layers for every token, drawn by lot."""
+    rng = np.random.default_rng(0)
+
+    def draw(tokens: int) -> np.ndarray:
+        return rng.random((tokens, 2, 4)).argsort(-1)[..., :2].astype(np.uint8)
+
+    groups = []
+    for prompt, group in zip(drawn.batch.prompts, drawn.completions, strict=True):
+        of_prompt = draw(len(prompt.encoded.ids))
+        chosen = [Experts(of_prompt, draw(c.num_tokens - 1)) for c in group]
+        groups.append(tuple(replace(c, experts=e) for c, e in zip(group, chosen, strict=True)))
+    return replace(drawn, completions=tuple(groups))
+
+
 def at_home_only(drawn: Rollouts) -> Rollouts:
     """The rollouts as a run has them: the other ranks' prompts without media."""
     prompts = drawn.batch.prompts
@@ -175,6 +201,8 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
     if case.kl:
         policy.keep_reference(folder / "reference.safetensors")
     drawn = rollouts(policy, case.homes, videos=case.videos)
+    if case.routed:
+        drawn = with_experts(drawn)
     for step in range(steps):
         if step == case.text_from:
             only = drawn.batch.prompts[2:3], drawn.completions[2:3]

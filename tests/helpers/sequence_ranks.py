@@ -48,6 +48,12 @@ CASES = {
     "positions on one axis": Case(model={"family": "internvl"}),
     "images in both directions": Case(model={"family": "gemma3"}, shared="on"),
     "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}, shared="on"),
+    "experts of the engine": Case(
+        model={"family": "qwen3_vl_moe", "router_replay": True}, routed=True
+    ),
+    "experts of the engine, shared": Case(
+        model={"family": "qwen3_vl_moe", "router_replay": True}, shared="on", routed=True
+    ),
 }
 OF_FOUR = {
     "unequal numbers of micro-batches": Case(homes=(0, 0, 0, 2), micro_tokens=1, videos=True),

@@ -31,6 +31,21 @@ def kept(completion, tmp_path):
     return json.loads(text), load_file(tmp_path / "observed.safetensors")
 
 
+@pytest.mark.parametrize("observations", [[], [["look", 1]]])
+def test_the_experts_that_an_engine_chose_come_back_equal(tmp_path, observations):
+    made = small.policy("qwen3_vl_moe", router_replay=True)
+    prompt = small.prompt(made)
+    said = turns.talk(made, prompt, observations)
+    fields, media = kept(said, tmp_path)
+    assert saved.media_of([fields]) == media.keys() - {"-"}
+    found = saved.from_json(made, prompt, fields, media)
+    for name in ("prompt", "written"):
+        before, after = getattr(said.experts, name), getattr(found.experts, name)
+        assert before.dtype == after.dtype == np.uint8
+        assert np.array_equal(before, after)
+    assert len(found.experts.prompt) == len(prompt.encoded.ids)
+
+
 @pytest.mark.parametrize("observations", [[], [["wait"]], [["look", 1], [2, "and", 0]]])
 def test_a_completion_comes_back_equal(made, tmp_path, observations):
     prompt = small.prompt(made)

@@ -1,4 +1,4 @@
-"""GLM-4.5V: files as published, the router's bias, turns that end with the next role, no videos."""
+"""GLM-4.5V: files as published, the router's bias, turns that end with the next role."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from helpers.prompts import ask, ask_about_images
+from helpers.prompts import ask_about_images
 from helpers.shared_forward import packed, rollouts_of
 from helpers.small import loaded, policy
-from helpers.videos import video
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig
 from vlmrl.errors import UserError
@@ -50,8 +49,6 @@ def test_a_turn_ends_with_the_role_that_comes_next() -> None:
     assert shown == "\n<tool_response>\na crop\n</tool_response><|assistant|>\n"
 
 
-def test_videos_and_four_bits_are_refused() -> None:
-    with pytest.raises(UserError, match="is a video, but glm4v_moe is trained only on image"):
-        ask(loaded(NAME), video(4, fps=2.0, size=(84, 84)))
+def test_four_bits_are_refused() -> None:
     with pytest.raises(UserError, match=r"experts\.gate_up_proj.* no 4-bit layer"):
         policy(NAME, lora=LoraConfig(rank=4, towers=["language"]), quantization="nf4")

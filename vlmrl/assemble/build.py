@@ -30,6 +30,7 @@ from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, require_concurrent
+from vlmrl.engines.routed_experts import require_routes
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
@@ -62,6 +63,7 @@ def build_trainer(
     stack.callback(scorer.close)
     engine = plugins.build("engine", config.engine.name, config.engine.options)
     require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
+    require_routes(engine, config.engine.name, config.model.router_replay)
     require_distributed(config, engine)
     engine = with_tools(config, engine)
     stack.callback(engine.close)

@@ -15,6 +15,7 @@ from vlmrl.data.cards.splits import read_split
 from vlmrl.data.sampler_rows import known_rows
 from vlmrl.data.source import open_card, open_source, read_condition, read_template
 from vlmrl.engines.base import require_concurrent
+from vlmrl.engines.routed_experts import require_routes
 from vlmrl.errors import UserError
 from vlmrl.interaction.exclusions import (
     refuse_branching_of_live_worlds,
@@ -61,6 +62,9 @@ def validate(config: Config) -> None:
     if config.rollout.max_staleness:
         name = config.engine.name
         require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
+    if config.model.router_replay:
+        name = config.engine.name
+        require_routes(plugins.load("engine", name), name, True)
     for index, stage in enumerate(config.by_stage):
         try:
             if config.stages:

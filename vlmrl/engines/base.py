@@ -142,6 +142,8 @@ class Engine:
     """Whether a draw depends on its own prompt and the seed, never on the rest of the batch."""
     placed: ClassVar[bool] = False
     """Whether its draw for the prompt at a place of a batch is the one by the key of `Sampling.at`."""
+    routes: ClassVar[bool] = False
+    """Whether its completions hold the experts that it chose, where `model.router_replay` asks for them."""
     every_rank: ClassVar[bool] = False
     """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
 

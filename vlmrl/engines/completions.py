@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vlmrl.answers import templates
-from vlmrl.schema import Completion, FinishReason, Prompt
+from vlmrl.schema import Completion, Experts, FinishReason, Prompt
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
@@ -24,13 +24,15 @@ class Sampled:
     """The tokens sampled for one completion; the fields are those of `Completion`.
 
     `logprobs`: one per token, in nats, at the temperature, before top_p and top_k. `versions`: which
-    weights sampled how many tokens, in order; the counts add up to the number of tokens.
+    weights sampled how many tokens, in order; the counts add up to the number of tokens. `experts`: of an
+    engine that `routes`, for a policy with `router_replay`.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     versions: tuple[tuple[int, int], ...]
+    experts: Experts | None = None
 
 
 def make_completions(
@@ -56,6 +58,7 @@ def make_completions(
                 logprobs=w.logprobs,
                 finish_reason=w.finish_reason,
                 versions=w.versions,
+                experts=w.experts,
             )
             for w in group
         )

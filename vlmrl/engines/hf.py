@@ -19,6 +19,7 @@ from transformers import DynamicCache
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.prompt_rows import hold
+from vlmrl.engines.routed_experts import Recorder, watching
 from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system.seeds import GOLDEN, mix
@@ -36,6 +37,7 @@ class Hf(Engine):
     max_num_seqs: int = 512
     """Completions generated at the same time."""
     exact: ClassVar[bool] = True
+    routes: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
 
@@ -61,12 +63,12 @@ class Hf(Engine):
         policy: ServedPolicy = self._policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
         groups: list[tuple[Completion, ...]] = []
-        with policy.generating():
+        with policy.generating(), watching(policy) as record:
             for part in _passes(batch, sampling, max(1, self.max_num_seqs // sampling.n)):
                 prompts = batch.prompts[part]
                 keys = [key for own in sampling.keys[part] for key in own]
                 shares = _shares_of(keys) if keys else _shares_from(generator)
-                groups += _generate(policy, prompts, sampling, shares)
+                groups += _generate(policy, prompts, sampling, shares, record)
         return Rollouts(batch, tuple(groups), version=policy.version)
 
 
@@ -88,9 +90,14 @@ def _passes(batch: PromptBatch, sampling: Sampling, most: int) -> Iterator[slice
 
 
 def _generate(
-    policy: ServedPolicy, prompts: Sequence[Prompt], sampling: Sampling, shares: Shares
+    policy: ServedPolicy,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    shares: Shares,
+    record: Recorder,
 ) -> list[tuple[Completion, ...]]:
     cache, hidden, mask = _prefill(policy, prompts)
+    record.prefilled(mask, sampling.n)
     held = hold(policy.base, cache, mask, sampling.n, sampling.max_tokens)
     count = len(prompts) * sampling.n
     hidden = hidden.repeat_interleave(sampling.n, 0)
@@ -129,12 +136,14 @@ def _generate(
             hidden = policy.family.decode(
                 policy.base, token[:, None], held.grow(), places, None, held.cache
             )[:, -1]
+        record.decoded(rows)
     written = [
         Sampled(
             tuple(tokens[row]),
             tuple(logprobs[row]),
             "stop" if stopped[row] else "length",
             ((policy.version, len(tokens[row])),),
+            record.of(row, len(tokens[row])),
         )
         for row in range(count)
     ]

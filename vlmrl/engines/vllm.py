@@ -20,6 +20,7 @@ import torch
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
+from vlmrl.engines.routed_experts import StepRecorder, join_group, routers_of, select_layers
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
@@ -38,7 +39,7 @@ from vlmrl.engines.vllm_parts.requests import (
 )
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
-from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Completion, Experts, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Vllm(VllmOptions, Engine):
     """Leave the GPU's memory to the trainer from the last rollout of a step until the next sync."""
     placed: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
+    routes: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _llm: Any = field(default=None, init=False, repr=False)
     _adapter_folder: Any = field(default=None, init=False, repr=False)
@@ -62,6 +64,8 @@ class Vllm(VllmOptions, Engine):
     _version: int = field(default=-1, init=False, repr=False)
     _temperature: float = field(default=1.0, init=False, repr=False)
     _asleep: bool = field(default=False, init=False, repr=False)
+    _routers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
+    _recorder: StepRecorder | None = field(default=None, init=False, repr=False)
 
     def start(self, policy: ServedPolicy) -> None:
         """Start vLLM with the policy's weights.
@@ -164,7 +168,18 @@ class Vllm(VllmOptions, Engine):
                 self._llm = LLM(**given)
             except (ValueError, RuntimeError) as error:
                 raise UserError(f"vLLM does not start with these options: {error}") from error
+        self._record()
         self._temperature, self._asleep = 1.0, False
+
+    def _record(self) -> None:
+        """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs by vLLM itself."""
+        policy: ServedPolicy = self._policy
+        self._routers = routers_of(policy)
+        self._recorder = None
+        if self._routers and policy.device.type == "cpu":
+            num_experts = max(router.num_experts for router in self._routers.values())
+            self._recorder = StepRecorder(list(self._routers), num_experts)
+            self._llm.collective_rpc(self._recorder.install)
 
     def _restart(self) -> None:
         policy = self._policy
@@ -231,8 +246,10 @@ class Vllm(VllmOptions, Engine):
     def _groups(self, batch: PromptBatch, sampling: Sampling) -> list[tuple[Completion, ...]]:
         assert not self._asleep, "nothing is generated between rest and sync"
         self._set_temperature(sampling.temperature)
-        outputs = self._outputs(batch.prompts, sampling)
-        answers = [_answer(output) for output in outputs]
+        answers = [
+            _answer(output, self._experts_of(output, request))
+            for output, request in self._outputs(batch.prompts, sampling)
+        ]
         if sampling.greedy:
             answers = [answer.repeated(sampling.n) for answer in answers]
         for prompt, answer in zip(batch.prompts, answers, strict=True):
@@ -244,20 +261,37 @@ class Vllm(VllmOptions, Engine):
             self._llm.apply_model(lambda model: vllm_model.set_temperature(model, temperature))
             self._temperature = temperature
 
-    def _outputs(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Any]:
-        """Finished requests of vLLM, in the prompts' order."""
+    def _experts_of(self, output: Any, request: str) -> Sequence[Experts | None]:
+        """Return what vLLM's routers chose for each completion of a request, by its internal id."""
+        if not self._routers:
+            return [None] * len(output.outputs)
+        found, several = [], len(output.outputs) > 1
+        for c in output.outputs:
+            read = len(output.prompt_token_ids) + len(c.token_ids) - 1
+            if self._recorder is None:
+                found.append(select_layers(self._routers, c.routed_experts, read))
+            else:
+                name = f"{c.index}_{request}" if several else request
+                found.append(self._recorder.take(name, read))
+        return join_group(found, len(output.prompt_token_ids))
+
+    def _outputs(self, prompts: Sequence[Prompt], sampling: Sampling) -> Iterator[tuple[Any, str]]:
+        """Return the finished requests of vLLM with their internal ids, in the prompts' order."""
         engine = self._llm.llm_engine
         waiting: list[str] = []
+        if self._recorder is not None:
+            self._recorder.clear()
         try:
             for number, prompt in enumerate(prompts):
                 waiting += self._enqueue(prompt, sampling_fields(self._policy, sampling, number))
             outputs = self._run(len(prompts), time.monotonic() + self.generate_timeout_s)
-            waiting = []
+            requests, waiting = waiting, []
         finally:
             # A request that stays behind would keep the next call from ending.
             if waiting:
                 engine.abort_request(waiting, internal=True)
-        return sorted(outputs, key=lambda output: int(output.request_id))
+        in_order = sorted(outputs, key=lambda output: int(output.request_id))
+        return zip(in_order, requests, strict=True)
 
     def _enqueue(self, prompt: Prompt, fields: Mapping[str, Any]) -> list[str]:
         from vllm import SamplingParams
@@ -294,14 +328,15 @@ def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, t
         del unit  # before the next one is gathered
 
 
-def _answer(output: Any) -> Answer:
+def _answer(output: Any, experts: Sequence[Experts | None]) -> Answer:
     group = tuple(
         Sampled(
             tuple(c.token_ids),
             tuple(c.logprobs.logprobs),
             c.finish_reason,
             tuple((int(v.version), v.end - v.start) for v in c.weight_versions or ()),
+            chosen,
         )
-        for c in output.outputs
+        for c, chosen in zip(output.outputs, experts, strict=True)
     )
     return Answer(tuple(output.prompt_token_ids), group)

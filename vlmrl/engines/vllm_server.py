@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from vlmrl.engines import serve
 from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling, ServedPolicy
 from vlmrl.engines.completions import make_completions
+from vlmrl.engines.routed_experts import routers_of
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.media_parts import KEPT, MediaFolder, make_shared
@@ -53,6 +54,7 @@ class VllmServer(ServerOptions, ConcurrentEngine):
     """vLLM servers, started by the run or already running. More options: see `ServerOptions`."""
 
     placed: ClassVar[bool] = True
+    routes: ClassVar[bool] = True
     every_rank: ClassVar[bool] = True
     _policy: Any = field(default=None, init=False, repr=False)
     _servers: list[Server] = field(default_factory=list, init=False, repr=False)
@@ -140,7 +142,8 @@ class VllmServer(ServerOptions, ConcurrentEngine):
         for prompt in batch.prompts:
             self.require_room(self._policy, prompt, sampling.max_tokens)
         with self._lock:  # not in the middle of an update
-            job = Job(batch.prompts, sampling, self._version, self._begun)
+            routers = routers_of(self._policy)
+            job = Job(batch.prompts, sampling, self._version, self._begun, routers)
             self._begun += 1
             self._jobs.append(job)
         try:
@@ -178,12 +181,6 @@ class VllmServer(ServerOptions, ConcurrentEngine):
                 folder.cleanup()
         self._shared = self._folder = None
         self._policy = None
-
-    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
-        """As in `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
-        stays, generating = super().memory(policy, capacity)
-        here = 0 if self.urls or self.devices else self.num_servers
-        return here * stays, here * generating
 
     def _deliver(self, policy: ServedPolicy, whole: bool, adapter: Weights) -> None:
         if adapter:
@@ -319,7 +316,7 @@ class VllmServer(ServerOptions, ConcurrentEngine):
             fields = sampling_fields(self._policy, job.sampling, number)
             try:
                 adapter = self.lora == "adapter"
-                answer = ask(server, prompt, fields, job.deadline, self._media, adapter)
+                answer = ask(server, prompt, fields, job, self._media, adapter)
                 if job.sampling.greedy:
                     answer = answer.repeated(job.sampling.n)
                 check(prompt, answer, self._policy, job.sampling, (job.version, self._newest))

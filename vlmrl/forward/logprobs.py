@@ -19,6 +19,7 @@ import torch
 
 from vlmrl.attention.dispatch import cast
 from vlmrl.forward.packing import rows_of
+from vlmrl.forward.router_replay import choices_of_rows
 from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_forward import shared_hidden
 from vlmrl.models.base import Family
@@ -304,7 +305,8 @@ def _plain_hidden(
     features = family.spread(features, encoded, [i for own, more in rows for i in (own, *more)])
     ids, attention, positions, first = _pad_rows(encoded, micro, pad_id)
     inputs = (x.to(device) for x in (ids, attention, positions))
-    hidden, own = decode(split, model, family, *inputs, features)
+    choices = choices_of_rows(micro, ids.shape[1])
+    hidden, own = decode(split, model, family, choices, *inputs, features)
     scored, where = micro.mask.nonzero(as_tuple=True)
     where, here = first[scored] + where, None
     if own is not None:

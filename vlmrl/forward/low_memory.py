@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
+from vlmrl.forward.router_replay import choices_of_rows, replaying
 from vlmrl.forward.shared_attention import sharing
 from vlmrl.forward.shared_layout import Layout
 from vlmrl.models.base import Family
@@ -38,9 +39,11 @@ def one_by_one(
     not supported: with it transformers fills no cache.
     """
     for which, prompt in enumerate(micro.prompts):
-        with autocast():
+        rows = (micro.group == which).nonzero()
+        choices = choices_of_rows(rows_of(micro, rows[0]), len(prompt.encoded.ids))
+        with autocast(), replaying(model, family, choices):
             prefix = _compute_prefix(model, family, prompt.encoded)
-        for row in (micro.group == which).nonzero():
+        for row in rows:
             part = rows_of(micro, row)
             if family.two_way_media and part.encoded[1:]:
                 # Its mask looks up tokens of the prompt, which a row behind a prefix leaves out.
@@ -94,7 +97,13 @@ def _continue_prefix(
     features = family.tower_features(model, shown) if shown else None
     features = family.spread(features, shown, range(len(shown)))
     keys_values = tuple(zip(layers[::2], layers[1::2], strict=True))
-    with sharing(Layout.of(*sizes).to(first.device), keys_values):
+    start = len(prompt.ids)
+    choices = choices_of_rows(part, start + len(tokens))
+    choices = None if choices is None else choices[:, start:-1]
+    with (
+        sharing(Layout.of(*sizes).to(first.device), keys_values),
+        replaying(model, family, choices),
+    ):
         hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
     return torch.cat([first, hidden[0]])
 

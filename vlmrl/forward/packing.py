@@ -117,8 +117,11 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
     }
     prompts = tuple(micro.prompts[i] for i in used.tolist())
     extra = {name: value[rows] for name, value in micro.extra.items()}
-    suffixes = tuple(micro.suffixes[row] for row in rows) if micro.suffixes else ()
-    changed = {"prompts": prompts, "group": group, "extra": extra, "suffixes": suffixes}
+    of_rows = {
+        name: tuple(values[row] for row in rows) if values else ()
+        for name, values in (("suffixes", micro.suffixes), ("experts", micro.experts))
+    }
+    changed = {"prompts": prompts, "group": group, "extra": extra, **of_rows}
     return replace(micro, **{**tensors, **changed})
 
 
@@ -267,6 +270,7 @@ def _micro(rows: list[_Row]) -> MicroBatch:
     pad = torch.nn.utils.rnn.pad_sequence
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     suffixes = tuple(row.completion.suffix for row in rows)
+    experts = tuple(row.completion.experts for row in rows)
     if any(suffixes):
         turns = [
             torch.tensor(s.turns if s else [0] * len(i)) for s, i in zip(suffixes, ids, strict=True)
@@ -287,6 +291,7 @@ def _micro(rows: list[_Row]) -> MicroBatch:
             for name in rows[0].extra
         },
         suffixes=suffixes if any(suffixes) else (),
+        experts=experts if any(experts) else (),
     )
 
 

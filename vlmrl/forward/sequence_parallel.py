@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from vlmrl.attention.dispatch import Attend, SlicedMask, cast, sliced_by
 from vlmrl.errors import UserError
+from vlmrl.forward.router_replay import replaying
 from vlmrl.models.base import Family
 from vlmrl.system import distributed
 
@@ -141,15 +142,24 @@ def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
 
 
 def decode(
-    split: Split | None, model: Any, family: Family, ids: torch.Tensor, *inputs: Any
+    split: Split | None,
+    model: Any,
+    family: Family,
+    choices: torch.Tensor | None,
+    ids: torch.Tensor,
+    *inputs: Any,
 ) -> tuple[torch.Tensor, Slice | None]:
     """Return the hidden states that `family.decode` finds for ids [B, T], and the slice that they are.
 
-    They are [B, S, H] of this rank's slice, or without `split` [B, T, H] and None.
+    They are [B, S, H] of this rank's slice, or without `split` [B, T, H] and None. `choices`
+    [B, T, layers, k] are experts, see `replaying`.
     """
-    if split is None:
-        return family.decode(model, ids, *inputs), None
-    with split.over(model, family, ids.shape[1]) as own:
+    with contextlib.ExitStack() as stack:
+        own = None
+        if split is not None:
+            own = stack.enter_context(split.over(model, family, ids.shape[1]))
+            choices = None if choices is None else own.cut(choices, 1)
+        stack.enter_context(replaying(model, family, choices))
         return family.decode(model, ids, *inputs), own
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.forward.router_replay import choices_of_packed
 from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_attention import sharing
 from vlmrl.forward.shared_layout import Layout
@@ -29,9 +30,11 @@ def shared_hidden(
     encoded = micro.encoded
     layout, ids, positions, scored = pack_row(micro, device)
     features = family.spread(family.tower_features(model, encoded), encoded, _in_order(micro))
+    choices = choices_of_packed(micro, layout)
     with sharing(layout):
         # Without a mask of ones some models read restarting positions as new sequences.
-        hidden, own = decode(split, model, family, ids, torch.ones_like(ids), positions, features)
+        ones = torch.ones_like(ids)
+        hidden, own = decode(split, model, family, choices, ids, ones, positions, features)
     if own is None:
         return hidden[0].index_select(0, scored), None
     here = own.holds(scored)

@@ -1,4 +1,5 @@
 """Completions as a checkpoint keeps them: JSON values, and what was observed by the hash of its content.
+So are the experts that an engine chose.
 
 A completion comes back equal in every token, log-prob, position and pixel: media are kept without loss.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.errors import UserError
 from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
-from vlmrl.schema import Call, Completion, Prompt, Segment
+from vlmrl.schema import Call, Completion, Experts, Prompt, Segment
 
 __all__ = ["from_json", "media_of", "oldest", "to_json"]
 
@@ -28,7 +29,7 @@ _CALL = TypeAdapter(Call)
 
 
 def to_json(completion: Completion, media: MutableMapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return what was sampled and shown as JSON values, and add what was observed to `media`.
+    """Return what was sampled and shown as JSON values, and add what was observed, and experts, to `media`.
 
     The text of a single turn is a function of its tokens.
     """
@@ -40,6 +41,8 @@ def to_json(completion: Completion, media: MutableMapping[str, np.ndarray]) -> d
     }
     if completion.segments:
         saved["segments"] = [_segment_to_json(s, media) for s in completion.segments]
+    if (experts := completion.experts) is not None:
+        saved["experts"] = [_add(_bytes_of(a), media) for a in (experts.prompt, experts.written)]
     return saved
 
 
@@ -54,8 +57,9 @@ def from_json(
     Raises:
         UserError: what was observed is missing, or would be told in other tokens now.
     """
+    experts = _experts(saved["experts"], media) if "experts" in saved else None
     if "segments" not in saved:
-        return _read(policy, prompt, saved)
+        return replace(_read(policy, prompt, saved), experts=experts)
     trail = Trail(policy.family, policy.processor, prompt)
     for fields_of_one in saved["segments"]:
         segment = _segment_from_json(fields_of_one, media)
@@ -69,7 +73,7 @@ def from_json(
                 raise UserError(f"sample {prompt.sample.id!r}: an observation has other tokens now")
             trail = trail.observe(segment, encoded)
         trail = trail.note(**{f.name: getattr(segment, f.name) for f in fields(Segment)})
-    return trail.finish(last, saved["finish_reason"])
+    return replace(trail.finish(last, saved["finish_reason"]), experts=experts)
 
 
 def oldest(saved: Mapping[str, Any]) -> int:
@@ -121,16 +125,34 @@ def _store(medium: Decoded, media: MutableMapping[str, np.ndarray]) -> str:
         del own["audio"]
         own |= {} if heard is None else {"samples": heard.samples, "rate": heard.rate}
         np.savez_compressed(buffer, **own)
-    content = buffer.getvalue()
+    return _add(buffer.getvalue(), media)
+
+
+def _add(content: bytes, media: MutableMapping[str, np.ndarray]) -> str:
     name = hashlib.sha256(content).hexdigest()
     media[name] = np.frombuffer(content, np.uint8)
     return name
 
 
-def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
+def _bytes_of(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _experts(names: Sequence[str], media: Mapping[str, np.ndarray]) -> Experts:
+    arrays = [np.load(_open(name, media), allow_pickle=False) for name in names]
+    return Experts(*arrays)
+
+
+def _open(name: str, media: Mapping[str, np.ndarray]) -> io.BytesIO:
     if name not in media:
         raise UserError(f"the checkpoint lacks what was observed: {name}")
-    buffer = io.BytesIO(media[name].tobytes())
+    return io.BytesIO(media[name].tobytes())
+
+
+def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
+    buffer = _open(name, media)
     if buffer.getbuffer()[:4] != b"PK\x03\x04":
         return Image.open(buffer).convert("RGB")
     with np.load(buffer, allow_pickle=False) as found:
@@ -152,6 +174,7 @@ def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
 
 
 def media_of(saved: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the names of what was observed in these completions."""
+    """Return the names of what was observed in these completions, and of their experts."""
     segments = (segment for one in saved for segment in one.get("segments", ()))
-    return {name for segment in segments for name in segment["media"]}
+    experts = {name for one in saved for name in one.get("experts", ())}
+    return experts | {name for segment in segments for name in segment["media"]}

@@ -13,7 +13,16 @@ import torch
 
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import Call, Completion, Encoded, FinishReason, Prompt, Segment, Suffix
+from vlmrl.schema import (
+    Call,
+    Completion,
+    Encoded,
+    Experts,
+    FinishReason,
+    Prompt,
+    Segment,
+    Suffix,
+)
 
 __all__ = ["Trail"]
 
@@ -30,6 +39,8 @@ class Trail:
     """All segments; None before the first."""
     turns: tuple[int, ...] = ()
     """As in `Suffix`."""
+    experts: Experts | None = None
+    """Those of the turns so far; None where they are not known of all."""
 
     @property
     def num_turns(self) -> int:
@@ -66,7 +77,10 @@ class Trail:
         segment = Segment(
             ids, completion.logprobs, versions=completion.versions, text=completion.text
         )
-        return self._append(segment, encoded, self.num_turns)
+        experts = completion.experts
+        if self.segments and experts is not None:
+            experts = None if self.experts is None else self.experts.then(experts)
+        return replace(self._append(segment, encoded, self.num_turns), experts=experts)
 
     def encode_observation(self, parts: Sequence[str | Decoded]) -> tuple[Segment, Encoded]:
         """Render and tokenize an observation, once, as it would follow the last turn.
@@ -116,6 +130,7 @@ class Trail:
             finish_reason=reason,
             segments=self.segments,
             suffix=Suffix(self.encoded, self.turns),
+            experts=self.experts,
         )
 
     def _append(self, segment: Segment, encoded: Encoded, turn: int) -> Trail:

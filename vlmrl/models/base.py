@@ -64,6 +64,8 @@ class Family:
 
     `shared_forward` and `sequence_parallel` require it.
     """
+    router: ClassVar[str] = ""
+    """Path, in a decoder layer, of the module that chooses a token's experts; empty: there are none."""
     two_way_media: ClassVar[bool] = False
     """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}
@@ -211,6 +213,21 @@ class Family:
         None; with a cache, `attention_mask` [B, past + T] covers the past as well.
         """
         raise TypeError(f"{type(self).__name__} must define decode")
+
+    def routers(self, model: Any) -> dict[int, Any]:
+        """Return the modules that choose experts, by the numbers of their layers, in order.
+
+        Each returns the logits [N, experts], weights [N, k] and numbers [N, k] of the experts of N tokens.
+        """
+        layers = model.get_submodule(self.decoder_layers[0]) if self.router else ()
+        found = (
+            (n, dict(layer.named_modules()).get(self.router)) for n, layer in enumerate(layers)
+        )
+        return {number: router for number, router in found if router is not None}
+
+    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Return the weights [N, k] that a router with these logits [N, .] gives these experts [N, k]."""
+        raise TypeError(f"{type(self).__name__} must define weigh")
 
     def head(self, model: Any) -> torch.nn.Module:
         """Return the output projection: hidden [..., H] -> logits [..., V]."""

@@ -14,11 +14,13 @@ import transformers
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
+from vlmrl.media_types import Video
 from vlmrl.models.base import ATTENTION_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
+from vlmrl.models.parts.qwen_layout import Layout, fit_video_size
 from vlmrl.models.small import builder, qwen_models
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.schema import MediaKind, Space
+from vlmrl.schema import Space
 
 IMAGE, VIDEO = "<|image|>", "<|video|>"
 MARKS = ("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>")
@@ -29,7 +31,8 @@ CHAT_TEMPLATE = (
     f"{''.join(START)}{{% for message in messages %}}<|{{{{ message['role'] }}}}|>\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}"
-    f"{MARKS[0]}{IMAGE}{MARKS[1]}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
+    f"{MARKS[0]}{IMAGE}{MARKS[1]}{{% elif part['type'] == 'video' %}}"
+    f"{MARKS[2]}{VIDEO}{MARKS[3]}{{% else %}}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 """Of small models: as published ones in what follows a turn, which is the next role."""
@@ -51,13 +54,13 @@ TEXT: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Glm4vMoe(MropeFamily):
-    """The family of checkpoints of model type `glm4v_moe`, for images.
+    """The family of checkpoints of model type `glm4v_moe`.
 
-    A turn has no end of its own: the policy ends it with the role that comes next.
+    A turn has no end of its own: the policy ends it with the role that comes next. Every two frames of a
+    video are an image in the text, with their second behind it.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("glm4v_moe",)
-    kinds: ClassVar[tuple[MediaKind, ...]] = ("image",)
     space: ClassVar[Space] = "norm1000"
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, VIDEO, *MARKS)
     turn_ends: ClassVar[tuple[str, ...]] = ("<|user|>", "<|observation|>", PAD)
@@ -78,6 +81,8 @@ class Glm4vMoe(MropeFamily):
         "projector": ("proj",),
         "language": ATTENTION_LINEAR,
     }
+
+    router: ClassVar[str] = "mlp.gate"
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small model of this architecture, see `Family.build`."""
@@ -122,6 +127,46 @@ class Glm4vMoe(MropeFamily):
         except ValueError as error:
             raise UserError(f"an image of {width}x{height} pixels is refused: {error}") from error
         return wide, high
+
+    def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
+        from transformers.models.glm4v.video_processing_glm4v import smart_resize
+
+        video = video.paired()
+        sizes = (len(video.frames), *video.size[::-1])
+        return fit_video_size(smart_resize, processor.video_processor, video, sizes)
+
+    def _lay_video(
+        self,
+        processor: Any,
+        layout: Layout,
+        video: Video,
+        grid: tuple[int, int, int],
+        audio_tokens: int,
+    ) -> None:
+        """Lay out every step in time as an image, then the whole second of its first frame as text."""
+        times, rows, columns = grid
+        meta, tokenizer = video.paired().metadata, processor.tokenizer
+        begin, end = tokenizer.convert_tokens_to_ids(list(MARKS[:2]))
+        first = meta["frames_indices"][:: processor.video_processor.temporal_patch_size]
+        assert len(first) == times
+        for index in first:
+            second = tokenizer(str(int(index / meta["fps"])), add_special_tokens=False)["input_ids"]
+            layout.text([begin])
+            layout.grid(processor.image_token_id, 1, rows, columns)
+            layout.text([end, *second])
+
+    def _seen_grids(self, grids: torch.Tensor) -> torch.Tensor:
+        """Return a grid for each step in time: what the tower sees of a video is single images."""
+        steps = grids.repeat_interleave(grids[:, 0], 0)
+        steps[:, 0] = 1
+        return steps
+
+    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Return the sigmoids of these experts over their sum, scaled, see `Family.weigh`."""
+        weights = logits.sigmoid().gather(1, experts)
+        if router.norm_topk_prob:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return weights * router.routed_scaling_factor
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights with each expert's own, as in published checkpoints, which vLLM expects."""

@@ -31,6 +31,7 @@ class Qwen3VlMoe(Qwen3Vl):
         **Qwen3Vl.lora_targets,
         "language": ATTENTION_LINEAR,
     }
+    router: ClassVar[str] = "mlp.gate"
     small: ClassVar[Small] = replace(
         Qwen3Vl.small,
         model="Qwen3VLMoeForConditionalGeneration",
@@ -66,6 +67,11 @@ class Qwen3VlMoe(Qwen3Vl):
                 f"({text.hidden_size}) nor half of it, got {text.moe_intermediate_size}: the layout of "
                 "such experts in a file cannot be told"
             )
+
+    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Return the softmax over these experts alone, see `Family.weigh`."""
+        weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
+        return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the model in the layout of published checkpoints, see `Family.save`."""

@@ -284,7 +284,9 @@ def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
     total = 0.0
     for micro in batch.micro:
         with policy.generating():
-            logprobs, _ = completion_logprobs(policy.base, policy.family, micro, 1.0, policy.pad_id)
+            logprobs, _ = completion_logprobs(
+                policy.base, policy.family, micro.rerouted, 1.0, policy.pad_id
+            )
         total += logprobs.sum(dtype=torch.float64).item()
     return total / batch.num_tokens
 

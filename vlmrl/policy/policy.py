@@ -87,7 +87,7 @@ class Policy(PolicyModel):
             shared = self.shares(micro)  # with the policy's own weights
             assert self.reference is not None, "keep_reference was not called"
             with self._evaluating(), self.reference.model() as model:
-                return {"ref_logprobs": self._detached(model, micro, shared)[0]}
+                return {"ref_logprobs": self._detached(model, micro.rerouted, shared)[0]}
 
         return self._fill(batches, compute)
 
@@ -108,7 +108,7 @@ class Policy(PolicyModel):
 
         def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
             prompts = [mask_media(p, self.family, self.processor, seed) for p in micro.prompts]
-            return {"masked_media": self._own(replace(micro, prompts=tuple(prompts)))[0]}
+            return {"masked_media": self._own(replace(micro.rerouted, prompts=tuple(prompts)))[0]}
 
         return self._fill(batches, compute)
 

@@ -13,7 +13,7 @@ import torch
 from vlmrl.attention import dispatch
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
-from vlmrl.forward import low_memory
+from vlmrl.forward import low_memory, router_replay
 from vlmrl.forward.finite import norm_of
 from vlmrl.forward.logprobs import (
     Sharing,
@@ -55,6 +55,8 @@ class PolicyModel:
         self.tokenizer = processor.tokenizer
         self.temperature = temperature
         self.version = 0
+        if config.router_replay:
+            trainable.require_experts(model, family)
         self.stop_ids = family.stop_token_ids(processor)
         self.pad_id = self.tokenizer.pad_token_id
         if self.pad_id is None:
@@ -78,7 +80,8 @@ class PolicyModel:
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = find_split(self.base, self._can_share)
         if config.gradient_checkpointing:
-            self.base.gradient_checkpointing_enable({"use_reentrant": False})
+            given = {"context_fn": router_replay.again} if config.router_replay else {}
+            self.base.gradient_checkpointing_enable({"use_reentrant": False, **given})
             self.base.enable_input_require_grads()
         self.base.train()
         frozen = self.frozen_towers is not None

@@ -48,6 +48,19 @@ def quantize(model: Any, family: Family, config: ModelConfig) -> None:
     model.is_loaded_in_4bit = True  # what peft asks
 
 
+def require_experts(model: Any, family: Family) -> None:
+    """Refuse to replay the choice of experts where there is none.
+
+    Raises:
+        UserError: the model has no experts.
+    """
+    if not family.routers(model):
+        raise UserError(
+            f"model.router_replay: a model of type {model.config.model_type!r} has no experts to choose; "
+            "leave it out"
+        )
+
+
 def freeze(model: Any, family: Family, config: ModelConfig) -> None:
     """Freeze the config's towers, in place.
 

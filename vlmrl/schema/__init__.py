@@ -11,6 +11,7 @@ completion is read (its `Frame`), a verifier never sees another space.
 
 from vlmrl.schema.demos import DemoTurn
 from vlmrl.schema.elsewhere import ElsewhereError, RemoteCompletion, RemoteVerdict
+from vlmrl.schema.experts import Experts
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
 from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch
 from vlmrl.schema.rollouts import (
@@ -55,6 +56,7 @@ __all__ = [
     "DemoTurn",
     "ElsewhereError",
     "Encoded",
+    "Experts",
     "FinishReason",
     "Frame",
     "Media",

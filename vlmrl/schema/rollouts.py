@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from vlmrl.schema.experts import Experts
 from vlmrl.schema.geometry import Frame
 from vlmrl.schema.prompts import PromptBatch
 from vlmrl.schema.turns import Call, Segment, Suffix
@@ -84,6 +85,8 @@ class Completion:
     """The policy's turns and the observations between them; empty where there is a single turn."""
     suffix: Suffix | None = None
     """What follows the prompt, for the forward; None where that is `token_ids` alone."""
+    experts: Experts | None = field(default=None, compare=False, repr=False)
+    """With `model.router_replay`: the experts that the engine chose; None: nothing is known of them."""
 
     @property
     def turns(self) -> tuple[Segment, ...]:
@@ -117,9 +120,9 @@ class Completion:
         return replace(self, origin=origin)
 
     def without_media(self) -> Completion:
-        """Return it without what it was shown, which stays with the rank that is its prompt's home."""
+        """Return it without what it was shown and its experts, which stay with its prompt's home."""
         segments = tuple(replace(segment, media=()) for segment in self.segments)
-        return replace(self, segments=segments, suffix=None)
+        return replace(self, segments=segments, suffix=None, experts=None)
 
 
 @dataclass(frozen=True, slots=True)

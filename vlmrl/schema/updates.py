@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from vlmrl.schema.experts import Experts
 from vlmrl.schema.prompts import Encoded, Prompt
 from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
 from vlmrl.schema.turns import Suffix
@@ -45,6 +46,13 @@ class MicroBatch:
     suffixes: tuple[Suffix | None, ...] = ()
     """For each row what follows its prompt, None where that is text of the policy alone; empty where
     it is so in all rows."""
+    experts: tuple[Experts | None, ...] = ()
+    """For each row the experts that are to be chosen again; empty where nothing is known of any."""
+
+    @property
+    def rerouted(self) -> MicroBatch:
+        """Return it for another model, or another view of the prompts: it chooses experts itself."""
+        return replace(self, experts=()) if self.experts else self
 
     @property
     def encoded(self) -> tuple[Encoded, ...]:

@@ -66,7 +66,7 @@ class LoadedTeacher(Teacher):
         policy = self._policy
         with torch.no_grad():
             found, _ = completion_logprobs(
-                self._model, self._family, micro, policy.temperature, policy.pad_id
+                self._model, self._family, micro.rerouted, policy.temperature, policy.pad_id
             )
         return found.cpu()
 

@@ -88,6 +88,9 @@ class ModelConfig(Section):
     """Keep the language tower's linear layers in 4 bits (QLoRA). Needs `lora` and bitsandbytes."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    router_replay: bool = False
+    """Choose each token's experts in the update as the engine chose them in the rollout (R3): for
+    mixtures of experts, with engine hf, vllm, or on GPUs vllm_server."""
     attention: str | None = None
     """Attention implementation of transformers (sdpa, eager, flash_attention_2 ...)."""
     min_pixels: int | None = Field(None, ge=1)

@@ -7,17 +7,19 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
+from vlmrl.engines.routed_experts import read_routes
 from vlmrl.engines.vllm_parts.media_parts import MediaFolder, Part, lend
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
 from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import UserError
 from vlmrl.media_types import num_bytes
-from vlmrl.schema import Completion, Prompt
+from vlmrl.schema import Completion, Experts, Prompt
 
 __all__ = ["request"]
 
@@ -29,9 +31,16 @@ class Job:
     """The prompts of one call of generate, by number; used by many threads."""
 
     def __init__(
-        self, prompts: Sequence[Prompt], sampling: Sampling, version: int, number: int = 0
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        version: int,
+        number: int = 0,
+        routers: Mapping[int, Any] = MappingProxyType({}),
     ) -> None:
         self.prompts, self.sampling = prompts, sampling
+        self.routers = routers
+        """The policy's routers, by layer, whose choices the answers must hold."""
         self.number = number
         """How many jobs began before it."""
         self.version = version
@@ -96,20 +105,20 @@ def ask(
     server: Server,
     prompt: Prompt,
     fields: Mapping[str, Any],
-    deadline: float,
+    job: Job,
     folder: MediaFolder | None = None,
     adapter: bool = False,
 ) -> Answer:
-    """Return the server's completions of one prompt; `fields` are those of vLLM's SamplingParams.
+    """Return the server's completions of a job's prompt; `fields` are those of vLLM's SamplingParams.
 
     Its media go through `folder` if the server reads that, else within the request. With `adapter` the
     completions are by the model with the adapter that it was started with.
 
     Raises:
-        UserError: the server refuses the prompt.
+        UserError: the server refuses the prompt, or does not tell which experts it chose.
         EngineFault: no answer in time, or one that cannot be read; the message names the stage.
     """
-    seconds = max(0.1, deadline - time.monotonic())
+    seconds = max(0.1, job.deadline - time.monotonic())
     try:
         with lend(prompt.media, folder) as media:
             body = request(prompt, fields, media, adapter)
@@ -121,17 +130,20 @@ def ask(
             f"{_stage(server)}: {fault} (engine option generate_timeout_s)"
         ) from fault
     try:
-        return Answer(tuple(reply["prompt_token_ids"]), tuple(map(_written, reply["choices"])))
+        ids, choices = tuple(reply["prompt_token_ids"]), reply["choices"]
+        experts = read_routes(job.routers, len(ids), choices)
+        return Answer(ids, tuple(map(_written, choices, experts)))
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFault(f"generation: {server} gave an answer of another form") from error
 
 
-def _written(choice: Mapping[str, Any]) -> Sampled:
+def _written(choice: Mapping[str, Any], experts: Experts | None) -> Sampled:
     return Sampled(
         tuple(choice["token_ids"]),
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         choice["finish_reason"],
         tuple((int(v["version"]), v["end"] - v["start"]) for v in choice["weight_versions"]),
+        experts,
     )
 
 

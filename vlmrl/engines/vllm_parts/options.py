@@ -137,6 +137,11 @@ class VllmOptions:
             given["enable_chunked_prefill"] = False
             given["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
             given["kv_cache_memory_bytes"] = GIB
+        if policy.config.router_replay:
+            if policy.device.type == "cpu":
+                given["enforce_eager"] = True  # compiled, routers cannot be watched
+            else:
+                given["enable_return_routed_experts"] = True
         if self.kv_cache_gib is not None:
             given["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
         if self.block_size is not None:

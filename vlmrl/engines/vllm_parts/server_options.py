@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from vlmrl.engines.base import ServedPolicy
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.engines.vllm_parts.transfer import Name
+from vlmrl.errors import UserError
 
 
 @dataclass
@@ -55,3 +57,18 @@ class ServerOptions(VllmOptions):
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")
+
+    def check(self, policy: ServedPolicy) -> None:
+        """See `VllmOptions`; a server on a CPU does not tell which experts it chose."""
+        super().check(policy)
+        if policy.config.router_replay and policy.device.type == "cpu":
+            raise UserError(
+                "model.router_replay: vLLM's servers tell which experts they chose on GPUs only; use "
+                "engine vllm or hf"
+            )
+
+    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
+        """As in `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
+        stays, generating = super().memory(policy, capacity)
+        here = 0 if self.urls or self.devices else self.num_servers
+        return here * stays, here * generating

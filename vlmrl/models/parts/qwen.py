@@ -247,11 +247,15 @@ class MropeFamily(Family):
         pixels = torch.cat([pixels for _, pixels, _ in media]).to(model.device, visual.dtype)
         grid = torch.stack([grid for _, _, grid in media])
         tokens = (grid.prod(-1) // visual.spatial_merge_size**2).tolist()
-        out = visual(pixels, grid_thw=grid.to(model.device), return_dict=True)
+        out = visual(pixels, grid_thw=self._seen_grids(grid).to(model.device), return_dict=True)
         levels = getattr(out, "deepstack_features", ())  # Qwen3-VL only
         return MediaFeatures(
             out.pooler_output.split(tokens), tuple(level.split(tokens) for level in levels)
         )
+
+    def _seen_grids(self, grids: torch.Tensor) -> torch.Tensor:
+        """Return the grids [N, 3] inside which the tower attends, of the media's grids [M, 3]."""
+        return grids
 
     def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
         """Return the images and videos of a prompt, each alone, see `Family.media_of`."""
