@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from learning import Curve, evaluations, over_seeds, tell
+from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
@@ -68,10 +69,7 @@ def main() -> None:
     parser.add_argument("config", choices=COLUMNS)
     options = parser.parse_args()
     name, columns = options.config, COLUMNS[options.config]
-    lines = [
-        f"| run | step | {' | '.join(columns.values())} | CPU s |",
-        "|---" * (len(columns) + 3) + "|",
-    ]
+    lines = head(f"| run | step | {' | '.join(columns.values())} | CPU s |")
     for seed in options.seeds:
         found, seconds = curve(name, options.runs / f"{name}-{seed}", f"run.seed={seed}")
         lines += rows(f"seed {seed}", columns, found, seconds)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from learning import CONFIGS, Curve, curve, over_seeds, start, tell
+from tables import head
 
 from vlmrl import config
 from vlmrl.commands.curricula.rate import rate
@@ -52,10 +53,9 @@ def reached(found: Curve, goal: float) -> int | None:
 def table(curves: dict[int, dict[str, Curve]]) -> str:
     """Return all curves, and when each reaches the plain run's last value, as a Markdown table."""
     steps = sorted(next(iter(curves.values()))["mixture"])
-    rows = [
-        f"| seed | sampler | {' | '.join(map(str, steps))} | reaches the plain run's last at | share |",
-        "|---" * (len(steps) + 4) + "|",
-    ]
+    rows = head(
+        f"| seed | sampler | {' | '.join(map(str, steps))} | reaches the plain run's last at | share |"
+    )
     for seed, ways in curves.items():
         goal = values(ways["mixture"])[steps[-1]]
         for name, found in ways.items():

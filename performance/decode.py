@@ -25,6 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tables import head
+
 os.environ["OMP_NUM_THREADS"] = "1"
 
 WAYS = {"copied": 2**62, "shared": 0}
@@ -53,7 +55,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
-    lines = [HEAD, "|---" * (HEAD.count("|") - 1) + "|"]
+    lines = head(HEAD)
     print(*lines, sep="\n", flush=True)
     for prompts in asked.prompts:
         for group in asked.group:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from learning import Curve, curve, over_seeds, start, tell
+from tables import head
 
 CONFIG = "pass_at_k"
 WAYS = {
@@ -35,10 +36,7 @@ def shares(evaluation: dict[str, Any]) -> list[str]:
 
 def table(curves: dict[int, dict[str, Curve]]) -> str:
     """Return pass@k before, and after each algorithm, as a Markdown table."""
-    rows = [
-        f"| seed | algorithm | greedy | {' | '.join(f'pass@{k}' for k in KS)} |",
-        "|---" * (len(KS) + 3) + "|",
-    ]
+    rows = head(f"| seed | algorithm | greedy | {' | '.join(f'pass@{k}' for k in KS)} |")
     for seed, ways in curves.items():
         before = next(iter(ways.values()))
         lines = [

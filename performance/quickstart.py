@@ -13,6 +13,7 @@ from pathlib import Path
 
 import matplotlib
 from learning import Curve, evaluations, over_seeds, tell
+from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
@@ -31,10 +32,9 @@ def curve(folder: Path, *overrides: str) -> Curve:
 def table(curves: dict[int, Curve], control: Curve) -> str:
     """The figures as a Markdown table."""
     steps = sorted(next(iter(curves.values())))
-    rows = [
-        f"| seed | {' | '.join(f'step {s}' for s in steps)} | sampled, first and last | format |",
-        "|---" * (len(steps) + 3) + "|",
-    ]
+    rows = head(
+        f"| seed | {' | '.join(f'step {s}' for s in steps)} | sampled, first and last | format |"
+    )
     for seed, found in curves.items():
         greedy = [found[s]["metrics"]["box_iou"] for s in steps]
         low, high = found[steps[-1]]["intervals"]["box_iou"]

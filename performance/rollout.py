@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 from PIL import Image
+from tables import head
 
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
@@ -168,7 +169,7 @@ def sync_line(engine: Vllm | VllmServer, policy: Policy, rounds: int, name: str)
 
 def table(lines: Sequence[str]) -> str:
     """Lines of cells as a Markdown table; the first is the head."""
-    return "\n".join([lines[0], "|---" * (lines[0].count("|") - 1) + "|", *lines[1:]])
+    return "\n".join([*head(lines[0]), *lines[1:]])
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import build, lifecycle
@@ -144,9 +145,10 @@ def measure(options: argparse.Namespace, folder: str) -> str:
                 block(trainer, staleness, options.steps + 2, results[staleness])
     medians = {s: statistics.median(found["step"]) for s, found in results.items()}
     rows = [
-        "| η | step, s | waiting for completions, s | logprob and update, s | sync, s "
-        "| trainer, CPU s | server, CPU s | trainer waits | generation idle | steps |",
-        "|---" * 10 + "|",
+        *head(
+            "| η | step, s | waiting for completions, s | logprob and update, s | sync, s "
+            "| trainer, CPU s | server, CPU s | trainer waits | generation idle | steps |"
+        ),
         *(line(staleness, found) for staleness, found in results.items()),
     ]
     sides = [statistics.median(results[1][side]) for side in ("trainer", "server")]

@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 from learning import Curve, curve, over_seeds, start, tell
+from tables import head
 
 CONFIG = "think_or_not"
 PROMPTS, GROUP_SIZE = 16, 8
@@ -48,10 +49,7 @@ def main() -> None:
     """Run, print, and write what was asked for."""
     options = over_seeds(__doc__, "runs/staged").parse_args()
     steps = " | ".join(f"step {step}" for step in range(0, 81, 20))
-    rows = [
-        f"| seed | way | {steps} | tokens of an answer | sampled tokens, thousands |",
-        "|---" * 9 + "|",
-    ]
+    rows = head(f"| seed | way | {steps} | tokens of an answer | sampled tokens, thousands |")
     for seed in options.seeds:
         begin = start(CONFIG, options.runs / f"start-{seed}", seed)
         for name, way in WAYS.items():

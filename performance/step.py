@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from step_ways import PHASES, WAYS, Case, Step, medians, save_inputs
+from tables import head
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
-    lines = [COLUMNS, "|---" * (COLUMNS.count("|") - 1) + "|"]
+    lines = head(COLUMNS)
     print(*lines, sep="\n", flush=True)
     for prompt in asked.prompt_tokens:
         with tempfile.TemporaryDirectory() as name:

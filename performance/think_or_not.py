@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from learning import over_seeds, tell
+from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
@@ -60,11 +61,11 @@ def row(seed: int, name: str, summary: Summary) -> str:
 
 def table(pairs: dict[int, tuple[Summary, Summary]], control: Summary) -> str:
     """The figures as Markdown, and whether the bar is passed."""
-    head = [
+    columns = [
         *("seed", "", "IoU before", "after", "sampled IoU", "tokens", "sampled tokens"),
         *("sampled direct share", "forced to think - not to"),
     ]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines = head(f"| {' | '.join(columns)} |")
     said = []
     for seed, (free, always) in pairs.items():
         lines += [row(seed, "think or not", free), row(seed, "always think", always)]
