@@ -64,6 +64,7 @@ class MediaFolder:
         self._folder, self._limit = folder.resolve(), limit
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
+        self._held = 0
         self._users: dict[str, int] = {}
 
     @contextmanager
@@ -92,13 +93,8 @@ class MediaFolder:
         return {"type": f"{kind}_url", "url": (self._folder / name).as_uri()}
 
     def _write(self, name: str, data: bytes) -> bool:
-        """Write a file, and say whether there was room for it; what is unused makes room."""
-        for old in [n for n in self._sizes if not self._users[n]]:
-            if sum(self._sizes.values()) + len(data) <= self._limit:
-                break
-            (self._folder / old).unlink(missing_ok=True)
-            del self._sizes[old], self._users[old]
-        if sum(self._sizes.values()) + len(data) > self._limit:
+        """Write a file, and say whether there was room for it."""
+        if not self._make_room(len(data)):
             return False
         try:
             (self._folder / name).write_bytes(data)
@@ -106,7 +102,19 @@ class MediaFolder:
             (self._folder / name).unlink(missing_ok=True)
             return False
         self._sizes[name] = len(data)
+        self._held += len(data)
         return True
+
+    def _make_room(self, size: int) -> bool:
+        """Remove unused files until `size` more bytes fit, and say whether they do."""
+        if self._held + size > self._limit:
+            for name in [name for name in self._sizes if not self._users[name]]:
+                (self._folder / name).unlink(missing_ok=True)
+                self._held -= self._sizes.pop(name)
+                del self._users[name]
+                if self._held + size <= self._limit:
+                    break
+        return self._held + size <= self._limit
 
 
 @contextmanager
