@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -28,9 +28,9 @@ def naming(step: str) -> Iterator[None]:
         raise NotFinite(f"{step}: {error}") from error
 
 
-def norm_of(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def norm_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return the Euclidean norm of all tensors together, as torch does to clip gradients."""
-    norm = torch.nn.utils.get_total_norm(list(tensors.values()))
+    norm = torch.nn.utils.get_total_norm(list(tensors))
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from vlmrl.system import distributed
 __all__ = ["even_out", "fill", "num_tokens", "pack", "recut", "rows_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Row:
     """One kept rollout with its numbers, [1] or one for each token, and its prompt's position."""
 
@@ -43,7 +44,7 @@ class _Row:
         suffix = self.completion.suffix
         return self.completion.token_ids if suffix is None else suffix.encoded.ids
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[int, int]:
         return len(self.prompt.encoded.ids), len(self.ids)
 
@@ -169,8 +170,9 @@ def _rows(
 ) -> list[_Row]:
     rows = []
     own = _is_own(rollouts.batch.prompts[p], ranks)
+    kept, weights = advantages.kept[p].tolist(), advantages.weights[p].tolist()
     for g, completion in enumerate(rollouts.completions[p]):
-        if not advantages.kept[p, g]:
+        if not kept[g]:
             continue
         if own and len(completion.logprobs) != len(completion.token_ids):
             raise ValueError(
@@ -184,8 +186,7 @@ def _rows(
         extra = {
             name: _of_tokens(name, table[p, g], length) for name, table in advantages.extra.items()
         }
-        weight = advantages.weights[p, g].item()
-        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weight, extra))
+        rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weights[g], extra))
     return rows
 
 

@@ -206,18 +206,15 @@ class Policy(PolicyModel):
 
     def _clip_gradients(self) -> float:
         """Sum the gradients over all ranks and clip them, if they are finite; return the norm before."""
+        trainable = self.trainable
         if self.sharded:  # the backward summed them
             self.sharded.forget_unused()
         else:
-            sum_gradients(self.trainable)
-        norm = finite.norm_of(self._gradients)
+            sum_gradients(trainable)
+        norm = finite.norm_of(p.grad for p in trainable if p.grad is not None)
         if torch.isfinite(norm):
-            torch.nn.utils.clip_grads_with_norm_(self.trainable, self.max_grad_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(trainable, self.max_grad_norm, norm)
         return norm.item()
-
-    @property
-    def _gradients(self) -> dict[str, torch.Tensor]:
-        return {name: p.grad for name, p in self.named.items() if p.grad is not None}
 
     def _refuse(self, shares: Sequence[Mapping[str, float]]) -> None:
         """Say what is not finite in an update that is not applied."""
@@ -227,14 +224,15 @@ class Policy(PolicyModel):
             for key, what in known.items()
             if not all(math.isfinite(s[key]) for s in shares if s)
         ]
-        name = finite.first_not_finite(self._gradients)
+        gradients = {name: p.grad for name, p in self.named.items() if p.grad is not None}
+        name = finite.first_not_finite(gradients)
         self.refused = " and ".join([*wrong, f"the gradient (first: {name})"]) + " not finite"
         self._refused_in_a_row += 1
         if self._refused_in_a_row == MAX_REFUSED:
             raise NotFinite(f"{self.refused}, in {MAX_REFUSED} updates in a row")
 
     def _require_finite_weights(self) -> None:
-        norm = finite.norm_of(self.named).item()
+        norm = finite.norm_of(self.trainable).item()
         if distributed.any_rank(not math.isfinite(norm)):
             name = finite.first_not_finite(self.named)
             raise NotFinite(

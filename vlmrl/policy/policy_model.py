@@ -190,7 +190,7 @@ class PolicyModel:
         self.sharded.forget_unused()
         plain, other = gradients
         gap = (scored[1] - scored[0]).abs().mean().item() if len(scored[0]) else 0.0
-        off = norm_of({n: other[n] - g for n, g in plain.items()}) / norm_of(plain)
+        off = norm_of(other[n] - g for n, g in plain.items()) / norm_of(plain.values())
         self.sharing.judge((max(distributed.gather(gap)), off.item()), self.config.dtype)
 
     def _forward(

@@ -184,7 +184,7 @@ class Turn:
     @property
     def media(self) -> tuple[Media, ...]:
         """Return the media among the parts, in order."""
-        return tuple(p for p in self.parts if isinstance(p, Media))
+        return tuple([p for p in self.parts if isinstance(p, Media)])
 
     @property
     def text(self) -> str:
@@ -230,8 +230,10 @@ class Sample:
     @property
     def media(self) -> tuple[Media, ...]:
         """Return all media of the prompt, in order: of the examples, the history and the question."""
-        shown = tuple(m for example in self.examples for m in example.media)
-        return (*shown, *(m for turn in self.turns for m in turn.media))
+        found = [m for example in self.examples for m in example.media]
+        for turn in self.turns:
+            found += turn.media
+        return tuple(found)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -250,8 +252,9 @@ class Sample:
         """
         place = len(self.media)
         for turn in reversed(self.turns):
-            place -= len(turn.media)
-            if turn.media:
+            shown = len(turn.media)
+            place -= shown
+            if shown:
                 return place + self._main_place(turn)
         return self._main_place(Turn("user", ())) if self.truth.image else None
 

@@ -68,7 +68,9 @@ def check_verdict(verifier: Verifier, verdict: Any) -> Verdict:
     score, low, high = float(verdict.score), verifier.low, verifier.high
     if not low - ROUNDING <= score <= high + ROUNDING:
         return Verdict.failed(f"the score {score:g} is outside [{low:g}, {high:g}]")
-    return replace(verdict, score=min(max(score, low), high))
+    inside = min(max(score, low), high)
+    unchanged = type(verdict.score) is float and inside == verdict.score
+    return verdict if unchanged else replace(verdict, score=inside)
 
 
 def reason(error: BaseException) -> str:

@@ -283,8 +283,9 @@ class Scorer:
         )
 
     def _judged(self, row: _Row) -> list[Judged]:
+        counted = touching(row.components)
         return [
-            self._judge_one(completion, verdicts, row.components)
+            self._judge_one(completion, verdicts, row.components, counted)
             for completion, verdicts in zip(row.group, row.verdicts, strict=True)
         ]
 
@@ -293,14 +294,15 @@ class Scorer:
         completion: Completion,
         verdicts: Mapping[str, Verdict],
         components: Sequence[Component],
+        counted: Sequence[Component],
     ) -> Judged:
-        """Add up the verdicts so far."""
+        """Add up the verdicts so far; `counted` are the components that the reward depends on."""
         truncated = completion.truncated
         if completion.finish_reason == "abort":
             return Judged(None, verdicts, "aborted")
         if truncated and self.scoring.truncated == "mask":
             return Judged(None, verdicts, "truncated")
-        present = [(c, verdicts[c.label]) for c in touching(components) if c.label in verdicts]
+        present = [(c, verdicts[c.label]) for c in counted if c.label in verdicts]
         for c, verdict in present:
             if verdict.fault is not None:
                 return Judged(None, verdicts, f"{c.label}: {verdict.fault}")
@@ -314,9 +316,9 @@ class Scorer:
         for of_one in verdicts:
             for label, verdict in of_one.items():
                 key = (source, label)
-                counter = self.counts.setdefault(
-                    key, Counter(calls=0, faults=0, skipped=0, kills=0)
-                )
+                counter = self.counts.get(key)
+                if counter is None:
+                    counter = self.counts[key] = Counter(calls=0, faults=0, skipped=0, kills=0)
                 if not verdict.applies:
                     counter["skipped"] += 1
                     continue

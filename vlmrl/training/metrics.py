@@ -44,9 +44,10 @@ def rollout_metrics(
             values["rollout/answered"].append(completion.answer is not None)
             values["rollout/truncated"].append(completion.truncated)
             values["rollout/masked"].append(not rewards.valid[p, g])
-            turns = turn_metrics(completion) | world_metrics(completion)
-            for key, number in (turns | crop_metrics(prompt, completion)).items():
-                values[key].append(number)
+            if completion.segments:
+                turns = turn_metrics(completion) | world_metrics(completion)
+                for key, number in (turns | crop_metrics(prompt, completion)).items():
+                    values[key].append(number)
             verdicts = rewards.verdicts[p][g].values()
             values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts))
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
