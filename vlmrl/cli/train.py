@@ -1,4 +1,4 @@
-"""`vlmrl train`, and what is looked at before and after: `vlmrl doctor`, `vlmrl report`."""
+"""`vlmrl train`, on many machines `vlmrl launch`, and before and after: `vlmrl doctor`, `vlmrl report`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
 
     Everything that it writes goes to `runs/<run.name>/`. Ctrl-C finishes the step and saves.
     """
+    from vlmrl.system.launched import parent_watch
+
+    parent_watch.end_if_asked()
     from vlmrl.commands.validate import load_valid
 
     settings = load_valid(config, overrides or ())
@@ -38,6 +41,34 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     _print_outcome(summary)
     if settings.run.report:
         print(f"report: {settings.folder / 'report.html'}")
+
+
+def launch(
+    config: ConfigName,
+    overrides: Overrides = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes to train on.")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of each node, one a process.")
+    ] = None,
+) -> None:
+    """Run a config on the nodes of a Ray cluster, and begin it again from its last checkpoint if one is lost.
+
+    - `vlmrl launch my.yaml --gpus-per-node 8` on this machine
+    - `vlmrl launch my.yaml --nodes 4 --gpus-per-node 8 cluster.address=10.0.0.1:6379 resume=auto`
+
+    All nodes need vlmrl, this folder, the data and the run folder at the same paths. Ctrl-C finishes the
+    step and saves.
+    """
+    from vlmrl.commands.validate import load_valid
+
+    given = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    places = [f"cluster.train.{key}={value}" for key, value in given.items() if value is not None]
+    arguments = [config, *(overrides or ()), *places]
+    settings = load_valid(config, arguments[1:])
+    from vlmrl.cluster import driver
+
+    if not driver.launch(settings, arguments):
+        raise typer.Exit(INTERRUPTED)
 
 
 def _print_outcome(summary: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
-from vlmrl.config.sections.distributed import DistributedConfig
+from vlmrl.config.sections.distributed import ClusterConfig, DistributedConfig
 from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from vlmrl.config.sections.model import (
     BuildConfig,
@@ -32,6 +32,7 @@ __all__ = [
     "BenchmarkConfig",
     "BuildConfig",
     "ChecksConfig",
+    "ClusterConfig",
     "Config",
     "ControlConfig",
     "DataConfig",

@@ -17,7 +17,7 @@ from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import DataConfig, SourceConfig
-from vlmrl.config.sections.distributed import DistributedConfig
+from vlmrl.config.sections.distributed import ClusterConfig, DistributedConfig
 from vlmrl.config.sections.evaluation import EvaluationConfig, benchmark_metrics
 from vlmrl.config.sections.model import ModelConfig, ReferenceConfig, TeacherConfig
 from vlmrl.config.sections.optimizer import OptimizerConfig
@@ -69,6 +69,8 @@ class Config(Section):
     """AdamW, and how a batch of rollouts is divided into updates."""
     distributed: DistributedConfig = DistributedConfig()
     """How several processes train one model."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Many machines, for `vlmrl launch`."""
     evaluation: EvaluationConfig | None = EvaluationConfig()
     """Held-out evaluation. null: none."""
     checks: ChecksConfig = ChecksConfig()

@@ -7,15 +7,13 @@ has the token in VLMRL_SERVER_TOKEN may do everything with it, others may ask wh
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import secrets
 import shutil
-import signal
 import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -24,6 +22,7 @@ import torch
 from vlmrl.engines.vllm_parts import media_parts
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
+from vlmrl.system.launched.parent_watch import end_with
 
 TOKEN = "VLMRL_SERVER_TOKEN"
 PARENT = "VLMRL_SERVER_PARENT"
@@ -101,27 +100,12 @@ def main() -> None:
     entry.main()
 
 
-def _die_with(parent: int, folder: str | None = None) -> None:
-    """Kill this process when its parent is gone, and remove the folder that the parent left.
-
-    A thread does it, since the main one may be stuck.
-    """
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 if __name__ in ("__main__", "__mp_main__"):
     if __name__ == "__mp_main__":  # a worker of the server; multiprocessing knows no parent yet
-        _die_with(os.getppid())
+        end_with(os.getppid())
     elif PARENT in os.environ:
-        _die_with(int(os.environ[PARENT]), os.environ[FOLDER])
+        left = functools.partial(shutil.rmtree, os.environ[FOLDER], ignore_errors=True)
+        end_with(int(os.environ[PARENT]), left)
     try:
         import_vllm()
     except UserError as error:

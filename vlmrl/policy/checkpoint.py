@@ -27,6 +27,7 @@ from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
 from vlmrl.system.disk_space import persist, require_room
+from vlmrl.system.launched import fence
 
 __all__ = [
     "Progress",
@@ -91,10 +92,13 @@ def save(
     Raises:
         UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
         NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
+        Superseded: a later attempt writes this run.
     """
     policy.require_finite()
     final = folder / "checkpoints" / progress.name
-    working = final.with_name(f".{final.name}.part")
+    attempt = f".{fence.attempt()}" if fence.attempt() else ""
+    working = final.with_name(f".{final.name}{attempt}.part")
+    fence.require_current()
     if distributed.is_main():
         _clear(final.parent)
     learned = learned or {}
@@ -147,6 +151,7 @@ def _write(
             save_file(dict(arrays), working / "trainer" / f"{name}.safetensors")
     write_checksums(working, working / "trainer")
     _to_disk(working)
+    fence.require_current()
     shutil.rmtree(final, ignore_errors=True)
     os.replace(working, final)
 

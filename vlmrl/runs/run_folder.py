@@ -31,6 +31,7 @@ from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines, writing
+from vlmrl.system.launched import fence
 from vlmrl.truths.json_form import to_json
 
 __all__ = [
@@ -99,6 +100,7 @@ def move_aside(folder: Path) -> Path | None:
     """
     if not (folder / "config.json").exists():
         return None
+    fence.require_current()
     numbers = itertools.count(1)
     free = next(p for n in numbers if not (p := folder.with_name(f"{folder.name}.{n}")).exists())
     with writing(free):
@@ -168,6 +170,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 def rewind(folder: Path, step: int) -> None:
     """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
+    fence.require_current()
     truncate_lines(metrics_path(folder), step)
     for part in ("rollouts", "evals"):
         for suffix in (".json", ".jsonl"):

@@ -17,6 +17,7 @@ from typing import Any
 
 from vlmrl.errors import UserError
 from vlmrl.system.disk_space import describe_free, persist, reason_of
+from vlmrl.system.launched import fence
 
 __all__ = [
     "append_line",
@@ -65,6 +66,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
             write(temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
+            fence.require_current()
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
+from vlmrl.system.launched import fence
 
 __all__ = ["describe_free", "free_bytes", "pausing", "persist", "reason_of", "require_room"]
 
@@ -60,10 +61,12 @@ def persist(path: Path, write: Callable[[], None], said: str = SAID, again: bool
     Raises:
         UserError: it failed, and nothing waits for room; the line, `said`, has the path, the reason
             and the free space.
+        Superseded: a later attempt writes this run.
     """
     first = True
     while True:
         try:
+            fence.require_current()
             return write()
         except Exception as error:
             reason = reason_of(error)

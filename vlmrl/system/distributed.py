@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vlmrl.errors import UserError
+from vlmrl.system.launched import fence, parent_watch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,10 +100,11 @@ def machines_differ() -> bool:
 def outside(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without the launcher's: for a program that is no rank.
 
-    With them torch would look for the launcher's store where that program opens its own.
+    With them torch would look for the launcher's store where that program opens its own, and vLLM would
+    take Ray for its processes.
     """
-    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    kinds = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
+    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", fence.ATTEMPT, parent_watch.PARENT}
+    kinds = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "RAY_")
     return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 
 

@@ -1,4 +1,4 @@
-"""The section `distributed` of a config."""
+"""The sections `distributed` and `cluster` of a config."""
 
 from __future__ import annotations
 
@@ -21,3 +21,26 @@ class DistributedConfig(Section):
     key-value heads."""
     timeout_s: float = Field(1800, gt=0)
     """Seconds that a process waits for the others before it ends the run."""
+
+
+class TrainPlacesConfig(Section):
+    """How many processes `vlmrl launch` trains with, and on how many nodes."""
+
+    nodes: int = Field(1, ge=1)
+    """Nodes, each with as many processes; `--nodes` is the same."""
+    gpus_per_node: int = Field(1, ge=1)
+    """GPUs of each node, one a process; where no node has a GPU, CPUs. `--gpus-per-node` is the same."""
+
+
+class ClusterConfig(Section):
+    """Where `vlmrl launch` runs the config with Ray. `vlmrl train` ignores it."""
+
+    address: str | None = None
+    """Address of a running Ray cluster, `HOST:PORT`. Absent: Ray is started on this machine, for one node."""
+    train: TrainPlacesConfig = TrainPlacesConfig()
+    """The processes that train."""
+    retries: int = Field(3, ge=0)
+    """Failed attempts in a row, none of which came to a new checkpoint, after which the run is not
+    begun again. A mistake in the config or the data ends it at once."""
+    detect_s: float = Field(20, ge=5)
+    """Seconds without an answer after which a node is given up, and the run goes on without it."""

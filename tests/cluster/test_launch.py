@@ -1,0 +1,152 @@
+"""Ranks that Ray places are those of torchrun to the byte, and a run survives the loss of a node."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers.ray_cluster import FakeCluster, arguments, finish, launched, lines_in, wait_until
+from helpers.runs import final_state, metric_lines, torchrun
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+STEPS = 6
+KILLS = int(os.environ.get("VLMRL_NODE_KILLS", "3"))
+"""Nodes that are killed at random moments; 20 before a release."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[FakeCluster]:
+    cluster = FakeCluster(nodes=3)
+    yield cluster
+    cluster.close()
+
+
+def undisturbed(folder: Path, *more: str) -> Path:
+    """A run on two ranks of torchrun."""
+    given = arguments(folder, f"run.steps={STEPS}", *more)
+    done = torchrun("-m", "vlmrl", "train", *given)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_torchrun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undisturbed(tmp_path_factory.mktemp("torchrun") / "run")
+
+
+def assert_equal_runs(found: Path, expected: Path) -> None:
+    assert [line["step"] for line in metric_lines(found)] == list(range(1, STEPS + 1))
+    assert metric_lines(found) == metric_lines(expected)
+    assert final_state(found) == final_state(expected)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.nightly)])
+def test_two_actors_are_two_ranks_of_torchrun(
+    strategy: str, cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
+) -> None:
+    sharded = f"distributed.strategy={strategy}"
+    expected = by_torchrun if strategy == "ddp" else undisturbed(tmp_path / "expected", sharded)
+    run = tmp_path / "run"
+    with launched(cluster, 2, arguments(run, f"run.steps={STEPS}", sharded)) as process:
+        said = finish(process)
+    assert_equal_runs(run, expected)
+    assert "no node has a GPU: the ranks are placed by CPU" in said
+    logs = {path.name for path in (run / "logs/attempt-1").iterdir()}
+    assert logs == {"rank-0.log", "rank-1.log"}
+
+
+def test_a_run_whose_node_is_lost_ends_as_if_it_had_not_been(
+    cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with launched(cluster, 2, arguments(run, f"run.steps={STEPS}")) as process:
+        wait_until(lambda: lines_in(run) >= 2, process)
+        lost = cluster.used()
+        cluster.kill(lost)
+        cluster.add()
+        said = finish(process)
+    assert_equal_runs(run, by_torchrun)
+    assert "going on from" in said
+
+
+def test_a_rank_that_lives_on_without_its_node_writes_nothing(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with launched(cluster, 1, arguments(run, f"run.steps={STEPS}")) as process:
+        wait_until(lambda: lines_in(run) >= 2, process)
+        lost = cluster.used()
+        cluster.kill(lost)
+        cluster.add()
+        finish(process)
+    assert [line["step"] for line in metric_lines(run)] == list(range(1, STEPS + 1))
+
+
+def test_a_mistake_in_the_config_is_not_tried_again(cluster: FakeCluster, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with launched(cluster, 2, arguments(run, "rollout.prompts=1")) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 2
+    expected = "error: rollout.prompts: expected at least 2, one for each process, got 1"
+    assert said.splitlines()[-1] == expected
+    assert [path.name for path in (run / "logs").iterdir()] == ["attempt-1"]
+
+
+def test_ctrl_c_saves(cluster: FakeCluster, by_torchrun: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with launched(cluster, 2, arguments(run, f"run.steps={STEPS}")) as process:
+        wait_until(lambda: lines_in(run) >= 2, process)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate()
+        assert process.returncode == 130, said
+    assert 2 <= lines_in(run) < STEPS
+    with launched(cluster, 2, arguments(run, f"run.steps={STEPS}", "resume=auto")) as process:
+        finish(process)
+    assert_equal_runs(run, by_torchrun)
+
+
+@pytest.mark.nightly
+def test_a_frozen_node_is_given_up(cluster: FakeCluster, by_torchrun: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    frozen: list[psutil.Process] = []
+    with launched(
+        cluster, 2, arguments(run, f"run.steps={STEPS}"), "cluster.detect_s=10"
+    ) as process:
+        wait_until(lambda: lines_in(run) >= 2, process)
+        lost = cluster.used()
+        try:
+            frozen = cluster.freeze(lost)
+            cluster.add()
+            said = finish(process)
+        finally:
+            for each in frozen:
+                each.kill()
+    assert_equal_runs(run, by_torchrun)
+    assert "no answer for 1" in said
+
+
+@pytest.mark.nightly
+def test_a_run_survives_any_number_of_lost_nodes(
+    cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
+) -> None:
+    chance, hit = random.Random(0), 0
+    while hit < KILLS:
+        run = tmp_path / f"run-{hit}"
+        with launched(
+            cluster, 2, arguments(run, f"run.steps={STEPS}"), "cluster.retries=9"
+        ) as process:
+            wait_until(lambda run=run: lines_in(run) >= 1, process)
+            time.sleep(chance.uniform(0, 6))
+            if process.poll() is None:
+                cluster.kill(cluster.used())
+                cluster.add()
+                hit += 1
+            finish(process)
+        assert_equal_runs(run, by_torchrun)

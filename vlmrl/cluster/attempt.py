@@ -1,0 +1,234 @@
+"""One attempt at a run: its ranks' processes from their start to the first sign of an end.
+
+A process serves one attempt and no other: after a failure all of them are killed, and the next attempt
+has new ones.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vlmrl.cluster.places import Place, order, variables
+from vlmrl.cluster.rank_actor import RankActor
+from vlmrl.errors import UserError
+
+__all__ = ["Attempt", "Ending"]
+
+START_S = 300.0
+"""Seconds in which the actors must be there: a node may have to read its files from a slow disk."""
+ASK_S = 2.0
+"""Seconds for which an actor waits for its process's end before it answers that it lives."""
+SETTLE_S = 5.0
+"""Seconds for the other ranks to say why they ended, after the first has."""
+LOOK_S = 0.2
+SAVED, MISTAKE = 130, 2
+"""Exit codes of `vlmrl train` after a signal, and for a mistake of the user's."""
+LAST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended.
+
+    `kind`: "finished"; "saved" by a signal before its end; "mistake" of the user's; "fault". `lost`
+    are the ids of nodes that did not answer any more.
+    """
+
+    kind: str
+    why: str = ""
+    lost: frozenset[str] = frozenset()
+
+
+@dataclass
+class _Rank:
+    actor: Any
+    place: Place
+    answer: Any = None
+    silent_s: float = 0.0
+    code: int | None = None
+    gone: str = ""
+
+
+@dataclass
+class Attempt:
+    """Starts an attempt's processes on reserved places, and watches them.
+
+    `group` is the placement group, each of whose bundles has room for `per_node` processes; `logs` the
+    folder of their output, of which that of rank 0 is shown as it grows.
+    """
+
+    ray: Any
+    group: Any
+    per_node: int
+    by_gpu: bool
+    number: int
+    logs: Path
+    detect_s: float
+    _ranks: list[_Rank] = field(default_factory=list)
+    _actors: list[Any] = field(default_factory=list)
+    _shown: int = 0
+
+    def start(self, arguments: Sequence[str], folder: Path) -> Ending | None:
+        """Start `python ARGUMENTS` as every rank; return how that failed, None if it did not.
+
+        Raises:
+            UserError: a node lacks the folder.
+        """
+        try:
+            self._start(arguments, folder)
+        except UserError:
+            raise
+        except self.ray.exceptions.RayError as error:
+            return Ending("fault", f"the ranks did not start: {_brief(error)}")
+        return None
+
+    def _start(self, arguments: Sequence[str], folder: Path) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        make = self.ray.remote(RankActor)
+        gpus = 1 if self.by_gpu else 0
+        for bundle in range(self.group.bundle_count):
+            where = PlacementGroupSchedulingStrategy(
+                self.group, placement_group_bundle_index=bundle
+            )
+            own = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 4}
+            self._actors += [
+                make.options(scheduling_strategy=where, **own).remote()
+                for _ in range(self.per_node)
+            ]
+        at = {node["NodeID"]: node["NodeManagerAddress"] for node in self.ray.nodes()}
+        told_places = self._get([actor.place.remote() for actor in self._actors])
+        found = [Place(at[node], device, node) for node, device in told_places]
+        ranked = order(found)
+        places = [found[index] for index in ranked]
+        actors = [self._actors[index] for index in ranked]
+        port = 0
+        if len(places) > 1:
+            (port,) = self._get([actors[0].open_store.remote(places[0].address, len(places))])
+        told = variables(places, port, self.number)
+        self._get(
+            [
+                actor.start.remote(arguments, variables_of, folder, self._log(rank))
+                for rank, (actor, variables_of) in enumerate(zip(actors, told, strict=True))
+            ]
+        )
+        self._ranks = [
+            _Rank(actor, place, actor.wait.remote(ASK_S))
+            for actor, place in zip(actors, places, strict=True)
+        ]
+
+    def _get(self, answers: Sequence[Any]) -> list[Any]:
+        return list(self.ray.get(list(answers), timeout=START_S))
+
+    def watch(self, stop: Callable[[], bool]) -> Ending:
+        """Return how the attempt ended; once `stop` says so, the ranks are asked to save and exit."""
+        told, settling = False, 0.0
+        while True:
+            before = time.monotonic()
+            self._hear()
+            self._show()
+            if stop() and not told:
+                told = True
+                for rank in self._ranks:
+                    rank.actor.stop.remote()
+            if all(rank.code in (0, SAVED) for rank in self._ranks):
+                return self._peaceful(told)
+            settled = settling >= SETTLE_S or all(self._is_over(rank) for rank in self._ranks)
+            if any(rank.gone for rank in self._ranks) or (self._failed() and settled):
+                return self._fault()
+            time.sleep(LOOK_S)
+            # Time in which this process itself was stopped says nothing about the ranks.
+            passed = min(time.monotonic() - before, 1.0)
+            settling += passed if self._failed() else 0.0
+            for rank in self._ranks:
+                rank.silent_s += passed
+
+    def _hear(self) -> None:
+        """Take the answers that have come, and ask again."""
+        asked = {rank.answer: rank for rank in self._ranks if not self._is_over(rank)}
+        if not asked:
+            return
+        come, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        for answer in come:
+            rank = asked[answer]
+            try:
+                rank.code = self.ray.get(answer)
+            except self.ray.exceptions.RayError as error:
+                rank.gone = _brief(error)
+                continue
+            rank.silent_s = 0.0
+            if rank.code is None:
+                rank.answer = rank.actor.wait.remote(ASK_S)
+        for rank in asked.values():
+            if rank.silent_s > ASK_S + self.detect_s:
+                rank.gone = f"no answer for {rank.silent_s:.0f} s"
+
+    @staticmethod
+    def _is_over(rank: _Rank) -> bool:
+        return rank.code is not None or bool(rank.gone)
+
+    def _failed(self) -> list[int]:
+        return [n for n, rank in enumerate(self._ranks) if rank.code not in (None, 0, SAVED)]
+
+    def _peaceful(self, told: bool) -> Ending:
+        if all(rank.code == 0 for rank in self._ranks):
+            return Ending("finished")
+        return Ending("saved") if told else Ending("fault", "the ranks were ended by a signal")
+
+    def _fault(self) -> Ending:
+        gone = {n: rank for n, rank in enumerate(self._ranks) if rank.gone}
+        if gone:
+            who = ", ".join(f"rank {n} on {rank.place.address}" for n, rank in gone.items())
+            lost = frozenset(rank.place.node for rank in gone.values())
+            return Ending("fault", f"{who}: {next(iter(gone.values())).gone}", lost)
+        failed = self._failed()
+        mistaken = [n for n in failed if self._ranks[n].code == MISTAKE]
+        first = (mistaken or failed)[0]
+        rank = self._ranks[first]
+        where = f"rank {first} on {rank.place.address}"
+        words = self._last_words(first)
+        if mistaken:
+            said = [line for line in words if line.startswith("error: ")]
+            return Ending("mistake", said[-1].removeprefix("error: ") if said else where)
+        quoted = "".join(f"\n  {line}" for line in words) if first else ""
+        return Ending("fault", f"{where} ended with exit code {rank.code}{quoted}")
+
+    def _log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    def _last_words(self, rank: int) -> list[str]:
+        try:
+            text = self._log(rank).read_text(errors="replace")
+        except OSError as error:
+            return [f"{self._log(rank)}: {error.strerror}"]
+        return text.splitlines()[-LAST_LINES:]
+
+    def _show(self) -> None:
+        """Print what rank 0 has printed since."""
+        try:
+            with self._log(0).open("rb") as file:
+                file.seek(self._shown)
+                new = file.read()
+        except FileNotFoundError:  # a shared folder shows it later
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self._shown += len(whole)
+        sys.stdout.write(whole.decode(errors="replace"))
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Kill what is left of the processes, where it can be reached."""
+        killed = [actor.kill.remote() for actor in self._actors]
+        self.ray.wait(killed, num_returns=len(killed), timeout=SETTLE_S)
+        for actor in self._actors:
+            self.ray.kill(actor)
+
+
+def _brief(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[0].split())[:200] if lines else type(error).__name__

@@ -1,0 +1,154 @@
+"""`vlmrl launch`: a run on many machines, begun again from its last checkpoint when one of them is lost.
+
+The driver trains nothing. It owns the run folder, numbers the attempts, and before anything else is done
+about one that failed it writes the next number, so that what is left of it writes nothing more
+(`vlmrl.system.launched.fence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from vlmrl.cluster.attempt import Attempt, Ending
+from vlmrl.cluster.ray_host import bundle_of, connected, reserved
+from vlmrl.config import Config
+from vlmrl.errors import UserError
+from vlmrl.runs import run_folder, run_lock
+from vlmrl.system.atomic_files import write_bytes
+from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.launched import fence
+
+__all__ = ["AttemptsFailed", "launch"]
+
+
+class AttemptsFailed(Exception):
+    """More attempts in a row failed than `cluster.retries` allows."""
+
+
+def launch(config: Config, arguments: Sequence[str], say: Callable[[str], None] = print) -> bool:
+    """Run `python -m vlmrl train ARGUMENTS`, whose config is `config`, as the ranks of a Ray cluster.
+
+    Returns whether the run came to its end; False after Ctrl-C, when it has been saved.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        UserError: a mistake of the user's, also one that the ranks found.
+        AttemptsFailed: too many failures without progress.
+    """
+    cluster = config.cluster
+    if cluster.address is None and cluster.train.nodes > 1:
+        raise UserError(
+            f"cluster.address: expected the address of a Ray cluster for {cluster.train.nodes} nodes, got "
+            "none"
+        )
+    with ExitStack() as stack:
+        ray = stack.enter_context(connected(cluster.address, cluster.train.gpus_per_node))
+        stack.enter_context(run_lock.own(config.folder))
+        interrupt = stack.enter_context(Interrupt())
+        return _Launch(ray, config, arguments, lambda: interrupt.asked, say).run()
+
+
+class _Launch:
+    def __init__(
+        self,
+        ray: Any,
+        config: Config,
+        arguments: Sequence[str],
+        stop: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._ray = ray
+        self._config = config
+        self._arguments = arguments
+        self._stop = stop
+        self._say = say
+        self._avoided: frozenset[str] = frozenset()
+        self._before = _checkpoints(config.folder)
+
+    def run(self) -> bool:
+        failures, number = 0, self._next_attempt()
+        while True:
+            before = self._reached()
+            ending, number = self._try(number)
+            if ending.kind in ("finished", "saved"):
+                return ending.kind == "finished"
+            if ending.kind == "mistake":
+                raise UserError(ending.why)
+            reached = self._reached()
+            failures = 1 if reached != before else failures + 1
+            if failures > self._config.cluster.retries:
+                raise AttemptsFailed(
+                    f"{failures} attempts in a row came to no new checkpoint; the last: {ending.why}"
+                )
+            self._avoided |= ending.lost
+            self._say(f"{ending.why}\ngoing on from {reached or 'where this launch began'}")
+
+    def _next_attempt(self) -> int:
+        """Take the run away from the attempt before, and return the number of the next."""
+        number = fence.read(self._config.folder) + 1
+        write_bytes(fence.path_of(self._config.folder), f"{number}\n".encode())
+        return number
+
+    def _try(self, number: int) -> tuple[Ending, int]:
+        """Make an attempt; return how it ended, and the number of the next."""
+        config, train = self._config, self._config.cluster.train
+        bundle = bundle_of(self._ray.nodes(), train.gpus_per_node)
+        grows = config.cluster.address is not None
+        with reserved(
+            self._ray, bundle, train.nodes, self._avoided, self._stop, self._say, grows
+        ) as group:
+            if group is None:
+                return Ending("saved"), number
+            logs = self._logs(number)
+            by_gpu = "GPU" in bundle
+            if not by_gpu:
+                self._say("no node has a GPU: the ranks are placed by CPU")
+            attempt = Attempt(
+                self._ray,
+                group,
+                train.gpus_per_node,
+                by_gpu,
+                number,
+                logs,
+                config.cluster.detect_s,
+            )
+            try:
+                arguments = ["-m", "vlmrl", "train", *self._arguments, *self._resume()]
+                ending = attempt.start(arguments, Path.cwd()) or attempt.watch(self._stop)
+            finally:
+                number = self._next_attempt()
+                attempt.end()
+        return ending, number
+
+    def _logs(self, number: int) -> Path:
+        """Return the folder of an attempt's logs, in the run folder of a new or a resumed run."""
+        folder = self._config.folder.absolute()
+        begun = self._reached() if self._config.resume == "never" else _checkpoints(folder)
+        if self._config.resume in ("never", "auto") and not begun:
+            run_folder.move_aside(folder)
+        logs = folder / "logs" / f"attempt-{number}"
+        logs.mkdir(parents=True, exist_ok=True)
+        return logs
+
+    def _resume(self) -> list[str]:
+        """Return what is added to the arguments: to go on from what this launch has reached."""
+        reached = self._reached()
+        if reached is None:
+            return []
+        own = self._config.resume in ("never", "auto")
+        return [f"resume={'auto' if own else reached}"]
+
+    def _reached(self) -> Path | None:
+        """Return the newest checkpoint that this launch has written."""
+        now = _checkpoints(self._config.folder)
+        own = [path for path, written in now.items() if self._before.get(path) != written]
+        return max(own, key=lambda path: now[path]) if own else None
+
+
+def _checkpoints(folder: Path) -> dict[Path, int]:
+    """Return when the checkpoints of a run folder were written; those being written are hidden."""
+    found = (folder / "checkpoints").glob("[!.]*-*")
+    return {path.absolute(): path.stat().st_mtime_ns for path in found}
