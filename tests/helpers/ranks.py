@@ -85,6 +85,11 @@ CASES = {
         micro_tokens=1,
         kl=0.1,
     ),
+    "adapter, one rank sees text only and then nothing": Case(
+        model={"lora": LoraConfig(rank=4, towers=["vision", "language"])},
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+    ),
     "adapter, one rank sees text only": Case(
         model={
             "lora": LoraConfig(rank=4, towers=["vision", "language"]),

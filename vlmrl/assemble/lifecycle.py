@@ -53,7 +53,7 @@ def train(config: Config) -> dict[str, Any]:
     together = config.distributed
     with (
         fence.held(config.folder),
-        distributed.session(together.timeout_s, together.sequence_parallel),
+        distributed.session(together.timeout_s, together.sequence_parallel, together.replicas),
         lost_ranks.naming(),
         ExitStack() as stack,
     ):

@@ -1,5 +1,8 @@
 """FSDP2: every rank holds a slice of each weight and gathers a layer while it runs.
 
+With several replicas (HSDP) the ranks of each hold a whole model together and gather among themselves;
+gradients are summed among them in every backward, and over the replicas once an update.
+
 Our forwards call parts of the model directly, so a whole forward runs inside one root module, which
 holds what is in no layer: embeddings, head, norms, projector. All ranks must run the same layers in
 the same order; where a rank has no media for a tower, the tower's layers are gathered without being
@@ -54,6 +57,15 @@ class _Tower:
     loose: tuple[Place, ...]
 
 
+def build_mesh(device: torch.device) -> DeviceMesh:
+    """Return the mesh of all ranks: [shards], or [replicas, shards] where there are several replicas."""
+    shards = len(distributed.sharding_ranks())
+    if shards == distributed.world():
+        return init_device_mesh(device.type, (shards,))
+    shape = distributed.world() // shards, shards
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
 def slice_weights(
     model: torch.nn.Module,
     layers: Sequence[torch.nn.Module],
@@ -74,7 +86,7 @@ def slice_weights(
 
 
 class Sharded:
-    """A model whose weights are spread over all ranks.
+    """A model whose weights are spread over all ranks, or over those of each replica.
 
     Gradients are summed over the ranks, not averaged: shares of a loss add up. With `dtype: bfloat16`
     layers are gathered in it; their gradients are added up in float32. What is in no layer is gathered
@@ -91,7 +103,7 @@ class Sharded:
     ) -> None:
         """Shard the weights of `model`; with `frozen`, all of its towers of media are, and stay whole."""
         self.model, self._device = model, device
-        mesh = init_device_mesh(device.type, (distributed.world(),))
+        mesh = build_mesh(device)
         left_whole = _weights_of_media(model, family) if frozen else set()
         for parameter in left_whole:
             parameter.data = narrow(parameter, config).to(device)
@@ -230,6 +242,14 @@ class Sharded:
 
     # ---------------------------------------------------------------------------------- the update
 
+    def sum_over_replicas(self, now: bool) -> None:
+        """Let the next backward sum over the replicas what gradients there are, or keep each one's own sum.
+
+        Without replicas nothing changes: every backward sums over all ranks.
+        """
+        for unit in self._units:
+            unit.set_requires_all_reduce(now, recurse=False)
+
     def forget_unused(self) -> None:
         """Drop the gradients, all 0, of towers that ran on no rank since the last call."""
         ran = set().union(*distributed.gather(self._trained))
@@ -262,8 +282,9 @@ def shard(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def rows_of(sharded: torch.Tensor) -> slice:
     """Return which rows of a sharded weight this rank holds: `torch.chunk`'s share, by rank."""
-    share = -(-len(sharded) // distributed.world())
-    start = min(distributed.rank() * share, len(sharded))
+    ranks = distributed.sharding_ranks()
+    share = -(-len(sharded) // len(ranks))
+    start = min(ranks.index(distributed.rank()) * share, len(sharded))
     return slice(start, min(start + share, len(sharded)))
 
 

@@ -212,6 +212,7 @@ class Policy(PolicyModel):
         else:
             sum_gradients(trainable)
         norm = finite.norm_of(p.grad for p in trainable if p.grad is not None)
+        distributed.same_everywhere([norm])  # each replica adds it up in an order of its own
         if torch.isfinite(norm):
             torch.nn.utils.clip_grads_with_norm_(trainable, self.max_grad_norm, norm)
         return norm.item()
@@ -219,11 +220,7 @@ class Policy(PolicyModel):
     def _refuse(self, shares: Sequence[Mapping[str, float]]) -> None:
         """Say what is not finite in an update that is not applied."""
         known = {"rollout/entropy": "the policy's log-probs", "loss/total": "the loss"}
-        wrong = [
-            what
-            for key, what in known.items()
-            if not all(math.isfinite(s[key]) for s in shares if s)
-        ]
+        wrong = [w for k, w in known.items() if not all(math.isfinite(s[k]) for s in shares if s)]
         gradients = {name: p.grad for name, p in self.named.items() if p.grad is not None}
         name = finite.first_not_finite(gradients)
         self.refused = " and ".join([*wrong, f"the gradient (first: {name})"]) + " not finite"
@@ -284,12 +281,13 @@ class Policy(PolicyModel):
         """Accumulate the gradients of all micro-batches of one update; return sums over its loss tokens."""
         sums: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
-        for micro in batch.micro:
+        for number, micro in enumerate(batch.micro, start=1):
+            if self.sharded:
+                self.sharded.sum_over_replicas(now=number == len(batch.micro))
             add(sums, self._backward(micro, batch, objective, progress))
         if batch.micro:
-            self._probe = packing.rows_of(
-                batch.micro[-1], torch.arange(len(batch.micro[-1].group))[:1]
-            )
+            first = torch.arange(len(batch.micro[-1].group))[:1]
+            self._probe = packing.rows_of(batch.micro[-1], first)
         return sums
 
     def _backward(

@@ -82,6 +82,8 @@ class PolicyModel:
         if config.gradient_checkpointing:
             given = {"context_fn": router_replay.again} if config.router_replay else {}
             self.base.gradient_checkpointing_enable({"use_reentrant": False, **given})
+        if config.gradient_checkpointing or shard:
+            # A rank with text only would sum the first layer's gradients in another order than the rest.
             self.base.enable_input_require_grads()
         self.base.train()
         frozen = self.frozen_towers is not None
@@ -243,8 +245,11 @@ class PolicyModel:
     def take_part(
         self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
     ) -> None:
-        """Gather with a rank that asks for these `units`, and keep nothing; unless sharded, do nothing."""
-        if self.sharded is not None:
+        """Gather with the main rank, which asks for these `units`, and keep nothing.
+
+        Unless sharded, and where the main rank is of another replica, do nothing.
+        """
+        if self.sharded is not None and 0 in distributed.sharding_ranks():
             units.take_part(self.units(dtype, adapters))
 
     def weight_bytes(self) -> int:

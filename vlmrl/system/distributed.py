@@ -40,6 +40,7 @@ __all__ = [
     "sequence_group",
     "sequence_ranks",
     "session",
+    "sharding_ranks",
     "speaks_for_sequence",
     "world",
 ]
@@ -49,6 +50,8 @@ _T = TypeVar("_T")
 _rank, _world = 0, 1
 _sequence: tuple[int, Any] = (1, None)
 """How many ranks share the tokens of a micro-batch, and this rank's group of them."""
+_replicas = 1
+"""Into how many groups of consecutive ranks a sharded model is copied."""
 
 
 def rank() -> int:
@@ -75,6 +78,13 @@ def sequence_ranks() -> range:
 def sequence_group() -> Any:
     """Return the process group of `sequence_ranks`; None if that is this rank alone."""
     return _sequence[1]
+
+
+def sharding_ranks() -> range:
+    """Return the ranks, consecutive ones, that hold one copy of a sharded model together with this one."""
+    size = _world // _replicas
+    first = _rank - _rank % size
+    return range(first, first + size)
 
 
 def speaks_for_sequence() -> bool:
@@ -121,19 +131,20 @@ def warn_of_network(environment: Mapping[str, str]) -> str | None:
 
 
 @contextmanager
-def session(timeout_s: float, sequence_parallel: int = 1) -> Iterator[None]:
+def session(timeout_s: float, sequence_parallel: int = 1, replicas: int = 1) -> Iterator[None]:
     """Inside, this process is one of those that `torchrun` started (alone, if it started none).
 
     A rank that waits longer than `timeout_s` for the others fails. After an error nothing is said
     goodbye to: the others' next call fails, and the launcher ends them. `sequence_parallel` ranks at a
-    time share the tokens of a micro-batch.
+    time share the tokens of a micro-batch. A sharded model has `replicas` copies.
 
     Raises:
         UserError: more processes on this machine than GPUs; `sequence_parallel` does not divide those
-            of a machine.
+            of a machine, or `replicas` all of them.
     """
-    global _rank, _world, _sequence
+    global _rank, _world, _sequence, _replicas
     _require_groups(sequence_parallel, os.environ)
+    _require_replicas(replicas, os.environ)
     if not launched():
         yield
         return
@@ -156,10 +167,11 @@ def session(timeout_s: float, sequence_parallel: int = 1) -> Iterator[None]:
     dist.init_process_group(backend, timeout=timeout)
     _rank, _world = dist.get_rank(), dist.get_world_size()
     _sequence = sequence_parallel, _join_sequence_group(sequence_parallel, timeout)
+    _replicas = replicas
     yield
     dist.barrier()
     dist.destroy_process_group()
-    _rank, _world, _sequence = 0, 1, (1, None)
+    _rank, _world, _sequence, _replicas = 0, 1, (1, None), 1
 
 
 def _require_groups(parts: int, environment: Mapping[str, str]) -> None:
@@ -170,6 +182,15 @@ def _require_groups(parts: int, environment: Mapping[str, str]) -> None:
         raise UserError(
             f"distributed.sequence_parallel: expected a divisor of the number of processes{where} "
             f"({here}), got {parts}"
+        )
+
+
+def _require_replicas(replicas: int, environment: Mapping[str, str]) -> None:
+    number = int(environment.get("WORLD_SIZE", "1"))
+    if number > 1 and replicas > 1 and (number % replicas or number == replicas):
+        raise UserError(
+            f"distributed.replicas: expected a divisor of the number of processes ({number}) that leaves "
+            f"each replica at least 2, got {replicas}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vlmrl.config.section import Section
 
@@ -15,12 +15,24 @@ class DistributedConfig(Section):
     strategy: Literal["ddp", "fsdp2"] = "ddp"
     """ddp: every process holds the whole model. fsdp2: weights, gradients and optimizer state are
     sharded; while engine `hf` generates, every process holds all weights."""
+    replicas: int = Field(1, ge=1)
+    """Copies of the weights with fsdp2: each is sharded over equally many consecutive processes, which
+    alone gather it; gradients are summed over all. It divides the number of processes."""
     sequence_parallel: int = Field(1, ge=1)
     """Processes that share the tokens of each micro-batch, so that a prompt too long for one GPU's
     activations can be trained on. It divides the number of processes of a machine, and the model's
     key-value heads."""
     timeout_s: float = Field(1800, gt=0)
     """Seconds that a process waits for the others before it ends the run."""
+
+    @model_validator(mode="after")
+    def _require_sharding(self) -> DistributedConfig:
+        if self.replicas > 1 and self.strategy == "ddp":
+            raise ValueError(
+                f"replicas: expected 1 with strategy ddp, where every process holds a replica, got "
+                f"{self.replicas}; use strategy fsdp2"
+            )
+        return self
 
 
 class TrainPlacesConfig(Section):
