@@ -25,7 +25,7 @@ from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import lost_ranks, run_folder, run_lock
 from vlmrl.strategies.base import restore_state
-from vlmrl.system import disk_space, distributed
+from vlmrl.system import disk_space, distributed, memory
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.launched import fence
 from vlmrl.training import sft
@@ -50,6 +50,8 @@ def train(config: Config) -> dict[str, Any]:
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
+    if not torch.cuda.is_available():  # activations are in this process's memory
+        memory.keep_freed_memory()
     together = config.distributed
     with (
         fence.held(config.folder),
