@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, require_concurrent
 from vlmrl.engines.routed_experts import require_routes
+from vlmrl.engines.served_weights import ServerLifecycle
+from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
@@ -40,32 +43,48 @@ from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
+from vlmrl.scoring.calls import MakePool
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import Means, Strategy
 from vlmrl.system import distributed
+from vlmrl.system.deadline_pool import DeadlinePool
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.shuffled_rewards import ShuffledRewards
 from vlmrl.training.teacher import build_teacher
 from vlmrl.training.trainer import Trainer
 
-__all__ = ["build_algorithms", "build_sampler", "load_policy_model"]
+__all__ = ["LOCAL", "Pools", "build_algorithms", "build_sampler", "load_policy_model"]
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Where a run's verifiers and servers are; `vlmrl launch` may have them on other machines."""
+
+    make_pool: MakePool = DeadlinePool
+    """Makes the pool of the verifiers that have a time limit."""
+    fleet: Fleet | None = None
+    """Servers for the rollouts; None: the engine's own."""
+
+
+LOCAL = Pools()
+"""All on this machine."""
 
 
 def build_trainer(
-    config: Config, start: Path | None, progress: Progress, stack: ExitStack
+    config: Config,
+    start: Path | None,
+    progress: Progress,
+    stack: ExitStack,
+    pools: Pools = LOCAL,
 ) -> Trainer:
     """Build all parts of a run; what must be closed is pushed on the stack."""
     train_sources = open_training(config)
     benchmarks = open_benchmarks(config)
     held_out = [*open_held_out(config), *benchmarks]
-    scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
+    scorer = build_scorer(config, pools.make_pool)
     stack.callback(scorer.close)
-    engine = plugins.build("engine", config.engine.name, config.engine.options)
-    require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
-    require_routes(engine, config.engine.name, config.model.router_replay)
-    require_distributed(config, engine)
-    engine = with_tools(config, engine)
+    engine = build_engine(config, pools.fleet)
     stack.callback(engine.close)
     algorithms = build_algorithms(config)
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
@@ -112,6 +131,32 @@ def build_trainer(
         checks=checks,
         timers=timers,
     )
+
+
+def build_scorer(config: Config, make_pool: MakePool) -> Scorer:
+    """Build the scorer of training and evaluations."""
+    by_source, by_stage = rewards_by_source(config), rewards_by_stage(config)
+    return Scorer(by_source, config.scoring, by_stage, make_pool)
+
+
+def build_engine(config: Config, fleet: Fleet | None) -> Any:
+    """Build the engine with its tools; it takes its servers from the fleet if there is one.
+
+    Raises:
+        UserError: the engine has no servers, cannot generate ahead, or works in one process only where
+            the config asks for that.
+    """
+    engine = plugins.build("engine", config.engine.name, config.engine.options)
+    if fleet is not None:
+        if not isinstance(engine, ServerLifecycle):
+            raise UserError(
+                f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"
+            )
+        engine.fleet = fleet
+    require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
+    require_routes(engine, config.engine.name, config.model.router_replay)
+    require_distributed(config, engine)
+    return with_tools(config, engine)
 
 
 def begin_folder(config: Config, start: Path | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vlmrl.algorithms.base import needs_reference
-from vlmrl.assemble.build import build_algorithms, build_trainer
+from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
@@ -37,7 +37,7 @@ from vlmrl.training.trainer import Trainer
 __all__ = ["train"]
 
 
-def train(config: Config) -> dict[str, Any]:
+def train(config: Config, pools: Pools = LOCAL) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
 
     Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
@@ -63,7 +63,7 @@ def train(config: Config) -> dict[str, Any]:
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(_say))
-        return _run(config)
+        return _run(config, pools)
 
 
 def _say(line: str) -> None:
@@ -71,7 +71,7 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # a live view leaves room for it
 
 
-def _run(config: Config) -> dict[str, Any]:
+def _run(config: Config, pools: Pools) -> dict[str, Any]:
     start = distributed.from_main(checkpoint.resolve(config.resume, config.folder))
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
@@ -80,7 +80,7 @@ def _run(config: Config) -> dict[str, Any]:
         if summary and summary["finished"] and summary["steps"] == progress.step:
             return summary
     with ExitStack() as stack, Interrupt() as interrupt:
-        trainer = build_trainer(config, start, progress, stack)
+        trainer = build_trainer(config, start, progress, stack, pools)
         existing = checkpoint.count(config.folder) if start else 0
         if lack := require_room_for_run(config, trainer.policy, existing):
             trainer.tracker.message(lack)

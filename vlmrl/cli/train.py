@@ -28,9 +28,10 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
 
     settings = load_valid(config, overrides or ())
     from vlmrl.assemble import lifecycle
+    from vlmrl.cluster.started_pools import pools_of
     from vlmrl.system import distributed
 
-    summary = lifecycle.train(settings)
+    summary = lifecycle.train(settings, pools_of(settings))
     if distributed.launched_rank() > 0:
         raise typer.Exit(0 if summary["finished"] else INTERRUPTED)
     if not summary["finished"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,8 @@ class Attempt:
     """Starts an attempt's processes on reserved places, and watches them.
 
     `group` is the placement group, each of whose bundles has room for `per_node` processes; `logs` the
-    folder of their output, of which that of rank 0 is shown as it grows.
+    folder of their output, of which that of rank 0 is shown as it grows; `environment` more variables of all
+    ranks.
     """
 
     ray: Any
@@ -69,6 +70,7 @@ class Attempt:
     number: int
     logs: Path
     detect_s: float
+    environment: Mapping[str, str]
     _ranks: list[_Rank] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
     _shown: int = 0
@@ -110,7 +112,7 @@ class Attempt:
         port = 0
         if len(places) > 1:
             (port,) = self._get([actors[0].open_store.remote(places[0].address, len(places))])
-        told = variables(places, port, self.number)
+        told = [{**self.environment, **own} for own in variables(places, port, self.number)]
         self._get(
             [
                 actor.start.remote(arguments, variables_of, folder, self._log(rank))

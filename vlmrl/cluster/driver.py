@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from vlmrl.cluster import started_pools
 from vlmrl.cluster.attempt import Attempt, Ending
 from vlmrl.cluster.ray_host import bundle_of, connected, reserved
 from vlmrl.config import Config
@@ -45,7 +46,8 @@ def launch(config: Config, arguments: Sequence[str], say: Callable[[str], None] 
             "none"
         )
     with ExitStack() as stack:
-        ray = stack.enter_context(connected(cluster.address, cluster.train.gpus_per_node))
+        processes, room = cluster.train.gpus_per_node, started_pools.room(config)
+        ray = stack.enter_context(connected(cluster.address, processes, room))
         stack.enter_context(run_lock.own(config.folder))
         interrupt = stack.enter_context(Interrupt())
         return _Launch(ray, config, arguments, lambda: interrupt.asked, say).run()
@@ -67,6 +69,7 @@ class _Launch:
         self._say = say
         self._avoided: frozenset[str] = frozenset()
         self._before = _checkpoints(config.folder)
+        self._pools: started_pools.Started | None = None
 
     def run(self) -> bool:
         failures, number = 0, self._next_attempt()
@@ -106,6 +109,8 @@ class _Launch:
             by_gpu = "GPU" in bundle
             if not by_gpu:
                 self._say("no node has a GPU: the ranks are placed by CPU")
+            if self._pools is None:  # the ranks have their places
+                self._pools = started_pools.start(self._ray, config, self._say)
             attempt = Attempt(
                 self._ray,
                 group,
@@ -114,6 +119,7 @@ class _Launch:
                 number,
                 logs,
                 config.cluster.detect_s,
+                self._pools.variables,
             )
             try:
                 arguments = ["-m", "vlmrl", "train", *self._arguments, *self._resume()]

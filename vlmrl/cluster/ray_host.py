@@ -35,11 +35,11 @@ Bundle = Mapping[str, float]
 
 
 @contextmanager
-def connected(address: str | None, processes: int) -> Iterator[Any]:
+def connected(address: str | None, processes: int, resources: Mapping[str, float]) -> Iterator[Any]:
     """Inside, this process is a driver of the Ray cluster at `address`; gives the module `ray`.
 
     Without an address, Ray is started on this machine, on its loopback, and ends with this process; it
-    has a place for each of `processes` if it places them by CPU.
+    has a place for each of `processes` if it places them by CPU, and these `resources` of one's own naming.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -51,6 +51,7 @@ def connected(address: str | None, processes: int) -> Iterator[Any]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or it reports to its makers
         own = {
             "num_cpus": processes,
+            "resources": dict(resources),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
         }

@@ -10,9 +10,9 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Iterable, Sequence
-from concurrent.futures import wait
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Protocol
 
 from pebble import ThreadPool
 
@@ -22,7 +22,7 @@ from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result, was_killed
 
-__all__ = ["load_verifiers"]
+__all__ = ["MakePool", "Pool", "load_verifiers"]
 
 THREADS = 16
 """Calls that wait at the same time."""
@@ -38,13 +38,36 @@ INNOCENT = "1"
 log = logging.getLogger("vlmrl")
 
 
-class Calls:
-    """Starts calls of components and waits for their results. Close it to end its workers."""
+class Pool(Protocol):
+    """Processes for calls with a time limit, on this machine or on others."""
 
-    def __init__(self, workers: int, specs: Iterable[Spec], memory_mb: int) -> None:
+    def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
+        """Start a call, see `DeadlinePool`."""
+
+    def close(self) -> None:
+        """Give up what runs; a thread that waits for a result gets CancelledError."""
+
+
+MakePool = Callable[[int, Callable[[], None] | None, int | None], Pool]
+"""What makes a pool, from the arguments of `DeadlinePool`."""
+
+
+class Calls:
+    """Starts calls of components and waits for their results. Close it to end its workers.
+
+    Those with a time limit run in the pool that `make_pool` makes.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        specs: Iterable[Spec],
+        memory_mb: int,
+        make_pool: MakePool = DeadlinePool,
+    ) -> None:
         specs = tuple(specs)
         prepare = functools.partial(load_verifiers, specs)
-        self._pool = DeadlinePool(workers, prepare, memory_mb * 2**20)
+        self._pool = make_pool(workers, prepare, memory_mb * 2**20)
         self._threads = ThreadPool(THREADS)
         self._noticed: set[str] = set()
         self._loaded = frozenset(specs)

@@ -17,13 +17,13 @@ from typing import Any
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
-from vlmrl.scoring.calls import Calls
+from vlmrl.scoring.calls import Calls, MakePool
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verdict_exchange import collect_rows, exchange
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import was_killed
+from vlmrl.system.deadline_pool import DeadlinePool, was_killed
 
 __all__ = ["Judged", "Scorer"]
 
@@ -73,11 +73,12 @@ class Scorer:
         rewards_by_source: Mapping[str, Sequence[RewardConfig]],
         scoring: ScoringConfig,
         by_stage: Mapping[float, Mapping[str, Sequence[RewardConfig]]] | None = None,
+        make_pool: MakePool = DeadlinePool,
     ) -> None:
         """Build every verifier at every step of its schedules, so that mistakes show at once.
 
         `by_stage` has the rewards by source of each stage of training, by the progress at which it
-        begins; `rewards_by_source` are then those of evaluations alone.
+        begins; `rewards_by_source` are then those of evaluations alone. `make_pool`: see `Calls`.
 
         Raises:
             UserError: see `reward_components.resolve`; two rewards of one source with one name; a gate
@@ -95,7 +96,7 @@ class Scorer:
                 specs.update(
                     (c.spec, None) for c in components_of(source, rewards, scoring) if c.deadline
                 )
-        self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb)
+        self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb, make_pool)
 
     def rewards_of(self, sample: Sample, stage: float | None = None) -> list[RewardConfig]:
         """Return the rewards of a sample: its own and the gates of its source, else its source's.

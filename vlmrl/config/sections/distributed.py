@@ -44,6 +44,15 @@ class TrainPlacesConfig(Section):
     """GPUs of each node, one a process; where no node has a GPU, CPUs. `--gpus-per-node` is the same."""
 
 
+class ServePlacesConfig(Section):
+    """Servers of rollouts that `vlmrl launch` keeps for engine `vllm_server`."""
+
+    replicas: int = Field(0, ge=0)
+    """Servers at most. 0: the engine has its own."""
+    gpus: int = Field(1, ge=0)
+    """GPUs of each, on one node; more than one is tensor parallelism."""
+
+
 class ClusterConfig(Section):
     """Where `vlmrl launch` runs the config with Ray. `vlmrl train` ignores it."""
 
@@ -51,6 +60,11 @@ class ClusterConfig(Section):
     """Address of a running Ray cluster, `HOST:PORT`. Absent: Ray is started on this machine, for one node."""
     train: TrainPlacesConfig = TrainPlacesConfig()
     """The processes that train."""
+    serve: ServePlacesConfig = ServePlacesConfig()
+    """The servers of rollouts."""
+    graders: int = Field(0, ge=0)
+    """Graders at most, which run the verifiers that have a time limit, `scoring.workers` processes each, on
+    nodes that have as much of Ray's resource `vlmrl_cpu`. 0: the ranks run them."""
     retries: int = Field(3, ge=0)
     """Failed attempts in a row, none of which came to a new checkpoint, after which the run is not
     begun again. A mistake in the config or the data ends it at once."""

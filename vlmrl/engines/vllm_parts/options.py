@@ -185,6 +185,12 @@ def save_model_files(policy: ServedPolicy, folder: str) -> None:
         policy.processor.save_pretrained(folder)
 
 
+def model_files(policy: ServedPolicy, folder: Path) -> dict[str, bytes]:
+    """Return the same by name, for servers elsewhere; they are written to `folder`, too."""
+    save_model_files(policy, str(folder))
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
+
+
 def save_adapter(policy: ServedPolicy, state: Weights, folder: str | Path) -> None:
     """Write the adapter of a LoRA policy, its weights (`training_state`) under vLLM's names."""
     assert policy.adapter is not None

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from vlmrl.engines import serve
@@ -23,7 +23,7 @@ from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
-__all__ = ["Server"]
+__all__ = ["LOOK", "PROGRAM", "Fleet", "Server"]
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 GRACE = 10.0
 """Seconds that a server has to end on request before it is killed."""
+
+PROGRAM = ("-m", "vlmrl.engines.serve")
+"""What Python runs as a server."""
 
 LOOK = 3.0
 """Seconds between liveness checks while waiting for an answer."""
@@ -43,6 +46,33 @@ class Refused(UserError):
 
 class NoAnswer(EngineFault):
     """No answer came in time."""
+
+
+class Fleet(Protocol):
+    """Servers that others start, watch and start again, on any machine; their number may change."""
+
+    token: str
+    address: str
+    """Where the servers reach this machine."""
+
+    def launch(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Start every server that does not run with these arguments and model files yet; do not wait.
+
+        `given` are arguments of `vllm.LLM` but for the model; `files` are the model's, by name.
+        """
+
+    def look(self) -> tuple[list[str], int]:
+        """Return the addresses of the servers that live, and how many are starting.
+
+        Raises:
+            UserError: none lives and none is starting.
+        """
+
+    def restart(self, url: str) -> None:
+        """Start the server at this address again: it has failed."""
+
+    def synced(self, urls: Sequence[str], version: int) -> None:
+        """Note that these servers hold weights of this version."""
 
 
 class Server:
@@ -62,17 +92,25 @@ class Server:
 
     # ----------------------------------------------------------------------------------- process
 
-    def launch(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> None:
+    def launch(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        host: str = "127.0.0.1",
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
         """Start the child process on a free port; its log goes to `folder`, which dies with us."""
         self.stop()
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        port = _free_port(host)
+        self.url = f"http://{host}:{port}"
+        address = ["--host", host, "--port", str(port)]
         own = {serve.TOKEN: self.token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
         own["TMPDIR"] = str(folder)  # vLLM leaves sockets and meeting points behind
         self._log = folder / f"server-{port}.log"
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "vlmrl.engines.serve", "--port", str(port), *arguments],
+                [sys.executable, *program, *address, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -84,8 +122,8 @@ class Server:
         """Return when the server is ready to serve (EngineFault if it ends or takes too long)."""
         deadline = time.monotonic() + timeout
         while True:
-            if self._process is not None and self._process.poll() is not None:
-                raise EngineFault(f"{self} ended while it started: {self._last_words()}")
+            if self.ended:
+                raise EngineFault(f"{self} ended while it started: {self.last_words()}")
             try:
                 self.call("GET", "/health", None, 5.0, "start")
                 return
@@ -120,7 +158,13 @@ class Server:
         """Process id of the child, and of its process group."""
         return self._process.pid if self._process else None
 
-    def _last_words(self) -> str:
+    @property
+    def ended(self) -> bool:
+        """Whether the child has ended by itself; never of a server elsewhere."""
+        return self._process is not None and self._process.poll() is not None
+
+    def last_words(self) -> str:
+        """Return the last lines of the child's log, those that name an error first."""
         assert self._log is not None
         lines = self._log.read_text(errors="replace").strip().splitlines()
         errors = [line for line in lines if "Error" in line or "error" in line]
@@ -271,24 +315,17 @@ def drop_requests(servers: Sequence[Server]) -> None:
     ask_all(lambda server: server.post("/abort_requests", everything, 10.0, "abort"), ready)
 
 
-def place(transfer: str, devices: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments and the environment of one server that depend on its devices.
+def refresh(servers: Sequence[Server], fleet: Fleet, timeout: float) -> tuple[list[Server], int]:
+    """Return the servers of a fleet that live, and how many are starting; those that failed start again.
 
-    `devices`: its CUDA_VISIBLE_DEVICES; None: those of the trainer.
+    A server that was ready stays so; any other has to be given the weights first.
     """
-    environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if transfer == "ipc" else {}
-    if devices is None:
-        return {}, environment
-    environment["CUDA_VISIBLE_DEVICES"] = devices
-    return {"tensor_parallel_size": len(devices.split(","))}, environment
-
-
-def launch(
-    server: Server, given: Mapping[str, Any], transfer: str, devices: str | None, folder: Path
-) -> None:
-    """Start a child with these arguments of `vllm.LLM` on its devices, see `place`."""
-    own, environment = place(transfer, devices)
-    server.launch(command_line({**given, **own}), environment, folder)
+    for server in servers:
+        if server.life and not server.ready:
+            fleet.restart(server.url)
+    urls, starting = fleet.look()
+    known = {server.url: server for server in servers if server.ready}
+    return [known.get(url) or Server(url, fleet.token, timeout) for url in urls], starting
 
 
 def in_turn(servers: Sequence[Server], rank: int) -> list[Server]:
@@ -306,19 +343,7 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _free_port() -> int:
-    """Return a TCP port of this machine's loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def _free_port(host: str) -> int:
+    """Return a TCP port of this address of the machine that nobody listens on now."""
+    with socket.create_server((host, 0)) as listener:
         return listener.getsockname()[1]
-
-
-def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """Return keyword arguments of `vllm.LLM` as command-line arguments of the server."""
-    out: list[str] = []
-    for name, value in arguments.items():
-        flag = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
-            out.append(flag if value else "--no-" + flag[2:])
-        else:
-            out += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
-    return out

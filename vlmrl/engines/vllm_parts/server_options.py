@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from vlmrl.engines.base import ServedPolicy
 from vlmrl.engines.vllm_parts.options import VllmOptions
+from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.engines.vllm_parts.transfer import Name
 from vlmrl.errors import UserError
+
+__all__ = ["command_line"]
 
 
 @dataclass
@@ -67,8 +74,55 @@ class ServerOptions(VllmOptions):
                 "engine vllm or hf"
             )
 
-    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
-        """As in `VllmOptions`; servers elsewhere, or on `devices` of their own, take nothing here."""
-        stays, generating = super().memory(policy, capacity)
-        here = 0 if self.urls or self.devices else self.num_servers
-        return here * stays, here * generating
+    def require_fleet(self) -> None:
+        """Raise UserError if an option excludes servers that `vlmrl launch` keeps (`cluster.serve`)."""
+        if self.urls or self.devices or self.num_servers != 1:
+            raise UserError(
+                "cluster.serve.replicas says how many servers there are: leave out the engine's options "
+                "urls, devices and num_servers"
+            )
+        if self.transfer not in ("tcp", "nccl"):
+            raise UserError(
+                "cluster.serve: the servers may be on other machines: expected engine option transfer: "
+                f"tcp or nccl, got {self.transfer!r}"
+            )
+
+    def server_arguments(self, policy: ServedPolicy, folder: str, backend: str) -> dict[str, Any]:
+        """Return the arguments of a server that takes weights by this back-end, see `arguments`."""
+        given = self.arguments(policy, folder)
+        given["weight_transfer_config"] = {"backend": backend}
+        if self.api_processes > 1:
+            given["api_server_count"] = self.api_processes
+        return given
+
+
+def place(transfer: str, devices: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments and the environment of one server that depend on its devices.
+
+    `devices`: its CUDA_VISIBLE_DEVICES; None: those of the trainer.
+    """
+    environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if transfer == "ipc" else {}
+    if devices is None:
+        return {}, environment
+    environment["CUDA_VISIBLE_DEVICES"] = devices
+    return {"tensor_parallel_size": len(devices.split(","))}, environment
+
+
+def launch(
+    server: Server, given: Mapping[str, Any], transfer: str, devices: str | None, folder: Path
+) -> None:
+    """Start a child with these arguments of `vllm.LLM` on its devices, see `place`."""
+    own, environment = place(transfer, devices)
+    server.launch(command_line({**given, **own}), environment, folder)
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments of `vllm.LLM` as command-line arguments of the server."""
+    out: list[str] = []
+    for name, value in arguments.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            out.append(flag if value else "--no-" + flag[2:])
+        else:
+            out += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return out
