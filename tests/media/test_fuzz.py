@@ -197,5 +197,7 @@ def warns(data: bytes, file_format: str) -> bool:
             stream = container.streams[0]
             stream.codec_context.options = {"err_detect": "crccheck+explode"}
             return not list(container.decode(stream))
+    except av.error.PatchWelcomeError:  # it cannot decode such a file, whole or damaged
+        return False
     except av.FFmpegError:
         return True
