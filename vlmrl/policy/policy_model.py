@@ -180,6 +180,9 @@ class PolicyModel:
         """
         few, signs = few_rows(micro)
         scored, gradients = [], []
+        # Those of the last update, perhaps of the cold start's, are still there.
+        for parameter in self.trainable:
+            parameter.grad = None
         with torch.enable_grad(), without_dropout(self.base):
             for shared in (False, self.sharing.pays(micro)):
                 out = self._forward(self.base, few, shared)[0][few.mask.to(self.device)]
