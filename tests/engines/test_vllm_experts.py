@@ -1,11 +1,11 @@
-"""Engine `vllm` returns which experts it chose: all of them, of the tokens that they belong to."""
+"""Engine `vllm` and mixtures of experts: which experts it chose of which tokens, and their videos."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from helpers.prompts import ask_about_images, mix_images
+from helpers.prompts import VIDEO_CASES, ask, ask_about_images, mix_images
 from helpers.small import policy
 from helpers.vllm_engine import SMALL, engine_for
 
@@ -42,6 +42,16 @@ def test_the_experts_are_those_that_the_trainer_would_choose(name):
                 known = found[..., 0] != UNKNOWN
                 assert (np.sort(found)[known] == np.sort(read.experts.prompt)[known]).all()
     assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
+def test_log_probs_after_videos_equal_the_trainers(name):
+    made = policy(name)
+    engine = engine_for(made, max_videos=1)
+    for case in VIDEO_CASES.keys() - {"two"}:
+        prompts = [ask(made, *VIDEO_CASES[case]())]
+        assert measure_parity(engine, made, prompts).max_abs < 1e-5, case
     engine.close()
 
 

@@ -54,6 +54,21 @@ def test_router_and_experts_get_the_gradient_of_a_sum_over_all_experts() -> None
         torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-5, msg=name)
 
 
+def test_experts_that_train_are_computed_in_the_dtype_of_autocast() -> None:
+    made = policy(NAME, dtype="bfloat16")
+    block = made.base.model.language_model.layers[0].mlp
+    assert block.experts.gate_up_proj.dtype == torch.float32
+    x = torch.randn(1, 40, 64, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = block(x)
+    grads = torch.autograd.grad(out.sum(), list(block.experts.parameters()))
+    assert all(g.dtype == torch.float32 and g.abs().max() > 0 for g in grads)
+    for parameter in block.experts.parameters():
+        parameter.data = parameter.data.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(block(x), out)
+
+
 def test_an_update_trains_router_and_experts_and_has_no_balancing_loss() -> None:
     found = []
     for coefficient in (0.0, 1000.0):

@@ -76,6 +76,8 @@ class Family:
     """Why vLLM cannot serve the family at all; empty when it can."""
     unserved_videos: ClassVar[str] = ""
     """Why vLLM cannot serve its videos; empty when it can."""
+    served_videos: ClassVar[int | None] = None
+    """Most videos of one prompt that vLLM takes; None: as many as `max_videos` says."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small HF model (float32, random weights) of the real architecture, and its processor.

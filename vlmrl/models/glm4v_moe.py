@@ -83,6 +83,7 @@ class Glm4vMoe(MropeFamily):
     }
 
     router: ClassVar[str] = "mlp.gate"
+    served_videos: ClassVar[int | None] = 1
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small model of this architecture, see `Family.build`."""

@@ -14,6 +14,7 @@ from vlmrl.attention import dispatch
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import low_memory, router_replay
+from vlmrl.forward.expert_precision import install_experts
 from vlmrl.forward.finite import norm_of
 from vlmrl.forward.logprobs import (
     Sharing,
@@ -77,6 +78,8 @@ class PolicyModel:
         distributed.same_everywhere(self._may_differ(shard))
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
         self._can_share = family.shared and dispatch.install(self.base)
+        if config.dtype == "bfloat16":
+            install_experts(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = find_split(self.base, self._can_share)
         if config.gradient_checkpointing:

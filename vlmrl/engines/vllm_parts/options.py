@@ -70,6 +70,11 @@ class VllmOptions:
         if self.max_videos and policy.family.unserved_videos:
             why = policy.family.unserved_videos
             raise UserError(f"engine option max_videos: {why}; use engine: hf")
+        if (most := policy.family.served_videos) is not None and self.max_videos > most:
+            raise UserError(
+                f"engine option max_videos: vLLM takes at most {most} video of a prompt of this family, "
+                f"got {self.max_videos}; use engine: hf"
+            )
         lora = policy.config.lora
         if self.lora != "adapter":
             return
