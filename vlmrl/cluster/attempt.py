@@ -73,6 +73,7 @@ class Attempt:
     environment: Mapping[str, str]
     _ranks: list[_Rank] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
+    _failed: list[int] = field(default_factory=list)
     _shown: int = 0
 
     def start(self, arguments: Sequence[str], folder: Path) -> Ending | None:
@@ -141,12 +142,12 @@ class Attempt:
             if all(rank.code in (0, SAVED) for rank in self._ranks):
                 return self._peaceful(told)
             settled = settling >= SETTLE_S or all(self._is_over(rank) for rank in self._ranks)
-            if any(rank.gone for rank in self._ranks) or (self._failed() and settled):
+            if any(rank.gone for rank in self._ranks) or (self._failed and settled):
                 return self._fault()
             time.sleep(LOOK_S)
             # Time in which this process itself was stopped says nothing about the ranks.
             passed = min(time.monotonic() - before, 1.0)
-            settling += passed if self._failed() else 0.0
+            settling += passed if self._failed else 0.0
             for rank in self._ranks:
                 rank.silent_s += passed
 
@@ -159,13 +160,15 @@ class Attempt:
         for answer in come:
             rank = asked[answer]
             try:
-                rank.code = self.ray.get(answer)
+                code = rank.code = self.ray.get(answer)
             except self.ray.exceptions.RayError as error:
                 rank.gone = _brief(error)
                 continue
             rank.silent_s = 0.0
-            if rank.code is None:
+            if code is None:
                 rank.answer = rank.actor.wait.remote(ASK_S)
+            elif code not in (0, SAVED):
+                self._failed.append(self._ranks.index(rank))
         for rank in asked.values():
             if rank.silent_s > ASK_S + self.detect_s:
                 rank.gone = f"no answer for {rank.silent_s:.0f} s"
@@ -173,9 +176,6 @@ class Attempt:
     @staticmethod
     def _is_over(rank: _Rank) -> bool:
         return rank.code is not None or bool(rank.gone)
-
-    def _failed(self) -> list[int]:
-        return [n for n, rank in enumerate(self._ranks) if rank.code not in (None, 0, SAVED)]
 
     def _peaceful(self, told: bool) -> Ending:
         if all(rank.code == 0 for rank in self._ranks):
@@ -188,9 +188,8 @@ class Attempt:
             who = ", ".join(f"rank {n} on {rank.place.address}" for n, rank in gone.items())
             lost = frozenset(rank.place.node for rank in gone.values())
             return Ending("fault", f"{who}: {next(iter(gone.values())).gone}", lost)
-        failed = self._failed()
-        mistaken = [n for n in failed if self._ranks[n].code == MISTAKE]
-        first = (mistaken or failed)[0]
+        mistaken = [n for n in self._failed if self._ranks[n].code == MISTAKE]
+        first = (mistaken or self._failed)[0]  # the others failed because it did
         rank = self._ranks[first]
         where = f"rank {first} on {rank.place.address}"
         words = self._last_words(first)
