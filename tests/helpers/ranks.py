@@ -34,6 +34,7 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Experts, Prompt, PromptBatch, Rollouts
@@ -261,7 +262,7 @@ def continued(folder: Path, saved: str | None, name: str, shard: bool = False) -
         checkpoint.restore(start, policy, checkpoint.read_progress(start))
     trained(policy, Case(), folder, steps=1)
     progress = checkpoint.Progress("rl", int(name.removeprefix("step-")))
-    checkpoint.save(folder, policy, progress, keep=99, best=None)
+    CheckpointWriter(folder, policy, keep=99).save(progress)
     return policy.weights()
 
 
@@ -285,8 +286,25 @@ def counted(folder: Path) -> dict[str, Any]:
             "sync of whole": synced(made(CASES[name]), folder / f"synced whole {name}"),
             "half": synced(policy, folder / f"half {name}", dtype="bfloat16"),
             "taken": taken(policy),
+            "parts": written(policy),
         }
     return found
+
+
+def written(policy: Policy) -> dict[str, int]:
+    """What this rank makes until it has all that it is to write of a checkpoint, and the bytes of that."""
+    with HeldBytes() as held:
+        own = [part for _, part in policy.parts()]
+    return {"held": held.peak, "own": sum(w.nbytes for part in own for w in part.values())}
+
+
+def require_shares(parts: list[dict[str, int]], counted: dict[str, Any]) -> None:
+    """Hold that all ranks together wrote the model once, and each held its share of it and two units."""
+    assert sum(part["own"] for part in parts) == counted["given"]
+    for part in parts:
+        assert part["own"] <= counted["given"] / len(parts) + counted["largest"]
+        more = 2 * counted["largest"] + counted["adapters"] + 4096
+        assert part["own"] <= part["held"] <= part["own"] + more
 
 
 def synced(policy: Policy, folder: Path, dtype: str = "float32") -> dict[str, int]:

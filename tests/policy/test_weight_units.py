@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -105,14 +106,45 @@ def test_an_adapter_is_merged_as_peft_does_or_left_out() -> None:
 )
 def test_a_model_written_in_parts_is_read_as_one(name: str, tmp_path: Path) -> None:
     made = policy(name)
-    save = partial(made.family.save, made.base)
-    files.save_model(save, tmp_path, made.units(), max_bytes=200_000)
-    made.processor.save_pretrained(tmp_path)
+    made.save_frame(str(tmp_path))
+    dealt = files.deal_parts(made.units(), made.weight_bytes(), max_bytes=200_000)
+    named = ((number, made.family.published(made.base, part)) for number, part in dealt)
+    files.name_parts(tmp_path, len(files.write_parts(tmp_path, named)))
     parts = sorted(tmp_path.glob("model-*-of-*.safetensors"))
     assert len(parts) > 2 and not list(tmp_path.glob(".part*"))
     again = load_model(ModelConfig(path=str(tmp_path))).model.state_dict()
     assert again.keys() == made.base.state_dict().keys()
     assert all(torch.equal(again[n], w) for n, w in made.base.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3", "qwen2_5_omni", "internvl"])
+def test_a_part_of_the_whole_is_the_file_that_transformers_writes(
+    name: str, tmp_path: Path
+) -> None:
+    made = policy(name)
+    made.save(str(tmp_path / "theirs"))
+    files.write_parts(tmp_path / "ours", made.parts())
+    theirs, ours = tmp_path / "theirs/model.safetensors", tmp_path / "ours/.part-0"
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=20), world=st.integers(1, 5))
+def test_every_unit_is_dealt_to_one_rank_and_no_rank_gets_much_more_than_its_share(sizes, world):
+    units = [{str(n): torch.full((size,), float(n))} for n, size in enumerate(sizes)]
+    total, found = 4 * sum(sizes), []
+    for rank in range(world):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(distributed, "_rank", rank)
+            patch.setattr(distributed, "_world", world)
+            own = dict(files.deal_parts(units, total))
+        assert all(number % world == rank for number in own)
+        found += own.items()
+    found.sort(key=lambda pair: pair[0])
+    assert [number for number, _ in found] == list(range(len(found)))
+    assert [n for _, part in found for n in part] == [str(n) for n in range(len(sizes))]
+    for _, part in found:
+        size = sum(w.nbytes for w in part.values())
+        assert size <= -(-total // world) or len(part) == 1
 
 
 def test_slices_of_parts_are_read_by_rows(tmp_path: Path) -> None:

@@ -74,10 +74,15 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks(by_one, by_two, folder_of
         for way, found in of_rank["continued"].items():
             assert close(found, expected), way
     assert close(ranks.continued(folder_of_two, "step-1", "step-2"), expected)
-    saved = safetensors.torch.load_file(folder_of_two / "checkpoints/step-1/model.safetensors")
-    assert close(
-        saved, safetensors.torch.load_file(by_one / "checkpoints/step-1/model.safetensors")
+    saved, expected = (
+        {
+            name: weight
+            for file in (folder / "checkpoints/step-1").glob("model*.safetensors")
+            for name, weight in safetensors.torch.load_file(file).items()
+        }
+        for folder in (folder_of_two, by_one)
     )
+    assert close(saved, expected)
 
 
 @pytest.mark.slow
@@ -101,6 +106,14 @@ def test_no_rank_holds_all_weights_at_a_sync_and_only_the_sender_copies_any(name
     assert sender["whole"] < sender["sync"]["files"] < 1.1 * sender["whole"]
     assert sender["sync of whole"]["files"] == sender["sync"]["files"]
     assert other["sync of whole"]["held"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["even", "adapter"])
+def test_each_rank_holds_and_writes_its_share_of_a_checkpoint(name, by_two):
+    ranks.require_shares(
+        [of_rank["counted"][name]["parts"] for of_rank in by_two], by_two[0]["counted"][name]
+    )
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from helpers import ranks, replica_ranks
+from helpers.ranks import require_shares
 from helpers.runs import TINY, metric_lines, torchrun
 from vlmrl.config import load
 from vlmrl.errors import UserError
@@ -85,6 +86,7 @@ def test_weights_are_gathered_within_a_replica_and_only_that_of_the_sender_takes
         assert found["taken"]["held"] <= most and found["taken"]["given"] == found["whole"]
         assert found["sync"]["held"] <= (most if rank < 2 else 0) and found["sync"]["left"] == 0
         assert (found["sync"]["files"] > found["whole"]) == (rank == 0)
+    require_shares([of_rank["counted"][name]["parts"] for of_rank in by_four], found)
 
 
 @pytest.mark.nightly

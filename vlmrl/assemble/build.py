@@ -40,6 +40,7 @@ from vlmrl.models.loading import Loaded, load_model
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
@@ -111,8 +112,7 @@ def build_trainer(
     whole = any(part.reads_completions for part in parts)
     queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
-    timers = PhaseTimers()
-    make = prompt_maker_of(config, policy)
+    timers, make = PhaseTimers(), prompt_maker_of(config, policy)
     means = Means(policy, engine, scorer, config, timers, make, loader, tracker.message, whole)
     return Trainer(
         config=config,
@@ -124,6 +124,7 @@ def build_trainer(
         algorithm=algorithms[0],
         means=means,
         tracker=tracker,
+        checkpoints=stack.enter_context(build_checkpoint_writer(config, policy)),
         held_out=batches if held_out else None,
         benchmarks=benchmarks,
         strategies=strategies,
@@ -157,6 +158,12 @@ def build_engine(config: Config, fleet: Fleet | None) -> Any:
     require_routes(engine, config.engine.name, config.model.router_replay)
     require_distributed(config, engine)
     return with_tools(config, engine)
+
+
+def build_checkpoint_writer(config: Config, policy: Policy) -> CheckpointWriter:
+    """Build what writes the run's checkpoints."""
+    run = config.run
+    return CheckpointWriter(config.folder, policy, run.keep_checkpoints, run.save_in_background)
 
 
 def begin_folder(config: Config, start: Path | None) -> None:

@@ -129,7 +129,7 @@ def run_cold_start(
         def save(stage: sft.Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
             with finite.naming(f"checkpoint of the cold start, step {stage.step}"):
-                checkpoint.save(config.folder, policy, state, config.run.keep_checkpoints, None)
+                trainer.checkpoints.save(state)
 
         def report(step: int, metrics: dict[str, float]) -> None:
             trainer.tracker.sft_step(step, metrics)

@@ -239,6 +239,14 @@ class Family:
         """Save the model with these weights (under in-memory names) so that `from_pretrained` reads it."""
         model.save_pretrained(folder, state_dict=dict(weights))
 
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return weights as `save` writes them, whole layers at a time, of tied ones the first name."""
+        from transformers.core_model_loading import revert_weight_conversion  # after the shim
+
+        left_out = model._keys_to_ignore_on_save or ()
+        kept = {name: weight for name, weight in weights.items() if name not in left_out}
+        return dict(revert_weight_conversion(model, kept))
+
     def export_config(self, model: Any, folder: str) -> None:
         """Write the config by which vLLM makes this model; the base class writes the model's own.
 

@@ -228,8 +228,12 @@ class Qwen25Omni(MropeFamily):
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the thinker alone under its published names, even if a whole model was read."""
-        named = _published_names(model, weights)
+        named = self.published(model, weights)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights under their published names, see `Family.published`."""
+        return _published_names(model, weights)
 
     def export_config(self, model: Any, folder: str) -> None:
         """Write the config of a whole model that does not speak: vLLM does not know the thinker alone."""

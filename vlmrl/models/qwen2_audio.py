@@ -190,8 +190,12 @@ class Qwen2Audio(Family):
         The names that transformers writes for this model are wrong (5.19:
         `language_model.model.model`), and vLLM refuses them.
         """
-        named = self.export_names(weights)
+        named = self.published(model, weights)
         model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights under their published names, see `Family.published`."""
+        return self.export_names(weights)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in published checkpoints, from before transformers 5; vLLM expects them."""

@@ -75,10 +75,15 @@ class Qwen3VlMoe(Qwen3Vl):
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the model in the layout of published checkpoints, see `Family.save`."""
+        named = self.published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights as in published checkpoints, see `Family.published`."""
         named = self.export_names(weights)
         if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
             named.pop("lm_head.weight", None)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+        return named
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights, those of the experts in the layout of published checkpoints."""

@@ -1,39 +1,36 @@
-"""Atomic checkpoints: a folder that `from_pretrained` loads as it is, plus `trainer/` state.
+"""Checkpoints as they are found: a folder that `from_pretrained` loads as it is, plus `trainer/` state.
 
-A checkpoint is written next to its final name and renamed when every byte is on disk, so that a folder
-named `step-N` or `sft-N` was whole when it was written; checksums of all its files tell whether it
-still is. Random numbers need no state: every draw is a function of the run's seed and the step.
+A folder named `step-N` or `sft-N` was whole when it was written (`saving.checkpoint_writer`); checksums of
+all its files tell whether it still is. Random numbers need no state: every draw is a function of the run's
+seed and the step.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, optimizer_state, quantization
 from vlmrl.policy.policy import Policy
-from vlmrl.system import distributed
 from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
-from vlmrl.system.checksums import find_damage, write_checksums
-from vlmrl.system.disk_space import persist, require_room
-from vlmrl.system.launched import fence
+from vlmrl.system.checksums import find_damage
 
 __all__ = [
     "Progress",
     "count",
     "damage_of",
+    "find_all",
     "latest",
+    "order_of",
     "read_arrays",
     "read_progress",
     "read_queue",
@@ -42,7 +39,6 @@ __all__ = [
     "restore",
     "restore_adapter",
     "rl_steps",
-    "save",
     "size",
 ]
 
@@ -74,88 +70,6 @@ class Progress:
         return f"{'step' if self.phase == 'rl' else 'sft'}-{self.step}"
 
 
-def save(
-    folder: Path,
-    policy: Policy,
-    progress: Progress,
-    keep: int,
-    best: int | None,
-    queue: Sequence[Mapping[str, Any]] = (),
-    learned: Mapping[str, Mapping[str, np.ndarray]] | None = None,
-) -> Path:
-    """Write one checkpoint and remove old ones beyond `keep` (the best step's is kept).
-
-    `queue` are JSON values of the batches that are issued and not yet trained on
-    (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the
-    strategies, and of what tools showed in those batches, by these names.
-
-    Raises:
-        UserError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
-        NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
-        Superseded: a later attempt writes this run.
-    """
-    policy.require_finite()
-    final = folder / "checkpoints" / progress.name
-    attempt = f".{fence.attempt()}" if fence.attempt() else ""
-    working = final.with_name(f".{final.name}{attempt}.part")
-    fence.require_current()
-    if distributed.is_main():
-        _clear(final.parent)
-    learned = learned or {}
-    more = sum(array.nbytes for arrays in learned.values() for array in arrays.values())
-    require_room(final, size(policy, optimizer_state.size(policy.optimizer) + more))
-
-    def write() -> None:
-        try:
-            _write(working, final, policy, progress, queue, learned)
-        except BaseException:  # a second Ctrl-C, too
-            if distributed.is_main():
-                shutil.rmtree(working, ignore_errors=True)
-            raise
-
-    said = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
-    alone = distributed.world() == 1
-    persist(final, write, said, again=alone)
-    if distributed.is_main():
-        persist(final.parent, lambda: _prune(folder, keep, best), again=alone)
-    distributed.barrier()
-    return final
-
-
-def _write(
-    working: Path,
-    final: Path,
-    policy: Policy,
-    progress: Progress,
-    queue: Sequence[Mapping[str, Any]],
-    learned: Mapping[str, Mapping[str, np.ndarray]],
-) -> None:
-    main = distributed.is_main()
-    if main:
-        (working / "trainer").mkdir(parents=True)
-    distributed.barrier()
-    policy.save(str(working))
-    optimizer_state.save(working / "trainer", policy)
-    adapter = policy.training_state()
-    distributed.barrier()
-    if not main:
-        return
-    if adapter:
-        adapter_folder.save(working / adapter_folder.FOLDER, policy, adapter)
-    state = asdict(progress)
-    (working / "trainer" / "state.json").write_text(json.dumps(state, indent=1))
-    if queue:
-        (working / "trainer" / "queue.json").write_text(json.dumps(queue))
-    for name, arrays in learned.items():
-        if arrays:
-            save_file(dict(arrays), working / "trainer" / f"{name}.safetensors")
-    write_checksums(working, working / "trainer")
-    _to_disk(working)
-    fence.require_current()
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(working, final)
-
-
 def _warn(message: str) -> None:
     print(f"warning: {message}", file=sys.stderr)
 
@@ -169,7 +83,7 @@ def latest(folder: Path, warn: Callable[[str], None] = _warn) -> Path | None:
         UserError: there are checkpoints, and all of them are damaged.
     """
     damage = ""
-    for path in sorted(_all(folder), key=_order, reverse=True):
+    for path in sorted(find_all(folder), key=order_of, reverse=True):
         damage = damage_of(path) or ""
         if not damage:
             return path
@@ -293,43 +207,22 @@ def size(policy: Policy, state_bytes: float) -> int:
 
 def count(folder: Path) -> int:
     """Return how many checkpoints a run folder has."""
-    return len(_all(folder))
+    return len(find_all(folder))
 
 
 def rl_steps(folder: Path) -> list[int]:
-    """Return the steps of RL of a run folder's checkpoints."""
-    return [step for is_rl, step in map(_order, _all(folder)) if is_rl]
+    """Return the steps of RL of a run folder's checkpoints, and of one that is being written."""
+    writing = (folder / "checkpoints").glob(".step-*.part")
+    names = [path.name for path in find_all(folder)] + [path.name.split(".")[1] for path in writing]
+    return [step for is_rl, step in map(order_of, map(Path, names)) if is_rl]
 
 
-def _all(folder: Path) -> list[Path]:
+def find_all(folder: Path) -> list[Path]:
     """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
     return list((folder / "checkpoints").glob("[!.]*-*"))
 
 
-def _order(path: Path) -> tuple[bool, int]:
+def order_of(path: Path) -> tuple[bool, int]:
+    """Return what checkpoints are sorted by: the furthest is the last."""
     phase, _, step = path.name.partition("-")
     return phase == "step", int(step) if step.isdigit() else -1
-
-
-def _prune(folder: Path, keep: int, best: int | None) -> None:
-    """Delete all but the last `keep` and the best."""
-    for path in sorted(_all(folder), key=_order)[:-keep]:
-        if best is None or path.name != f"step-{best}":
-            path.rename(path.with_name(f".{path.name}.old"))
-    _clear(folder / "checkpoints")
-
-
-def _clear(folder: Path) -> None:
-    """Delete what is to go, and what a killed process left half written or half deleted."""
-    for suffix in ("old", "part"):
-        for path in folder.glob(f".*.{suffix}"):
-            shutil.rmtree(path)
-
-
-def _to_disk(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

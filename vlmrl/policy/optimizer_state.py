@@ -6,13 +6,14 @@ below `optimizer/`, as safetensors (torch.distributed.checkpoint).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.utils import _pytree as pytree
 
 from vlmrl.policy.fsdp import shard
 from vlmrl.system import distributed
@@ -36,9 +37,32 @@ def size(optimizer: torch.optim.Optimizer) -> int:
 def save(folder: Path, policy: Policy) -> None:
     """Write the state of the policy's optimizer; all ranks call it."""
     if policy.sharded:
-        save_slices(folder / SLICES, policy.optimizer, policy.named)
+        write_slices(folder / SLICES, name_states(policy.optimizer, policy.named))
     elif distributed.is_main():
         torch.save(policy.optimizer.state_dict(), folder / WHOLE)
+
+
+def stage(policy: Policy, group: Any) -> Callable[[Path], None]:
+    """Copy the state to the CPU; return what writes it as `save` does, on a thread.
+
+    All ranks call both; the threads talk by `group`.
+    """
+    if policy.sharded:
+        named = name_states(policy.optimizer, policy.named)
+        copied = {n: v.clone() if v.device.type == "cpu" else v.to("cpu") for n, v in named.items()}
+        return lambda folder: write_slices(folder / SLICES, copied, group)
+    if not distributed.is_main():
+        return lambda folder: None
+    state = policy.optimizer.state_dict()
+    state["state"] = pytree.tree_map_only(
+        torch.Tensor, lambda t: t.to("cpu", copy=True), state["state"]
+    )
+    return lambda folder: torch.save(state, folder / WHOLE)
+
+
+def own_slices(folder: Path) -> list[Path]:
+    """Return the files below `folder` that this rank has written."""
+    return sorted((folder / SLICES).glob(f"shard-{distributed.rank() + 1:05}-*"))
 
 
 def restore(folder: Path, policy: Policy) -> None:
@@ -57,24 +81,32 @@ def restore(folder: Path, policy: Policy) -> None:
     policy.optimizer.load_state_dict(state)
 
 
-def save_slices(
-    folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
-) -> None:
-    """Write each rank's slices of the state as safetensors that any number of ranks can read."""
-    state = {
+def name_states(
+    optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
+) -> dict[str, torch.Tensor]:
+    """Return the state of an optimizer by name: `<weight>.<kind>`."""
+    return {
         f"{name}.{key}": value
         for name, parameter in named.items()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+
+
+def write_slices(folder: Path, state: dict[str, torch.Tensor], group: Any = None) -> None:
+    """Write each rank's slices of the state as safetensors that any number of ranks can read.
+
+    What several replicas hold is written once. A thread beside the main one names its `group`.
+    """
     folder.mkdir(exist_ok=True)
     if state:
-        dcp.save(state, storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+        dcp.save(state, storage_writer=writer, process_group=group)
 
 
 def load_slices(
     folder: Path, optimizer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]
 ) -> None:
-    """Load what `save_slices` wrote; the model may be sharded differently, or not at all.
+    """Load what `write_slices` wrote; the model may be sharded differently, or not at all.
 
     Raises:
         ValueError: a weight of the state is not among `named`.

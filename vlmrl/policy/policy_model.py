@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -276,17 +275,33 @@ class PolicyModel:
     def save(self, folder: str) -> None:
         """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor.
 
-        All ranks call it; the main one writes.
+        All ranks call it. The main one writes; of a sharded model's weights each rank a part.
         """
-        if not distributed.is_main():
-            self.take_part()
-            return
         if self.sharded is None:
-            self.family.save(self.base, folder, self.weights())
-        else:
-            save = partial(self.family.save, self.base)
-            files.save_model(save, Path(folder), self.units())
-        self.processor.save_pretrained(folder)
+            if distributed.is_main():
+                self.family.save(self.base, folder, self.weights())
+                self.processor.save_pretrained(folder)
+            return
+        self.save_frame(folder)
+        written = distributed.gather(len(files.write_parts(Path(folder), self.parts())))
+        if distributed.is_main():
+            files.name_parts(Path(folder), sum(written))
+        distributed.barrier()
+
+    def save_frame(self, folder: str) -> None:
+        """Write what `save` writes but the weights; the main rank does."""
+        if distributed.is_main():
+            self.family.save(self.base, folder, {})
+            (Path(folder) / files.NAME).unlink(missing_ok=True)
+            self.processor.save_pretrained(folder)
+
+    def parts(self) -> Iterator[tuple[int, Unit]]:
+        """Yield the parts of the weights that this rank writes, as files hold them, see `deal_parts`.
+
+        They are copies on the CPU. All ranks ask together.
+        """
+        for number, part in files.deal_parts(self.units(), self.weight_bytes()):
+            yield number, self.family.published(self.base, part)
 
     def training_state(self) -> dict[str, torch.Tensor]:
         """Return what `save` does not write: with LoRA the adapter's weights, otherwise nothing.

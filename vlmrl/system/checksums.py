@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
-__all__ = ["NAME", "find_damage", "hash_weights", "write_checksums"]
+__all__ = ["NAME", "Stated", "describe", "find_damage", "hash_weights", "write_checksums"]
 
 NAME = "checksums.json"
 
 
-def write_checksums(folder: Path, home: Path) -> None:
-    """Write `home`/checksums.json with size and SHA-256 of every other file in `folder`."""
-    found = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _hash(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    (home / NAME).write_text(json.dumps(found, indent=1))
+class Stated(TypedDict):
+    """What is written down of a file."""
+
+    bytes: int
+    sha256: str
+
+
+def describe(path: Path) -> Stated:
+    """Return size and SHA-256 of a file."""
+    return {"bytes": path.stat().st_size, "sha256": _hash(path)}
+
+
+def write_checksums(folder: Path, home: Path, known: Mapping[str, Stated] | None = None) -> None:
+    """Write `home`/checksums.json with size and SHA-256 of every other file in `folder`.
+
+    `known` are those of files that need not be read again, by their path in `folder`.
+    """
+    target, known = home / NAME, known or {}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != target]
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    found = {name: known.get(name) or describe(path) for name, path in names.items()}
+    target.write_text(json.dumps(found, indent=1))
 
 
 def find_damage(folder: Path, home: Path) -> str | None:

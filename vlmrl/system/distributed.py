@@ -235,14 +235,17 @@ def gather(value: _T) -> list[_T]:
     return found
 
 
-def gather_to_main(value: _T) -> list[_T]:
-    """Return what every rank gave, by rank; the others than the main rank get an empty list."""
+def gather_to_main(value: _T, group: Any = None) -> list[_T]:
+    """Return what every rank gave, by rank; the others than the main rank get an empty list.
+
+    A thread beside the main one names the `group` by which it talks.
+    """
     if _world == 1:
         return [value]
     import torch.distributed as dist
 
     found: list[Any] | None = [None] * _world if is_main() else None
-    dist.gather_object(value, found)
+    dist.gather_object(value, found, group=group)
     return found or []
 
 

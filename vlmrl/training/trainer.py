@@ -23,6 +23,7 @@ from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
@@ -59,6 +60,7 @@ class Trainer:
     means: Means
     """What strategies work with."""
     tracker: RunLog
+    checkpoints: CheckpointWriter
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
     benchmarks: Sequence[Source] = ()
@@ -163,11 +165,8 @@ class Trainer:
                 version=self.policy.version,
             )
             issued, observed = self.queue.collect_state()
-            checkpoint.save(
-                self.config.folder,
-                self.policy,
+            self.checkpoints.save(
                 state,
-                self.config.run.keep_checkpoints,
                 self.best,
                 issued,
                 {

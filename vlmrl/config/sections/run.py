@@ -24,6 +24,9 @@ class RunConfig(Section):
     """CPU threads of torch. Absent: torch's own choice."""
     save_every: int = Field(50, ge=1)
     """Steps between checkpoints."""
+    save_in_background: bool = False
+    """Go on training while a checkpoint is written, from a copy of weights and optimizer state in the
+    host's memory. The next checkpoint and the end of the run wait for it."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of recent checkpoints to keep. The best one is kept as well."""
     rollouts_every: int = Field(10, ge=1)

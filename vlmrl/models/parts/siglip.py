@@ -40,10 +40,15 @@ class SiglipFamily(ImageFamily):
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
+        named = self.published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights as in published checkpoints, see `Family.published`."""
         named = self.export_names(weights)
         if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
             named.pop(_published_name("lm_head.weight"), None)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+        return named
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in published checkpoints, which vLLM expects."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +11,64 @@ import safetensors.torch
 from safetensors import safe_open
 
 from vlmrl.policy.weights.units import Unit, bytes_of, copy_to_cpu
+from vlmrl.system import distributed
 from vlmrl.system.atomic_files import write_json
 
 MAX_BYTES = 4 * 2**30
-"""Size of the files of a large sharded model, and of what the writing rank holds of it."""
+"""Size of the files of a large sharded model, and of what a rank that writes holds of it."""
 
 NAME = "model.safetensors"
 
 
-def save_model(
-    write: Callable[[str, Unit], None],
-    folder: Path,
-    units: Iterable[Unit],
-    max_bytes: float = MAX_BYTES,
-) -> None:
-    """Write a model folder; `write` writes one from a folder's name and weights.
+def deal_parts(
+    units: Iterable[Unit], total: int, max_bytes: float = MAX_BYTES
+) -> Iterator[tuple[int, Unit]]:
+    """Yield the parts of a model that this rank writes, each with its number, as copies on the CPU.
 
-    A model of more than one part gets transformers' names and index of sharded checkpoints.
+    A part is of neighbouring units, together at most `max_bytes` and at most a rank's share of the `total`
+    bytes, or one unit that is larger. All ranks ask for the units together, part n is of rank
+    n mod world, and each rank is given its part when the others have theirs: they write at the same time.
     """
-    homes: list[Path] = []
-    for part in join_to_parts(units, max_bytes):
-        homes.append(folder / f".part-{len(homes)}")
-        write(str(homes[-1]), part)
-    files = {
-        home: folder / name for home, name in zip(homes, _names(NAME, len(homes)), strict=True)
-    }
-    for home, file in files.items():
-        os.replace(home / NAME, file)
-    for other in homes[0].iterdir():
-        os.replace(other, folder / other.name)
-    for home in homes:
-        shutil.rmtree(home)
-    if len(files) > 1:
-        at = {name: file.name for file in files.values() for name in _slices(file)}
-        total = sum(file.stat().st_size for file in files.values())
+    rank, world = distributed.rank(), distributed.world()
+    most = min(max_bytes, -(-total // world))
+    own: Unit = {}
+    number = size = 0
+    for unit in units:
+        if size and size + bytes_of(unit) > most:
+            if number % world == world - 1 and own:
+                yield number - (number - rank) % world, own
+                own = {}
+            number, size = number + 1, 0
+        size += bytes_of(unit)
+        if number % world == rank:
+            own |= {n: w.to("cpu", copy=True).contiguous() for n, w in unit.items()}
+        del unit  # before the next one is gathered
+    if own:
+        yield number - (number - rank) % world, own
+
+
+def write_parts(folder: Path, parts: Iterable[tuple[int, Unit]]) -> list[Path]:
+    """Write parts of a model, as they are named in files, below names that `name_parts` replaces."""
+    written = []
+    for number, part in parts:
+        folder.mkdir(parents=True, exist_ok=True)
+        written.append(path := folder / _unnamed(number))
+        safetensors.torch.save_file(part, path, {"format": "pt"})
+        sync(path)
+    return written
+
+
+def name_parts(folder: Path, count: int) -> dict[str, str]:
+    """Give all `count` parts transformers' names, and several an index; return the names by those before."""
+    names = dict(zip(map(_unnamed, range(count)), _names(NAME, count), strict=True))
+    for unnamed, name in names.items():
+        os.replace(folder / unnamed, folder / name)
+    if count > 1:
+        at = {weight: name for name in names.values() for weight in _slices(folder / name)}
+        total = sum((folder / name).stat().st_size for name in names.values())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(at.items()))}
         write_json(folder / f"{NAME}.index.json", index)
+    return names
 
 
 def save_parts(file: Path, units: Iterable[Unit], max_bytes: float = MAX_BYTES) -> None:
@@ -78,6 +99,19 @@ def join_to_parts(units: Iterable[Unit], max_bytes: float = MAX_BYTES) -> Iterat
         part |= copy_to_cpu(unit)
     if part:
         yield part
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unnamed(number: int) -> str:
+    return f".part-{number}"
 
 
 def _names(name: str, count: int) -> list[str]:

@@ -1,0 +1,245 @@
+"""Checkpoints are written: by all ranks and, where that is asked for, while training goes on.
+
+A checkpoint is written next to its final name and renamed when every byte is on disk, so that a folder
+named `step-N` or `sft-N` was whole when it was written. In the background a thread of each rank writes
+what the main thread has copied to the CPU; one checkpoint at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from vlmrl.policy import adapter_folder, checkpoint, optimizer_state
+from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.policy import Policy
+from vlmrl.policy.saving.background import Background
+from vlmrl.policy.weights import files
+from vlmrl.policy.weights.units import Unit
+from vlmrl.system import distributed
+from vlmrl.system.checksums import Stated, describe, write_checksums
+from vlmrl.system.disk_space import persist, require_room
+from vlmrl.system.launched import fence
+
+__all__ = ["CheckpointWriter"]
+
+SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
+
+Arrays = Mapping[str, Mapping[str, np.ndarray]]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run folder, and keeps the last `keep` of them and the best.
+
+    `with` it the last one is waited for; not so after Ctrl-C, which leaves it unwritten.
+    """
+
+    def __init__(
+        self, folder: Path, policy: Policy, keep: int, in_background: bool = False
+    ) -> None:
+        self._folder, self._policy, self._keep = folder, policy, keep
+        self._background = Background() if in_background else None
+
+    def save(
+        self,
+        progress: Progress,
+        best: int | None = None,
+        queue: Sequence[Mapping[str, Any]] = (),
+        learned: Arrays | None = None,
+    ) -> Path:
+        """Write one checkpoint and remove old ones beyond `keep` (the `best` step's is kept).
+
+        `queue` are JSON values of the batches that are issued and not yet trained on
+        (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the
+        strategies, and of what tools showed in those batches, by these names. In the background it is
+        there when `finish`, or the next `save`, returns.
+
+        Raises:
+            UserError: the disk is full or the folder cannot be written, for this checkpoint or for
+                one before that was written in the background; earlier checkpoints are untouched.
+            NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
+            Superseded: a later attempt writes this run.
+        """
+        self._policy.require_finite()
+        self.finish()
+        fence.require_current()
+        final = self._folder / "checkpoints" / progress.name
+        if distributed.is_main():
+            _clear(final.parent)
+        learned = learned or {}
+        more = sum(array.nbytes for arrays in learned.values() for array in arrays.values())
+        state_bytes = optimizer_state.size(self._policy.optimizer) + more
+        require_room(final, checkpoint.size(self._policy, state_bytes))
+        small = _SmallFiles(self._policy, progress, queue, learned)
+        if self._background is None:
+            self._write_now(final, small, best)
+        else:
+            self._write_later(self._background, final, small, best)
+        return final
+
+    def finish(self) -> None:
+        """Wait for a checkpoint that is written in the background.
+
+        Raises:
+            UserError: it could not be written.
+        """
+        if self._background is not None:
+            self._background.finish()
+
+    def _write_now(self, final: Path, small: _SmallFiles, best: int | None) -> None:
+        working, policy = _working(final), self._policy
+
+        def write() -> None:
+            small.write(working)
+            parts: Iterable[tuple[int, Unit]] = ()
+            if policy.sharded is None:
+                policy.save(str(working))
+            else:
+                policy.save_frame(str(working))
+                parts = policy.parts()
+            own = _write_large(working, parts, lambda home: optimizer_state.save(home, policy))
+            _complete(working, final, own)
+
+        alone = distributed.world() == 1
+        persist(final, lambda: _clearing(working, write), SAID, again=alone)
+        self._prune(best)
+        distributed.barrier()
+
+    def _write_later(
+        self, background: Background, final: Path, small: _SmallFiles, best: int | None
+    ) -> None:
+        working, policy, alone = _working(final), self._policy, distributed.world() == 1
+        group = background.group
+
+        def begin() -> None:
+            small.write(working)
+            policy.save_frame(str(working))
+
+        persist(final, lambda: _clearing(working, begin), SAID, again=alone)
+        parts, optimizer = list(policy.parts()), optimizer_state.stage(policy, group)
+
+        def write() -> None:
+            _complete(working, final, _write_large(working, parts, optimizer), group)
+
+        def work() -> None:
+            _clearing(working, lambda: persist(final, write, SAID, again=alone))
+            self._prune(best)
+
+        background.start(work)
+
+    def _prune(self, best: int | None) -> None:
+        """Delete all but the last `keep` and the best."""
+
+        def prune() -> None:
+            found = sorted(checkpoint.find_all(self._folder), key=checkpoint.order_of)
+            for path in found[: -self._keep]:
+                if best is None or path.name != f"step-{best}":
+                    path.rename(path.with_name(f".{path.name}.old"))
+            _clear(self._folder / "checkpoints")
+
+        if distributed.is_main():
+            persist(self._folder / "checkpoints", prune, again=distributed.world() == 1)
+
+    def __enter__(self) -> CheckpointWriter:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the last checkpoint; what ends the run is told rather than what became of that."""
+        if kind is None or issubclass(kind, Exception):
+            try:
+                self.finish()
+            except Exception:
+                if kind is None:
+                    raise
+
+
+class _SmallFiles:
+    """What a checkpoint has beside the weights and the optimizer's state."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        progress: Progress,
+        queue: Sequence[Mapping[str, Any]],
+        learned: Arrays,
+    ) -> None:
+        self._policy, self._progress, self._queue, self._learned = policy, progress, queue, learned
+
+    def write(self, working: Path) -> None:
+        """Make the folder and write them; all ranks call it, the main one writes."""
+        adapter = self._policy.training_state()
+        if distributed.is_main():
+            home = working / "trainer"
+            home.mkdir(parents=True)
+            if adapter:
+                adapter_folder.save(working / adapter_folder.FOLDER, self._policy, adapter)
+            (home / "state.json").write_text(json.dumps(asdict(self._progress), indent=1))
+            if self._queue:
+                (home / "queue.json").write_text(json.dumps(self._queue))
+            for name, arrays in self._learned.items():
+                if arrays:
+                    save_file(dict(arrays), home / f"{name}.safetensors")
+        distributed.barrier()
+
+
+def _working(final: Path) -> Path:
+    attempt = f".{fence.attempt()}" if fence.attempt() else ""
+    return final.with_name(f".{final.name}{attempt}.part")
+
+
+def _write_large(
+    working: Path, parts: Iterable[tuple[int, Unit]], optimizer: Callable[[Path], None]
+) -> dict[str, Stated]:
+    """Write this rank's parts of the weights, and its slices of the state; return their checksums."""
+    written = files.write_parts(working, parts)
+    optimizer(working / "trainer")
+    written += optimizer_state.own_slices(working / "trainer")
+    return {path.relative_to(working).as_posix(): describe(path) for path in written}
+
+
+def _complete(working: Path, final: Path, own: Mapping[str, Stated], group: Any = None) -> None:
+    """Give a checkpoint its name when all ranks have written; the main rank does."""
+    shares = distributed.gather_to_main(own, group)
+    if not distributed.is_main():
+        return
+    known = {name: stated for share in shares for name, stated in share.items()}
+    named = files.name_parts(working, sum("/" not in name for name in known))
+    known = {named.get(name, name): stated for name, stated in known.items()}
+    write_checksums(working, working / "trainer", known)
+    for path in [*working.rglob("*"), working]:
+        files.sync(path)
+    fence.require_current()
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(working, final)
+
+
+def _clearing(working: Path, write: Callable[[], None]) -> None:
+    """Call `write`; if it fails, delete what it has left."""
+    try:
+        write()
+    except BaseException:  # a second Ctrl-C, too
+        if distributed.is_main():
+            shutil.rmtree(working, ignore_errors=True)
+        raise
+
+
+def _clear(folder: Path) -> None:
+    """Delete what is to go, and what a killed process left half written or half deleted."""
+    for suffix in ("old", "part"):
+        for path in folder.glob(f".*.{suffix}"):
+            shutil.rmtree(path)
