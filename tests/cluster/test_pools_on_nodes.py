@@ -154,7 +154,8 @@ def test_a_node_of_graders_that_is_killed_costs_no_verdict(
 
     groups = [[f"{10 * p + g}" for g in range(10)] for p in range(10)]
     with Scorer(rewards(tmp_path, "slow"), ScoringConfig(), make_pool=make_pool) as scorer:
-        judge(scorer, [["1", "2"] * 10])  # both nodes are at work
+        while len(pools[0]._up) < 2:  # a grader starts in seconds; one alone would take all calls
+            time.sleep(0.1)
         scorer.counts.clear()
         calls = [
             scorer._calls.start(c, completion(a), Sample("r", "s", ("?",), Truth(number=1.0)))
