@@ -11,7 +11,8 @@ import pytest
 
 from helpers.driving import Scripted
 from helpers.small import policy
-from vlmrl.engines.routed_experts import join_group, read_routes, require_routes, routers_of
+from vlmrl.engines.base import require_routes
+from vlmrl.engines.routed_experts import join_group, read_routes, routers_of
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 

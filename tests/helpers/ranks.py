@@ -24,7 +24,6 @@ from helpers.videos import video
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
-from vlmrl.data.prompt import without_media
 from vlmrl.engines.vllm import Vllm, _items
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_server import VllmServer
@@ -198,7 +197,7 @@ def at_home_only(drawn: Rollouts) -> Rollouts:
     """The rollouts as a run has them: the other ranks' prompts without media."""
     prompts = drawn.batch.prompts
     if distributed.world() > 1:
-        prompts = tuple(p if rank_shards.is_here(p) else without_media(p) for p in prompts)
+        prompts = tuple(p if rank_shards.is_here(p) else p.without_media() for p in prompts)
     return replace(drawn, batch=PromptBatch(prompts))
 
 

@@ -17,7 +17,7 @@ from helpers.small import loaded, policy
 from vlmrl import plugins
 from vlmrl.config import SftConfig, SourceConfig
 from vlmrl.data.loader import Loader
-from vlmrl.data.prompt import make_prompt, without_media
+from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
@@ -231,7 +231,7 @@ def test_ranks_that_are_not_its_home_know_what_is_said_and_nothing_that_is_shown
     whole = replace(prompt_of(made, LOOK), sample=prompt_of(made, LOOK, text=None).sample)
     demo = play(Writer(made.family, made.processor), whole, Cuts())
     for prompt in (played(made, Cuts(), LOOK, CLOSER), replace(whole, demonstrated=demo)):
-        told = without_media(prompt)
+        told = prompt.without_media()
         assert not any(segment.media for segment in told.demonstrated.segments)
         assert told.demonstrated.suffix is None
         home, elsewhere = demonstrated(made, prompt, told)

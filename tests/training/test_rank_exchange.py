@@ -12,7 +12,6 @@ import torch
 
 from helpers import exchange
 from helpers.runs import torchrun
-from vlmrl.data.prompt import without_media
 from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth, Turn
 
 PROMPTS, RANKS = 8, 2
@@ -108,7 +107,7 @@ def test_of_a_prompt_of_another_rank_no_bytes_of_media_travel():
     )
     encoded = Encoded((1, 2), (1, 2), {"pixel_values": torch.zeros(10**5)}, torch.zeros(1, 2), 2)
     turns = (Turn("user", (picture, "before")),)
-    told = without_media(Prompt(sample, "text", encoded, Frame(1, 1), (), turns))
+    told = Prompt(sample, "text", encoded, Frame(1, 1), (), turns).without_media()
     assert len(pickle.dumps(told)) < 5000
     assert [m.kind for m in told.sample.media] == ["image"] * 3
     assert told.turns[0].parts[1] == "before" and told.sample.parts[1] == "now"

@@ -18,7 +18,6 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
-from vlmrl.data.prompt import without_media
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged
@@ -141,7 +140,7 @@ def test_a_rank_makes_its_own_questions_alone(
     rows = [{"id": f"{n}", "proposal": scene} for n, scene in enumerate(SCENES)]
     samples = [replace(source, rows=[row]).sample(0) for row in rows]
     whole = trainer.means.pose(samples, source)
-    told = [without_media(prompt) for prompt in whole]
+    told = [prompt.without_media() for prompt in whole]
     made: list[Sample] = []
 
     def make(sample: Sample, media: list[Any]) -> Prompt:

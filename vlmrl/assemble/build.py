@@ -30,8 +30,7 @@ from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
-from vlmrl.engines.base import Engine, require_concurrent
-from vlmrl.engines.routed_experts import require_routes
+from vlmrl.engines.base import Engine, require_concurrent, require_routes
 from vlmrl.engines.served_weights import ServerLifecycle
 from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.errors import UserError

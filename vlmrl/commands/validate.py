@@ -14,8 +14,7 @@ from vlmrl.data import example_data
 from vlmrl.data.cards.splits import read_split
 from vlmrl.data.sampler_rows import known_rows
 from vlmrl.data.source import open_card, open_source, read_condition, read_template
-from vlmrl.engines.base import require_concurrent
-from vlmrl.engines.routed_experts import require_routes
+from vlmrl.engines.base import require_concurrent, require_routes
 from vlmrl.errors import UserError
 from vlmrl.interaction.exclusions import (
     refuse_branching_of_live_worlds,

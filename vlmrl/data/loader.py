@@ -15,7 +15,6 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.data.draw_plan import Draw, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
-from vlmrl.data.prompt import without_media
 from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler_rows import known_rows, mean_rewards
 from vlmrl.data.source import Source
@@ -248,7 +247,7 @@ class Loader:
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
         """Exchange what the ranks made, in the order of the draws, without the media of others."""
         own = {n: replace(m, home=self._rank) if isinstance(m, Prompt) else m for n, m in made}
-        told = {n: without_media(m) if isinstance(m, Prompt) else m for n, m in own.items()}
+        told = {n: m.without_media() if isinstance(m, Prompt) else m for n, m in own.items()}
         found: dict[int, Prompt | str] = {}
         for share, bad in self._gather((told, self.quarantine.take_new())):
             found |= share

@@ -12,10 +12,10 @@ import torch
 from vlmrl.errors import UserError
 from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import Media, Prompt, Sample, Turn
+from vlmrl.schema import Prompt, Sample, Turn
 from vlmrl.truths import prompting
 
-__all__ = ["continue_prompt", "make_prompt", "with_media", "without_media"]
+__all__ = ["continue_prompt", "make_prompt", "with_media"]
 
 
 def make_prompt(
@@ -84,28 +84,3 @@ def continue_prompt(prompt: Prompt, ids: Sequence[int]) -> Prompt:
         next_position=end,
     )
     return replace(prompt, encoded=longer)
-
-
-def without_media(prompt: Prompt) -> Prompt:
-    """Return the prompt as ranks that are not its home know it: of media in memory, that they are there."""
-    played = prompt.demonstrated
-    return replace(
-        prompt,
-        sample=_without_bytes(prompt.sample),
-        turns=tuple(replace(turn, parts=_named(turn.parts)) for turn in prompt.turns),
-        media=(),
-        encoded=replace(prompt.encoded, tensors={}),
-        demonstrated=None if played is None else played.without_media(),
-    )
-
-
-def _without_bytes(sample: Sample) -> Sample:
-    history = (replace(turn, parts=_named(turn.parts)) for turn in sample.history)
-    examples = map(_without_bytes, sample.examples)
-    return replace(
-        sample, parts=_named(sample.parts), history=tuple(history), examples=tuple(examples)
-    )
-
-
-def _named(parts: Sequence[str | Media]) -> tuple[str | Media, ...]:
-    return tuple(replace(p, data=b"") if isinstance(p, Media) and p.data else p for p in parts)

@@ -24,6 +24,7 @@ __all__ = [
     "Sampling",
     "ServedPolicy",
     "require_concurrent",
+    "require_routes",
 ]
 
 
@@ -212,4 +213,17 @@ def require_concurrent(engine: Any, name: str, staleness: int) -> None:
         raise UserError(
             f"rollout.max_staleness is {staleness}, but engine {name!r} cannot generate while the "
             "policy trains: use engine vllm_server, or rollout.max_staleness 0"
+        )
+
+
+def require_routes(engine: Any, name: str, replay: bool) -> None:
+    """Refuse an engine (or its class) that does not return which experts it chose where it must.
+
+    Raises:
+        UserError: `replay` is wanted and the engine does not.
+    """
+    if replay and not getattr(engine, "routes", False):
+        raise UserError(
+            f"model.router_replay: engine {name!r} does not return which experts it chose: use engine "
+            "vllm or hf"
         )

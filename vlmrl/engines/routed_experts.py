@@ -20,7 +20,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Experts
 from vlmrl.schema.experts import expert_dtype
 
-__all__ = ["Recorder", "StepRecorder", "join_group", "require_routes", "watching"]
+__all__ = ["Recorder", "StepRecorder", "join_group", "watching"]
 
 
 def routers_of(policy: ServedPolicy) -> dict[int, Any]:
@@ -29,19 +29,6 @@ def routers_of(policy: ServedPolicy) -> dict[int, Any]:
         return {}
     found: dict[int, Any] = policy.family.routers(policy.base)
     return found
-
-
-def require_routes(engine: Any, name: str, replay: bool) -> None:
-    """Refuse an engine (or its class) that does not return which experts it chose where it must.
-
-    Raises:
-        UserError: `replay` is wanted and the engine does not.
-    """
-    if replay and not getattr(engine, "routes", False):
-        raise UserError(
-            f"model.router_replay: engine {name!r} does not return which experts it chose: use engine "
-            "vllm or hf"
-        )
 
 
 # --------------------------------------------------------------------------- the trainer's own model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vlmrl.media_types import Decoded, PilImage
@@ -61,6 +61,18 @@ class Prompt:
     def images(self) -> tuple[Any, ...]:
         """Return the images (PIL images) among the media."""
         return tuple(m for m in self.media if isinstance(m, PilImage))
+
+    def without_media(self) -> Prompt:
+        """Return it as ranks that are not its home know it: of media in memory, that they are there."""
+        played = self.demonstrated
+        return replace(
+            self,
+            sample=self.sample.without_bytes(),
+            turns=tuple(turn.without_bytes() for turn in self.turns),
+            media=(),
+            encoded=replace(self.encoded, tensors={}),
+            demonstrated=None if played is None else played.without_media(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

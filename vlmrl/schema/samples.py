@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vlmrl.errors import UserError
@@ -191,6 +191,10 @@ class Turn:
         """Return the text among the parts, joined by single spaces."""
         return " ".join(p for p in self.parts if isinstance(p, str))
 
+    def without_bytes(self) -> Turn:
+        """Return it with media that are bytes in memory as empty ones."""
+        return replace(self, parts=_without_bytes(self.parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -258,6 +262,15 @@ class Sample:
                 return place + self._main_place(turn)
         return self._main_place(Turn("user", ())) if self.truth.image else None
 
+    def without_bytes(self) -> Sample:
+        """Return it with media that are bytes in memory as empty ones, those of its examples too."""
+        return replace(
+            self,
+            parts=_without_bytes(self.parts),
+            history=tuple(turn.without_bytes() for turn in self.history),
+            examples=tuple(example.without_bytes() for example in self.examples),
+        )
+
     def _main_place(self, turn: Turn) -> int:
         shown = turn.images
         if self.truth.image == 0 and not (self.truth.has_places and shown):
@@ -286,3 +299,7 @@ class Sample:
             return self.text
         lines = [f"system: {self.system}"] if self.system else []
         return "\n".join([*lines, *(f"{turn.role}: {turn.text}" for turn in self.turns)])
+
+
+def _without_bytes(parts: tuple[str | Media, ...]) -> tuple[str | Media, ...]:
+    return tuple(replace(p, data=b"") if isinstance(p, Media) and p.data else p for p in parts)

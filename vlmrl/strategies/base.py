@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from vlmrl.data.prompt import without_media
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
@@ -97,7 +96,7 @@ class Means:
                 )
                 for sample in samples[rank::world]
             ]
-            prompts = distributed.from_turns([without_media(prompt) for prompt in own])
+            prompts = distributed.from_turns([prompt.without_media() for prompt in own])
         prompts[rank::world] = own
         return prompts
 
