@@ -204,6 +204,7 @@ def take_turns(trainer: Any, turn: Turn) -> None:
 def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
     from vlmrl import plugins
     from vlmrl.assemble import prompts
+    from vlmrl.assemble.build import build_checkpoint_writer
     from vlmrl.config import Config
     from vlmrl.data.loader import Loader
     from vlmrl.data.source import open_source
@@ -246,6 +247,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             timers=timers,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),
+            checkpoints=build_checkpoint_writer(config, policy),
             held_out=None,
         )
         trainer.engine.start(policy)

@@ -27,6 +27,8 @@ ELSEWHERE = {
     "step_ways": "a part of step.py",
     "groups": "a part of update.py, step.py and gpu.py",
     "gpu": "test_gpu_day.py",
+    "graders": "needs Ray",
+    "tables": "a part of the scripts that print tables",
     "learning": "a part of the scripts that train",
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",
