@@ -52,7 +52,9 @@ def logprobs(rollouts):
 def ids_seen(engine, made, prompt):
     """The prompt's ids after media expansion, as the server has them."""
     fields = sampling_fields(made, GREEDY, 0)
-    return job.ask(engine._servers[0], prompt, fields, time.monotonic() + 60).prompt_ids
+    asked = job.Job([prompt], GREEDY, 0)
+    asked.deadline = time.monotonic() + 60
+    return job.ask(engine._servers[0], prompt, fields, asked).prompt_ids
 
 
 @pytest.fixture(scope="module")
