@@ -61,6 +61,16 @@ def assert_equal_runs(found: Path, expected: Path) -> None:
     assert state_of(found) == state_of(expected)
 
 
+def lose_a_node(cluster: FakeCluster, run: Path, ranks: int) -> str:
+    """What a launch prints while a node that it uses is killed and another joins."""
+    with launched(cluster, ranks, arguments(run, f"run.steps={STEPS}")) as process:
+        wait_until(lambda: lines_in(run) >= 2, process)
+        lost = cluster.used()
+        cluster.kill(lost)
+        cluster.add()
+        return finish(process)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.nightly)])
 def test_two_actors_are_two_ranks_of_torchrun(
     strategy: str, cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
@@ -80,12 +90,7 @@ def test_a_run_whose_node_is_lost_ends_as_if_it_had_not_been(
     cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with launched(cluster, 2, arguments(run, f"run.steps={STEPS}")) as process:
-        wait_until(lambda: lines_in(run) >= 2, process)
-        lost = cluster.used()
-        cluster.kill(lost)
-        cluster.add()
-        said = finish(process)
+    said = lose_a_node(cluster, run, ranks=2)
     assert_equal_runs(run, by_torchrun)
     assert "going on from" in said
 
@@ -95,12 +100,7 @@ def test_a_rank_that_lives_on_without_its_node_writes_nothing(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    with launched(cluster, 1, arguments(run, f"run.steps={STEPS}")) as process:
-        wait_until(lambda: lines_in(run) >= 2, process)
-        lost = cluster.used()
-        cluster.kill(lost)
-        cluster.add()
-        finish(process)
+    lose_a_node(cluster, run, ranks=1)
     assert [line["step"] for line in metric_lines(run)] == list(range(1, STEPS + 1))
 
 

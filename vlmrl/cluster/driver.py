@@ -17,6 +17,7 @@ from vlmrl.cluster.attempt import Attempt, Ending
 from vlmrl.cluster.ray_host import bundle_of, connected, reserved
 from vlmrl.config import Config
 from vlmrl.errors import UserError
+from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.system.interrupt import Interrupt
@@ -155,6 +156,5 @@ class _Launch:
 
 
 def _checkpoints(folder: Path) -> dict[Path, int]:
-    """Return when the checkpoints of a run folder were written; those being written are hidden."""
-    found = (folder / "checkpoints").glob("[!.]*-*")
-    return {path.absolute(): path.stat().st_mtime_ns for path in found}
+    """Return when the checkpoints of a run folder were written."""
+    return {path.absolute(): path.stat().st_mtime_ns for path in checkpoint.find_all(folder)}

@@ -48,7 +48,7 @@ PART_S = 0.25
 BEAT_S = 5.0
 """Most seconds between two words from a grader that works."""
 SILENT_S = 60.0
-"""Seconds without a word after which a grader counts as lost; Ray may notice before."""
+"""Seconds of silence after which a grader counts as lost; Ray may notice its death earlier."""
 LOOK_S = 1.0
 """Seconds of waiting after which a thread looks whether the pool was closed."""
 MAX_TRIES = 5

@@ -220,7 +220,7 @@ def require_routes(engine: Any, name: str, replay: bool) -> None:
     """Refuse an engine (or its class) that does not return which experts it chose where it must.
 
     Raises:
-        UserError: `replay` is wanted and the engine does not.
+        UserError: `replay` is true and the engine does not return them.
     """
     if replay and not getattr(engine, "routes", False):
         raise UserError(

@@ -61,7 +61,7 @@ class Recorder:
                 self._written[row].append(found)
 
     def of(self, row: int, num_tokens: int) -> Experts | None:
-        """Return the choices for a row of so many tokens; the last one was not read."""
+        """Return the choices for a row of `num_tokens` tokens; the last one was not read."""
         if not self.layers:
             return None
         prompt = self._prompts[row * len(self._prompts) // len(self._written)]
@@ -174,7 +174,7 @@ def select_layers(routers: Mapping[int, Any], found: np.ndarray, num_tokens: int
     """Return [N, layers, k] of the layers that have experts, of what vLLM tells of all layers.
 
     Raises:
-        ValueError: it is not what so many tokens of this model have.
+        ValueError: it is not what `num_tokens` tokens of this model have.
     """
     last, some = max(routers), next(iter(routers.values()))
     if found.ndim != 3 or found.shape[::2] != (num_tokens, some.top_k) or found.shape[1] <= last:

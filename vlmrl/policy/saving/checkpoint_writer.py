@@ -7,6 +7,7 @@ what the main thread has copied to the CPU; one checkpoint at a time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -160,12 +161,11 @@ class CheckpointWriter:
         trace: TracebackType | None,
     ) -> None:
         """Wait for the last checkpoint; what ends the run is told rather than what became of that."""
-        if kind is None or issubclass(kind, Exception):
-            try:
+        if kind is None:
+            self.finish()
+        elif issubclass(kind, Exception):
+            with contextlib.suppress(Exception):
                 self.finish()
-            except Exception:
-                if kind is None:
-                    raise
 
 
 class _SmallFiles:
