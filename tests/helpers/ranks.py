@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,7 @@ def synced(policy: Policy, folder: Path, dtype: str = "float32") -> dict[str, in
             policy.take_part(**engine.form(policy))
     kept = sum(file.stat().st_size for file in folder.iterdir()) if distributed.is_main() else 0
     distributed.barrier()
-    return {"held": held.peak, "left": held.held, "files": kept}
+    return {"held": held.peak, "left": left(held), "files": kept}
 
 
 def taken(policy: Policy) -> dict[str, Any]:
@@ -328,7 +329,15 @@ def taken(policy: Policy) -> dict[str, Any]:
             given += weight.nbytes
             names.append(name)
             del weight
-    return {"held": held.peak, "left": held.held, "given": given, "names": names}
+    return {"held": held.peak, "left": left(held), "given": given, "names": names}
+
+
+def left(held: HeldBytes) -> int:
+    """What is still there when gloo's threads, too, have let go of the last weight they gathered."""
+    until = time.monotonic() + 10
+    while held.held and time.monotonic() < until:
+        time.sleep(0.01)
+    return held.held
 
 
 def read_in_slices(folder: Path) -> dict[str, Any]:
