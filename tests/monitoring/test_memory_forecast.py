@@ -1,9 +1,9 @@
 """The forecast of a step's memory against what the allocator gave out in a real step."""
 
 import pytest
-from torch.profiler import ProfilerActivity, profile
 
 from helpers import small
+from helpers.allocated import added
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import Config, LoraConfig
 from vlmrl.engines.base import Sampling
@@ -40,18 +40,6 @@ def policy_of(config: Config) -> Policy:
     made.stop_ids = ()  # every completion goes on to the limit
     made.use_optimizer(adamw(made.trainable, 1e-4), config.optimizer)
     return made
-
-
-def added(work):
-    """The most bytes that the CPU's allocator gave out beyond those at the start."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
 
 
 def measured(config, made, engine, prompts):

@@ -7,6 +7,7 @@ tokens of a micro-batch (`sequence_parallel`), such a team is dealt to as one, a
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -67,11 +68,13 @@ def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[i
     """
     homes = list(homes)
     loads = _loads(costs, homes, world)
+    groups: list[list[int]] = [[] for _ in range(world)]
+    for n, home in enumerate(homes):
+        groups[home].append(n)
     while sum(loads) < EVEN_ENOUGH * world * max(loads):
         full, empty = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[full] - loads[empty]
-        given = [n for n, home in enumerate(homes) if home == full]
-        taken = [n for n, home in enumerate(homes) if home == empty]
+        given, taken = groups[full], groups[empty]
         changes: list[tuple[int, int, int | None]] = [(costs[n], n, None) for n in given]
         changes += [(costs[n] - costs[m], n, m) for n in given for m in taken]
         better = [change for change in changes if 0 < change[0] < gap]
@@ -79,12 +82,19 @@ def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[i
             break
         # The nearest to half of the gap evens out most; of equals the first.
         moved, n, m = min(better, key=lambda change: abs(2 * change[0] - gap))
-        homes[n] = empty
+        _move(n, full, empty, homes, groups)
         if m is not None:
-            homes[m] = full
+            _move(m, empty, full, homes, groups)
         loads[full] -= moved
         loads[empty] += moved
     return homes
+
+
+def _move(n: int, old: int, new: int, homes: list[int], groups: list[list[int]]) -> None:
+    """Give a group another home; those of a rank stay in their order."""
+    homes[n] = new
+    groups[old].remove(n)
+    bisect.insort(groups[new], n)
 
 
 def useful_share(costs: Sequence[int], homes: Sequence[int], world: int) -> float:

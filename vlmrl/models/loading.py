@@ -62,7 +62,7 @@ def load_model(
     else:
         assert config.path is not None  # the config allows exactly one of the two
         family, model, processor = _from_checkpoint(config.path, config, as_stored)
-    _set_pixel_budget(processor, config)
+    set_pixel_budget(processor, config)
     family.adopt(processor, model.config)
     return Loaded(model.eval(), processor, family)
 
@@ -182,7 +182,12 @@ def _as_user_error(where: str) -> Iterator[None]:
         raise UserError(f"{where} cannot be used: {text[:400]}") from error
 
 
-def _set_pixel_budget(processor: Any, config: ModelConfig) -> None:
+def set_pixel_budget(processor: Any, config: ModelConfig) -> None:
+    """Set the config's limits of the pixels of an image on a processor.
+
+    Raises:
+        UserError: the processor knows no such limits, or the least exceeds the most.
+    """
     if config.min_pixels is None and config.max_pixels is None:
         return
     image_processor = getattr(processor, "image_processor", None)

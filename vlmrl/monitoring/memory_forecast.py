@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -15,8 +16,10 @@ from vlmrl.engines.base import Engine
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack
+from vlmrl.monitoring.rank_share import RankShare, Spread, as_gathered, rank_share, size_of
 from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.weights.gradient_sums import sum_bytes
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
 __all__ = ["TIGHT", "Forecast", "cached_completions", "forecast"]
@@ -37,6 +40,9 @@ LOWER = {
     "another device",
     "kv cache": "engine.options.max_num_seqs, rollout.max_tokens, rollout.prompts",
     "casts": "model.lora or model.freeze",
+    "sums": "model.lora or model.freeze",
+    "gathered": "model.dtype=bfloat16, model.lora or model.freeze",
+    "gathered to generate": "engine.name=vllm or vllm_server",
 }
 """What lowers each part, most effective first."""
 
@@ -46,7 +52,9 @@ class Forecast:
     """Bytes of each part: constant parts, parts of the update and of generation.
 
     Generating with the policy itself under autocast keeps a bfloat16 copy of each weight that trains
-    (`casts`); those of the update are among its activations.
+    (`casts`); those of the update are among its activations. Where weights are sharded they are those of
+    one rank: what an update has whole at a time is `gathered`. Where they are not, ranks add up their
+    gradients in buckets (`sums`) when the activations are gone.
     """
 
     parts: dict[str, int]
@@ -63,10 +71,12 @@ class Forecast:
         next update.
         """
         parts = self.parts
-        gradients, forward = parts["gradients"], parts["activations"] + parts["logits"]
-        engine = parts["kv cache"] + parts["casts"]
+        gradients = parts["gradients"]
+        forward = parts["activations"] + parts["logits"] + parts["gathered"]
+        engine = parts["kv cache"] + parts["casts"] + parts["gathered to generate"]
         updating = gradients + forward if self.accumulated else forward
-        stays = sum(parts.values()) - gradients - forward - engine
+        updating = max(updating, gradients + parts["sums"])
+        stays = sum(parts.values()) - gradients - forward - engine - parts["sums"]
         return stays + max(gradients + engine, updating)
 
     @property
@@ -92,33 +102,43 @@ def forecast(
     prompts: Sequence[Prompt],
     kl: bool,
     whole: Completion | None = None,
+    spread: Spread = Spread(),
+    counter: Counter | None = None,
 ) -> Forecast:
     """Forecast the peak of a step with prompts as long as the longest of these, on the policy's device.
+
+    With `spread` it is that of one of several processes. `counter` counts what forwards keep.
 
     Every completion is assumed to reach the limit, or to be like `whole`, of several turns, with all
     that it is shown. `kl`: the algorithm keeps a reference.
     """
-    weights = sum(_bytes(p) for p in policy.base.parameters())
-    trained = sum(_bytes(p) for p in policy.trainable)
+    counter = counter or Counter()
+    counter.sharded = spread.shards > 1
+    own = counter.share(policy, spread.shards)
     prompt = max(prompts, key=lambda p: len(p.encoded.ids))
     whole = whole or _full(prompt, config.rollout.max_tokens)
     limit = len(whole.token_ids)
     longest = len(prompt.encoded.ids) + _length(whole)
-    completions = config.rollout.prompts * config.rollout.group_size
+    completions = -(-config.rollout.prompts // spread.world) * config.rollout.group_size
     rows = max(1, min(config.optimizer.micro_batch_tokens // longest, completions))
-    capacity = _capacity(policy.device)
-    stays, generating = _engine(engine, policy, completions * longest, longest, capacity)
+    capacity = spread.capacity or _capacity(policy.device)
+    served = policy if spread.capacity is None else _on_gpu(policy)
+    stays, generating = _engine(engine, policy, served, completions * longest, longest, capacity)
     low_memory = config.optimizer.shared_forward == "low_memory"
+    activations = measure_activations(config, policy, prompt, rows, whole, counter)
     parts = {
-        "weights": weights,
-        "reference": weights if kl and policy.adapter is None else 0,
-        "gradients": trained,
-        "optimizer": round(STATE_SIZE[config.optimizer.name] * trained),
+        "weights": own.weights,
+        "reference": own.weights if kl and policy.adapter is None else 0,
+        "gradients": own.trained,
+        "optimizer": round(STATE_SIZE[config.optimizer.name] * own.trained),
         "engine": stays,
-        "activations": measure_activations(config, policy, prompt, rows, whole),
+        "activations": activations,
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
-        "casts": _casts(policy) if engine.exact else 0,
+        "casts": _casts(policy) if engine.exact and spread.shards == 1 else 0,
+        "sums": sum_bytes(policy.trainable) if spread.world > spread.shards else 0,
+        "gathered": own.gathered,
+        "gathered to generate": own.whole if engine.exact else 0,
     }
     several = low_memory or rows * config.optimizer.minibatches < completions
     return Forecast(parts, capacity, several)
@@ -128,11 +148,16 @@ def forecast(
 
 
 def measure_activations(
-    config: Config, policy: Policy, prompt: Prompt, rows: int, whole: Completion | None = None
+    config: Config,
+    policy: Policy,
+    prompt: Prompt,
+    rows: int,
+    whole: Completion | None = None,
+    counter: Counter | None = None,
 ) -> int:
     """Return the bytes of activations in the update of a micro-batch of `rows` full-length completions.
 
-    They are like `whole`, if it is given.
+    They are like `whole`, if it is given; `counter` counts them.
 
     They are measured on one or two rows of the forward that the config would choose, since every
     further prompt and completion adds the same. Checkpointing adds one layer, computed again. Ranks that
@@ -141,15 +166,16 @@ def measure_activations(
     o, group = config.optimizer, config.rollout.group_size
     whole = whole or _full(prompt, config.rollout.max_tokens)
     sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
+    counter = counter or Counter()
     if o.shared_forward == "low_memory":
-        return measure_saved_bytes(policy, _make_micro(prompt, 1, 2, whole), sharing)
+        return counter.saved(policy, _make_micro(prompt, 1, 2, whole), sharing)
     groups = -(-rows // group)
     shared = sharing.pays(_make_micro(prompt, 1, min(rows, group), whole))
     sharing = replace(sharing, setting="on" if shared else "off")
 
     def extrapolate() -> int:
         one, two, two_prompts = (
-            measure_saved_bytes(policy, _make_micro(prompt, prompts, each, whole), sharing)
+            counter.saved(policy, _make_micro(prompt, prompts, each, whole), sharing)
             for prompts, each in ((1, 1), (1, 2), (2, 1))
         )
         return one + (rows - 1) * (two - one) + (groups - 1) * (two_prompts - two)
@@ -162,8 +188,28 @@ def measure_activations(
     parts = config.distributed.sequence_parallel
     if parts == 1:
         return found
-    everywhere = min(found, groups * _tower_bytes(policy, prompt) + _casts(policy))
+    everywhere = min(found, groups * counter.towers(policy, prompt) + _casts(policy))
     return everywhere + (found - everywhere) // parts
+
+
+class Counter:
+    """Counts in bytes what a rank keeps of the weights, and what forwards keep, by running them."""
+
+    sharded = False
+    """Whether forwards are those of a model that `fsdp2` shards."""
+
+    def share(self, policy: Policy, shards: int) -> RankShare:
+        """Return what a rank keeps of the weights."""
+        return rank_share(policy, shards)
+
+    def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
+        """Return what a micro-batch keeps."""
+        with as_gathered(policy) if self.sharded else contextlib.nullcontext():
+            return measure_saved_bytes(policy, micro, sharing)
+
+    def towers(self, policy: Policy, prompt: Prompt) -> int:
+        """Return what the towers keep of a prompt's media."""
+        return _tower_bytes(policy, prompt)
 
 
 def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
@@ -195,20 +241,20 @@ def _tower_bytes(policy: Policy, prompt: Prompt) -> int:
 
 def _casts(policy: Policy) -> int:
     """Return the bytes of autocast's bfloat16 copies of the weights that train."""
-    trained = sum(_bytes(p) for p in policy.trainable)
+    trained = sum(map(size_of, policy.trainable))
     return trained // 2 if policy.config.dtype == "bfloat16" else 0
 
 
 @contextlib.contextmanager
 def record_storages(policy: Policy) -> Iterator[dict[int, int]]:
     """Record the storages that autograd keeps inside this block: address -> bytes."""
-    weights = {p.untyped_storage().data_ptr() for p in policy.base.parameters()}
+    weights = {p.untyped_storage()._cdata for p in policy.base.parameters()}
     sizes: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in weights:  # not where its numbers are: fake tensors have none
+            sizes[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
@@ -259,14 +305,19 @@ def _kv_token(policy: Policy) -> int:
 
 
 def _engine(
-    engine: Engine, policy: Policy, tokens: int, longest: int, capacity: int
+    engine: Engine, policy: Policy, served: Any, tokens: int, longest: int, capacity: int
 ) -> tuple[int, int]:
     """Return the bytes that the engine keeps, and those that it needs only to generate `tokens`."""
     if isinstance(engine, VllmOptions):
-        return engine.memory(policy, capacity)
+        return engine.memory(served, capacity)
     most = getattr(engine, "max_num_seqs", None)
     cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
     return 0 if engine.exact else policy.weight_bytes(), cached
+
+
+def _on_gpu(policy: Policy) -> Any:
+    """Return what an engine asks of the policy for its share of memory, as it would be on a GPU."""
+    return SimpleNamespace(device=torch.device("cuda"), weight_bytes=policy.weight_bytes)
 
 
 def cached_completions(
@@ -286,8 +337,3 @@ def _capacity(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return psutil.virtual_memory().total
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    scales = getattr(tensor, "quant_state", None)  # of 4-bit weights
-    return tensor.nbytes + (scales.absmax.nbytes if scales else 0)

@@ -64,7 +64,8 @@ class PolicyModel:
         if config.quantization:
             trainable.quantize(model, family, config)
         # What is to be sharded reaches the device in slices: the whole may not fit.
-        self.base = model if shard else model.to(self.device)
+        stays = shard or model.device.type == self.device.type
+        self.base = model if stays else model.to(self.device)
         self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
         trainable.freeze(self.base, family, config)
         if config.dtype == "bfloat16" and not shard:  # else every rank does so with its slices

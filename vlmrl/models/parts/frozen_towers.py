@@ -56,7 +56,9 @@ class FrozenTowers:
         self._prefixes = [p for tower in MEDIA_TOWERS for p in towers.get(tower, ())]
         self._projector = towers.get("projector", ())
         self._projects = projects
-        self._keeping = self._checked = False
+        self._keeping = False
+        self.checked = False
+        """Whether the projector was seen to read what is kept, and nothing else; see `_check`."""
         self._forget()
 
     @contextlib.contextmanager
@@ -124,10 +126,10 @@ class FrozenTowers:
         Raises:
             RuntimeError: The family's tower is not made of the modules under its prefixes.
         """
-        pairs = () if self._checked else zip(_tensors(computed), _tensors(replayed), strict=True)
+        pairs = () if self.checked else zip(_tensors(computed), _tensors(replayed), strict=True)
         if not all(torch.equal(a, b) for a, b in pairs):
             raise RuntimeError(f"the projector reads more than {self._prefixes} return")
-        self._checked = True
+        self.checked = True
 
     def _media(
         self, family: TowerFamily, model: Any, prompt: Encoded

@@ -10,7 +10,7 @@ import transformers
 
 from vlmrl.config import BuildConfig
 from vlmrl.models.parts.chat import chatml
-from vlmrl.models.small import builder
+from vlmrl.models.small import builder, byte_tokenizer
 from vlmrl.models.small.builder import TIED, check_fields
 
 CHAT_TEMPLATE = chatml(
@@ -72,6 +72,37 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
         vision_start_token_id=token("<|vision_start|>"),
         vision_end_token_id=token("<|vision_end|>"),
     )
+
+
+def build_published(
+    small: Small,
+    text: Mapping[str, Any],
+    vision: Mapping[str, Any],
+    tied: bool,
+    corpus: Sequence[str],
+) -> tuple[Any, Any]:
+    """Build a model with the fields of a published config, and a processor that knows few words.
+
+    The weights are random, and as large as the published ones: for `torch.device("meta")` and its like.
+    """
+    tokenizer = byte_tokenizer.train(corpus, BuildConfig().vocab_size)
+    token = tokenizer.convert_tokens_to_ids
+    width = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    rope = mrope(width, small.side_share, small.interleaved)
+    ends = {
+        key: value for key, value in builder.token_fields(tokenizer).items() if key != "vocab_size"
+    }
+    config = getattr(transformers, small.config)(
+        text_config={**text, **ends, "rope_parameters": rope},
+        vision_config={**vision, small.vision_out: text["hidden_size"]},
+        tie_word_embeddings=tied,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    model = getattr(transformers, small.model)(config).eval()
+    return model, _processor(small, model.config.vision_config, tokenizer)
 
 
 def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from vlmrl.system import distributed
 
-__all__ = ["sum_gradients"]
+__all__ = ["sum_bytes", "sum_gradients"]
 
 BUCKET = 2**24
 """Numbers that are summed over the ranks at a time."""
@@ -35,6 +35,12 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
         parts = flat.split([p.numel() for p in bucket])
         for parameter, part in zip(bucket, parts, strict=True):
             parameter.grad = part.view_as(parameter).clone()
+
+
+def sum_bytes(parameters: Sequence[torch.nn.Parameter]) -> int:
+    """Return the bytes that `sum_gradients` makes at a time: a bucket, and its parts."""
+    sizes = [sum(p.nbytes for p in bucket) for bucket in _buckets(parameters)]
+    return 2 * max(sizes, default=0)
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:

@@ -1,0 +1,168 @@
+"""Ways to divide GPUs between training and generation, as configs write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vlmrl.config import Config
+from vlmrl.engines.vllm_parts.options import VllmOptions
+from vlmrl.engines.vllm_parts.server_options import ServerOptions
+from vlmrl.errors import UserError
+
+__all__ = ["Layout", "enumerate_layouts", "layout_of"]
+
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+"""Shares of the GPUs that train, where others generate."""
+PARALLEL = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the GPUs are divided."""
+
+    trainers: int
+    """GPUs that train, one process each."""
+    servers: int
+    """Servers on other GPUs; 0: the GPUs that train generate, too."""
+    tensor_parallel: int = 1
+    """GPUs of a server."""
+    strategy: str = "fsdp2"
+    sequence_parallel: int = 1
+    staleness: int = 0
+    checkpointing: bool = False
+    engine: str = "vllm"
+    """Where the GPUs that train generate: `vllm` or `hf`."""
+    micro_batch_tokens: int = 16384
+    utilization: float = 0.4
+    """Share of a GPU's memory that vLLM takes: of one that only generates, or while it does."""
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return self.trainers + self.servers * self.tensor_parallel
+
+    @property
+    def shards(self) -> int:
+        """Return the number of ranks over which the weights are sharded."""
+        return self.trainers if self.strategy == "fsdp2" else 1
+
+    @property
+    def teams(self) -> int:
+        """Return the number of teams of ranks that share the tokens of a micro-batch."""
+        return self.trainers // self.sequence_parallel
+
+    def __str__(self) -> str:
+        """Return the layout in one phrase."""
+        said = [f"{self.trainers} train ({self.strategy})"]
+        if self.servers:
+            said.append(f"{self.servers} servers x {self.tensor_parallel}")
+        else:
+            said[0] = f"all {self.trainers} train and generate ({self.strategy})"
+        if self.sequence_parallel > 1:
+            said.append(f"sequences over {self.sequence_parallel}")
+        if self.staleness:
+            said.append(f"staleness {self.staleness}")
+        if self.checkpointing:
+            said.append("checkpointing")
+        return ", ".join(said)
+
+    def keys(self) -> dict[str, Any]:
+        """Return the keys of the config that say so, with their values."""
+        found: dict[str, Any] = {
+            "distributed.strategy": self.strategy,
+            "distributed.sequence_parallel": self.sequence_parallel,
+            "rollout.max_staleness": self.staleness,
+            "model.gradient_checkpointing": self.checkpointing,
+            "optimizer.micro_batch_tokens": self.micro_batch_tokens,
+            "engine.name": "vllm_server" if self.servers else self.engine,
+        }
+        if found["engine.name"] != "hf":
+            found["engine.options.gpu_memory_utilization"] = self.utilization
+        if found["engine.name"] == "vllm":
+            found["engine.options.enable_sleep_mode"] = True
+        return found
+
+    def changes(self, config: Config) -> dict[str, Any]:
+        """Return those of `keys` that the config does not have already."""
+        tree = config.model_dump(mode="json")
+        return {key: value for key, value in self.keys().items() if _at(tree, key) != value}
+
+
+def layout_of(config: Config, gpus: int) -> Layout:
+    """Return the layout of a config as it is on so many GPUs.
+
+    Servers of `devices` take the GPUs that they name from the trainers; servers at `urls` and those without
+    `devices` take one each.
+
+    Raises:
+        UserError: the config has `distributed.replicas`.
+    """
+    if config.distributed.replicas != 1:
+        raise UserError(
+            "distributed.replicas: a plan knows 1 only, got another number; plan without it"
+        )
+    options, name = config.engine.options, config.engine.name
+    servers = parallel = 0
+    if name == "vllm_server":
+        made = ServerOptions(**{k: v for k, v in options.items() if k in _SERVER_KEYS})
+        servers = len(made.urls) or len(made.devices) or made.num_servers
+        parallel = max((len(each.split(",")) for each in made.devices), default=1)
+    return Layout(
+        trainers=max(1, gpus - servers * parallel),
+        servers=servers,
+        tensor_parallel=parallel or 1,
+        strategy=config.distributed.strategy,
+        sequence_parallel=config.distributed.sequence_parallel,
+        staleness=config.rollout.max_staleness,
+        checkpointing=config.model.gradient_checkpointing,
+        engine="vllm" if servers else name,
+        micro_batch_tokens=config.optimizer.micro_batch_tokens,
+        utilization=options.get("gpu_memory_utilization", VllmOptions.gpu_memory_utilization),
+    )
+
+
+_SERVER_KEYS = ("devices", "urls", "num_servers")
+
+
+def enumerate_layouts(
+    config: Config, gpus: int, gpus_per_node: int, kv_heads: int
+) -> Iterator[Layout]:
+    """Yield the layouts that vlmrl can run on so many GPUs, for this config's batch."""
+    tokens = config.optimizer.micro_batch_tokens
+    train = [number for share in SHARES if (number := round(gpus * share)) and number < gpus]
+    ways: list[Mapping[str, Any]] = [{"trainers": gpus, "servers": 0}]
+    for trainers in dict.fromkeys(train):
+        for parallel in PARALLEL:
+            servers, rest = divmod(gpus - trainers, parallel)
+            if servers and not rest:
+                at = {"trainers": trainers, "servers": servers, "tensor_parallel": parallel}
+                ways += [{**at, "staleness": staleness} for staleness in (0, 1)]
+    for way in ways:
+        for strategy in ("ddp", "fsdp2"):
+            for parts in PARALLEL:
+                if not _runs(config, way["trainers"], parts, gpus_per_node, kv_heads):
+                    continue
+                if strategy == "fsdp2" and way["trainers"] == 1:
+                    continue
+                for checkpointing in (False, True):
+                    yield Layout(
+                        **way,
+                        strategy=strategy,
+                        sequence_parallel=parts,
+                        checkpointing=checkpointing,
+                        micro_batch_tokens=tokens,
+                    )
+
+
+def _runs(config: Config, trainers: int, parts: int, gpus_per_node: int, kv_heads: int) -> bool:
+    """Return whether ranks are enough for teams of `parts`, and prompts for ranks."""
+    fits = trainers % parts == 0 and gpus_per_node % parts == 0 and kv_heads % parts == 0
+    return fits and config.rollout.prompts >= trainers
+
+
+def _at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree

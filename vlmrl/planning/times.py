@@ -1,0 +1,197 @@
+"""How long the parts of a step take: a roofline of published rates, with the assumed shares of them.
+
+Operations over FLOP/s, or bytes over bytes/s, whichever takes longer. Nothing here was fitted to a run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vlmrl.planning.counts import ModelCounts, StepCounts
+from vlmrl.planning.layouts import Layout
+from vlmrl.planning.published import Assumptions, Gpu
+
+__all__ = ["Generation", "Times", "generation", "times"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """How one server, or one GPU that trains, generates its share of a step."""
+
+    seconds: float
+    prefill: float
+    """Seconds of reading the prompts."""
+    batch: float
+    """Completions that decode at a time, on average."""
+    fits: int
+    """Completions of full length whose keys and values fit at a time."""
+    used: int
+    """Servers that have a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of the parts of a step."""
+
+    generation: Generation
+    passes: float
+    """Log-probs before the update: old, reference, masked media."""
+    update: float
+    sync: float
+    checkpoint: float
+    """Seconds a step, where every `run.save_every`-th step writes one."""
+    sync_bytes: int
+    """Bytes that leave the trainers in a sync."""
+    waiting: float
+    """Seconds a step in which communication is not hidden behind the update."""
+    staleness: int
+
+    @property
+    def training(self) -> float:
+        """Return the seconds in which the trainers work."""
+        return self.passes + self.update + self.checkpoint
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of a step: ahead of the trainer, generation overlaps with it."""
+        if self.staleness:
+            return max(self.generation.seconds, self.training) + self.sync
+        return self.generation.seconds + self.training + self.sync
+
+    def idle(self, layout: Layout) -> float:
+        """Return the share of all GPU seconds of a step in which a GPU has nothing to do."""
+        if not layout.servers:
+            return self.sync / self.step
+        training = layout.trainers * self.training
+        apart = layout.gpus - layout.trainers
+        generating = apart * self.generation.seconds * self.generation.used / layout.servers
+        return 1 - (training + generating) / (layout.gpus * self.step)
+
+
+def times(
+    layout: Layout,
+    model: ModelCounts,
+    step: StepCounts,
+    gpu: Gpu,
+    assumed: Assumptions,
+    useful_share: float,
+    checkpoint_bytes: int,
+    save_every: int,
+    cache_share: float,
+    max_num_seqs: int,
+    transfer: str,
+) -> Times:
+    """Return the times of a step in a layout.
+
+    `useful_share` is the mean rank's tokens over those of the fullest, `cache_share` the share of a GPU's
+    memory that an engine may take for weights and cache.
+    """
+    drawn = generation(layout, model, step, gpu, assumed, cache_share, max_num_seqs)
+    rate = layout.trainers * gpu.flops * assumed.train_mfu * useful_share
+    vision = step.prompts * step.media_patches * 2 * model.vision
+    forward = _forward(model, step)
+    passes = step.forwards * (forward + vision) / rate
+    backward = (1.0 if model.language_trains else 0.0) + 1.0
+    again = 1.0 if layout.checkpointing else 0.0
+    head = 2 * model.head * step.scored_tokens
+    seen = vision * (3 + again if model.vision_trains else 1)
+    update = step.epochs * ((forward - head) * (1 + backward + again) + 4 * head + seen) / rate
+    hidden, open_ = _communication(layout, model, step, gpu, assumed)
+    passes_moved = step.forwards * hidden / 3
+    waiting = max(0.0, step.epochs * hidden - update) + max(0.0, passes_moved - passes) + open_
+    sync, sent = _sync(layout, model, gpu, assumed, transfer)
+    writers = layout.trainers if layout.strategy == "fsdp2" else 1
+    weights = 4 * model.parameters
+    state = max(0, checkpoint_bytes - weights) / min(writers, 8)
+    return Times(
+        generation=drawn,
+        passes=max(passes, passes_moved),
+        update=max(update, step.epochs * hidden) + open_,
+        sync=sync,
+        checkpoint=(weights + state) / (assumed.disk_gb * 1e9) / save_every,
+        sync_bytes=sent,
+        waiting=waiting,
+        staleness=layout.staleness,
+    )
+
+
+def _forward(model: ModelCounts, step: StepCounts) -> float:
+    """Return the operations of a forward of the language model over the step, head included."""
+    length = step.prompt_tokens + step.mean_length
+    attended = step.update_tokens * model.attention * length / 2  # causal
+    return 2 * model.active * step.update_tokens + attended + 2 * model.head * step.scored_tokens
+
+
+def _communication(
+    layout: Layout, model: ModelCounts, step: StepCounts, gpu: Gpu, assumed: Assumptions
+) -> tuple[float, float]:
+    """Return the seconds of an update's communication that overlaps with computing, and that does not."""
+    ranks = layout.trainers
+    if ranks == 1:
+        return 0.0, 0.0
+    link = link_of(ranks, gpu, assumed)
+    if layout.strategy == "ddp":
+        return 0.0, step.epochs * 2 * 4 * model.trained * (ranks - 1) / ranks / link
+    micro = math.ceil(step.plain_tokens / layout.teams / layout.micro_batch_tokens)
+    moved = 2 * model.layers_bytes + 4 * model.trained
+    return micro * moved * (ranks - 1) / ranks / link, 0.0
+
+
+def link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
+    """Return the bytes/s of a GPU in a collective of so many ranks: the network's beyond a machine."""
+    gb = gpu.nvlink_gb if ranks <= gpu.gpus_per_node else gpu.network_gb
+    return gb * 1e9 * assumed.link_share
+
+
+def _sync(
+    layout: Layout, model: ModelCounts, gpu: Gpu, assumed: Assumptions, transfer: str
+) -> tuple[float, int]:
+    """Return the seconds of a sync, and the bytes that leave the trainers."""
+    gather = 0.0
+    if layout.shards > 1:
+        gather = model.sync_bytes / link_of(layout.shards, gpu, assumed)
+    if not layout.servers:
+        return gather + 2 * model.sync_bytes / (gpu.hbm_tb * 1e12 * assumed.hbm_share), 0
+    if transfer == "nccl":  # to each server by itself
+        sent = layout.servers * model.sync_bytes
+        return gather + sent / (gpu.network_gb * 1e9 * assumed.link_share), sent
+    return gather + model.sync_bytes / (assumed.tcp_gb * 1e9), model.sync_bytes
+
+
+def generation(
+    layout: Layout,
+    model: ModelCounts,
+    step: StepCounts,
+    gpu: Gpu,
+    assumed: Assumptions,
+    cache_share: float,
+    max_num_seqs: int,
+) -> Generation:
+    """Return how a server generates its share of the step's completions."""
+    servers, parallel = layout.servers or layout.trainers, layout.tensor_parallel
+    prompts = math.ceil(step.prompts / servers)
+    own = prompts * step.completions / step.prompts
+    weights, length = 2 * model.parameters, step.prompt_tokens + step.max_length
+    room = parallel * cache_share * gpu.memory - weights
+    fits = max(0, int(room // (model.kv_bytes * length)))
+    full = max(1, min(max_num_seqs, own, fits or 1))
+    tail = step.max_length if own <= full else step.max_length - step.mean_length
+    steps = tail + (own * step.mean_length / full if own > full else 0.0)
+    batch = own * step.mean_length / steps
+    memory = gpu.hbm_tb * 1e12 * assumed.hbm_share * parallel
+    context = step.prompt_tokens + step.mean_length / 2
+    read = (weights + batch * context * model.kv_bytes) / memory
+    computed = 2 * (model.active + model.head) + model.attention * context
+    computed *= batch / (parallel * gpu.flops * assumed.decode_mfu)
+    beside = assumed.decode_overhead_ms / 1e3
+    if parallel > 1:
+        beside += 2 * model.num_layers * assumed.tp_latency_us / 1e6
+    reading = prompts * (
+        2 * model.active * step.prompt_tokens
+        + model.attention * step.prompt_tokens**2 / 2
+        + 2 * model.vision * step.media_patches
+    )
+    prefill = reading / (parallel * gpu.flops * assumed.prefill_mfu)
+    seconds = prefill + steps * (max(read, computed) + beside)
+    return Generation(seconds, prefill, batch, fits, min(servers, step.prompts))

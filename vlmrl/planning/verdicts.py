@@ -1,0 +1,120 @@
+"""What breaks first in a layout, and the keys of the config that mend it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vlmrl.monitoring.memory_forecast import LOWER, TIGHT
+from vlmrl.planning.planner import Judged, Planner
+
+__all__ = ["Verdict", "find_verdicts"]
+
+SLOW_SYNC = 0.1
+"""Share of a step above which a sync is worth a word."""
+SLOW_CHECKPOINT = 0.05
+WASTED = 0.8
+"""Useful share of the update below which the ranks wait too long for each other."""
+LOST = 0.02
+"""Share of the time that failures may take."""
+IDLE = 0.3
+"""Share of the GPU seconds that may be idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that does not work or costs much, with the change that mends it."""
+
+    level: Literal["FAIL", "warn"]
+    part: str
+    text: str
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """One line."""
+        keys = " ".join(f"{key}={_value(value)}" for key, value in self.change.items())
+        said = f"; change: {keys}" if keys else ""
+        return f"{self.level:4}  {self.part:11}  {self.text}{said}"
+
+
+def find_verdicts(planner: Planner, judged: Judged) -> list[Verdict]:
+    """Return what is wrong, what cannot run first, then what costs most."""
+    found = [*_what_fails(planner, judged), *_what_costs(planner, judged)]
+    return sorted(found, key=lambda each: each.level != "FAIL")
+
+
+def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
+    layout, memory, config = judged.layout, judged.memory, planner.config
+    if layout.trainers > config.rollout.prompts:
+        yield Verdict(
+            "FAIL",
+            "prompts",
+            f"{layout.trainers} processes train and a step has {config.rollout.prompts} prompts, fewer than "
+            "one each",
+            {"rollout.prompts": layout.trainers},
+        )
+    if memory.share > TIGHT:
+        part = max(memory.parts, key=lambda name: memory.parts[name])
+        level: Literal["FAIL", "warn"] = "FAIL" if memory.share > 1 else "warn"
+        mended = planner.mend(layout)
+        text = f"a rank needs {memory.share:.0%} of its memory; most of it {part}"
+        if mended is None:
+            yield Verdict(level, "memory", f"{text}: {LOWER[part]}, or more GPUs")
+        else:
+            text = f"{text}; then {mended.memory.share:.0%}"
+            yield Verdict(level, "memory", text, mended.layout.changes(config))
+    if judged.times.generation.fits < 1:
+        size = 2 * planner.model.parameters / 1e9
+        needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
+        parallel = next(n for n in (1, 2, 4, 8, 16) if n >= needed)
+        where = "a server" if layout.servers else "vLLM on a GPU that trains"
+        text = f"{where} has no room for {size:.0f} GB of weights and one completion of full length"
+        devices = ",".join(map(str, range(parallel)))
+        change = {"engine.name": "vllm_server", "engine.options.devices": f'["{devices}"]'}
+        yield Verdict("FAIL", "engine", text, change)
+
+
+def _what_costs(planner: Planner, judged: Judged) -> Iterator[Verdict]:
+    layout, times, config = judged.layout, judged.times, planner.config
+    if layout.servers > config.rollout.prompts:
+        text = f"{layout.servers} servers and {config.rollout.prompts} prompts: the rest stays idle"
+        yield Verdict("warn", "servers", text, {"rollout.prompts": layout.servers})
+    if judged.imbalance.dealt < WASTED:
+        text = f"ranks wait for the fullest: {judged.imbalance.dealt:.0%} of the update is useful"
+        more = 4 * layout.teams
+        yield Verdict("warn", "imbalance", text, {"rollout.prompts": more})
+    if times.sync > SLOW_SYNC * times.step:
+        text = f"a sync takes {times.sync / times.step:.0%} of a step ({times.sync_bytes / 1e9:.1f} GB out)"
+        faster = {"engine.options.transfer": "nccl"} if layout.servers else {}
+        yield Verdict("warn", "sync", text, faster)
+    if times.checkpoint > SLOW_CHECKPOINT * times.step:
+        text = f"checkpoints take {times.checkpoint / times.step:.0%} of the time"
+        yield Verdict("warn", "checkpoint", text, {"run.save_every": 4 * config.run.save_every})
+    if (idle := times.idle(layout)) > IDLE:
+        text = f"GPUs are idle for {idle:.0%} of their time"
+        can = layout.servers and not layout.staleness and not config.strategies
+        yield Verdict("warn", "idle", text, {"rollout.max_staleness": 1} if can else {})
+    if times.waiting > SLOW_SYNC * times.step:
+        text = (
+            f"gathering weights takes {times.waiting / times.step:.0%} of a step beside the update"
+        )
+        wider = 2 * layout.micro_batch_tokens
+        change = {"optimizer.micro_batch_tokens": wider} if layout.strategy == "fsdp2" else {}
+        yield Verdict("warn", "network", text, change)
+    lost = planner.failures(judged)
+    if 1 - lost.goodput > LOST:
+        text = (
+            f"{lost.count} failures in 54 days cost {1 - lost.goodput:.0%} of the time (simulated)"
+        )
+        better = max(1, config.run.save_every // 4)
+        yield Verdict("warn", "failures", text, {"run.save_every": better})
+
+
+def _value(value: Any) -> str:
+    return (
+        {True: "true", False: "false"}.get(value, str(value))
+        if isinstance(value, bool)
+        else str(value)
+    )
