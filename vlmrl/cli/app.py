@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import compare, config, data, evaluate, export, parts, plan, train, verifiers
+from vlmrl.cli import compare, config, data, evaluate, export, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import MissingExtra, UserError
 
@@ -84,7 +84,7 @@ app.command("eval")(evaluate.evaluate)
 app.command()(compare.compare)
 app.command()(compare.changed)
 app.command()(train.doctor)
-app.command()(plan.plan)
+app.command()(train.plan)
 app.command()(train.report)
 app.command()(export.export)
 app.command()(verifiers.score)

@@ -22,7 +22,7 @@ from vlmrl.policy.policy import Policy
 from vlmrl.policy.weights.gradient_sums import sum_bytes
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
-__all__ = ["TIGHT", "Forecast", "cached_completions", "forecast"]
+__all__ = ["LOWER", "TIGHT", "Counter", "Forecast", "cached_completions", "forecast"]
 
 GIB = 2**30
 TIGHT = 0.85

@@ -11,7 +11,7 @@ from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.engines.vllm_parts.server_options import ServerOptions
 from vlmrl.errors import UserError
 
-__all__ = ["Layout", "enumerate_layouts", "layout_of"]
+__all__ = ["Layout", "as_overrides", "enumerate_layouts", "layout_of"]
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 """Shares of the GPUs that train, where others generate."""
@@ -85,34 +85,45 @@ class Layout:
         return found
 
     def changes(self, config: Config) -> dict[str, Any]:
-        """Return those of `keys` that the config does not have already."""
+        """Return those of `keys` that the config does not have already, and those of other servers.
+
+        The latter are servers that `vlmrl launch` keeps.
+        """
         tree = config.model_dump(mode="json")
-        return {key: value for key, value in self.keys().items() if _at(tree, key) != value}
+        keys = self.keys()
+        if self.servers and (self.servers, self.tensor_parallel) != _servers_of(config):
+            keys["cluster.serve.replicas"] = self.servers
+            keys["cluster.serve.gpus"] = self.tensor_parallel
+            keys["engine.options.transfer"] = config.engine.options.get("transfer", "tcp")
+        return {key: value for key, value in keys.items() if _at(tree, key) != value}
+
+
+def as_overrides(changes: Mapping[str, Any]) -> str:
+    """Return keys with their values as a command line takes them."""
+    said = ((k, str(v).lower() if isinstance(v, bool) else v) for k, v in changes.items())
+    return " ".join(f"{key}={value}" for key, value in said)
 
 
 def layout_of(config: Config, gpus: int) -> Layout:
     """Return the layout of a config as it is on so many GPUs.
 
-    Servers of `devices` take the GPUs that they name from the trainers; servers at `urls` and those without
-    `devices` take one each.
+    The GPUs of its servers do not train: those of `cluster.serve` or `devices`, or one for each of `urls`
+    or `num_servers`.
 
     Raises:
         UserError: the config has `distributed.replicas`.
     """
     if config.distributed.replicas != 1:
         raise UserError(
-            "distributed.replicas: a plan knows 1 only, got another number; plan without it"
+            "distributed.replicas: expected 1, which is all that is planned, got "
+            f"{config.distributed.replicas}"
         )
     options, name = config.engine.options, config.engine.name
-    servers = parallel = 0
-    if name == "vllm_server":
-        made = ServerOptions(**{k: v for k, v in options.items() if k in _SERVER_KEYS})
-        servers = len(made.urls) or len(made.devices) or made.num_servers
-        parallel = max((len(each.split(",")) for each in made.devices), default=1)
+    servers, parallel = _servers_of(config)
     return Layout(
         trainers=max(1, gpus - servers * parallel),
         servers=servers,
-        tensor_parallel=parallel or 1,
+        tensor_parallel=parallel,
         strategy=config.distributed.strategy,
         sequence_parallel=config.distributed.sequence_parallel,
         staleness=config.rollout.max_staleness,
@@ -121,6 +132,18 @@ def layout_of(config: Config, gpus: int) -> Layout:
         micro_batch_tokens=config.optimizer.micro_batch_tokens,
         utilization=options.get("gpu_memory_utilization", VllmOptions.gpu_memory_utilization),
     )
+
+
+def _servers_of(config: Config) -> tuple[int, int]:
+    """Return the number of a config's servers on GPUs of their own, and the GPUs of each."""
+    if config.engine.name != "vllm_server":
+        return 0, 1
+    if (serve := config.cluster.serve).replicas:
+        return serve.replicas, serve.gpus
+    options = config.engine.options
+    made = ServerOptions(**{key: options[key] for key in _SERVER_KEYS if key in options})
+    servers = len(made.urls) or len(made.devices) or made.num_servers
+    return servers, max((len(each.split(",")) for each in made.devices), default=1)
 
 
 _SERVER_KEYS = ("devices", "urls", "num_servers")

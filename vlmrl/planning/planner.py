@@ -165,7 +165,10 @@ class Planner:
         return sorted(found, key=lambda each: -each.rate)
 
     def mend(self, layout: Layout) -> Judged | None:
-        """Return the layout with the fewest changes of the config that make it fit, None if none do."""
+        """Return the layout with the fewest changes after which a rank has room, None if none help.
+
+        Whether vLLM has room beside it is another verdict.
+        """
         per_node = self.gpu.gpus_per_node
         changes: list[dict[str, Any]] = [{"strategy": "fsdp2"}, {"checkpointing": True}]
         longest = self.step.prompt_tokens + self.step.max_length
@@ -183,7 +186,7 @@ class Planner:
             if now.trainers == 1 and now.strategy == "fsdp2":
                 now = replace(now, strategy="ddp")
             judged = self.judge(self._with_utilization(now))
-            if judged.fits:
+            if judged.memory.share <= TIGHT:
                 return judged
         return None
 

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a GPU can do by its data sheet; see `rates.yaml` for units and sources."""
+    """What a GPU can do by published figures; see `rates.yaml` for units and sources."""
 
     name: str
     tflops: float
@@ -43,7 +43,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What no data sheet says; `rates.yaml` has the values and what they are."""
+    """What no published figure says; `rates.yaml` has the values and what they are."""
 
     train_mfu: float
     prefill_mfu: float

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vlmrl.planning.planner import Judged, Planner
-from vlmrl.planning.verdicts import find_verdicts
+from vlmrl.planning.verdicts import Verdict
 
-__all__ = ["describe", "describe_sweep"]
+__all__ = ["HONEST", "describe", "describe_sweep"]
 
 GIB = 2**30
 HONEST = (
     "Memory is counted as `vlmrl doctor` counts it, on a model of this size without numbers. Times are "
-    "rooflines of published rates with assumed shares (--assume); no time was fitted to a run, and nothing "
-    "of this has run on such GPUs. Not counted: decoding media, verifiers, tools, fragmentation."
+    "rooflines of published rates with assumed shares (--assume); none was compared with a GPU. Not counted: "
+    "decoding media, verifiers, tools, fragmentation."
 )
 
 
-def describe(planner: Planner, judged: Judged) -> Iterator[str]:
-    """Yield the lines of one layout."""
+def describe(planner: Planner, judged: Judged, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Yield the lines of one layout, then its verdicts."""
     layout, times, model, step = judged.layout, judged.times, planner.model, planner.step
     gpu, drawn = planner.gpu, times.generation
     yield f"layout      {layout}: {layout.gpus} x {gpu.name}"
@@ -53,16 +53,18 @@ def describe(planner: Planner, judged: Judged) -> Iterator[str]:
         f"failures    {lost.count} in 54 days, {lost.lost_steps} steps done twice, "
         f"{lost.goodput:.1%} of the time is progress (simulated)"
     )
-    found = find_verdicts(planner, judged)
-    if found:
-        yield f"breaks first: {found[0].part}"
-    yield from map(str, found)
+    if verdicts:
+        yield f"breaks first: {verdicts[0].part}"
+    yield from map(str, verdicts)
 
 
 def describe_sweep(found: Sequence[Judged], most: int) -> Iterator[str]:
     """Yield a line for each of the fastest layouts."""
     if not found:
-        yield "no layout fits: use more GPUs, model.lora, or a smaller model"
+        yield (
+            "no layout fits with at most one process a prompt: raise rollout.prompts or --gpus, or use "
+            "model.lora or a smaller model"
+        )
         return
     yield f"{'completions/s':>13}  {'s a step':>8}  {'memory':>6}  {'idle':>4}  layout"
     for judged in found[:most]:

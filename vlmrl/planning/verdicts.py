@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vlmrl.monitoring.memory_forecast import LOWER, TIGHT
+from vlmrl.planning.layouts import as_overrides
 from vlmrl.planning.planner import Judged, Planner
 
 __all__ = ["Verdict", "find_verdicts"]
@@ -34,8 +35,7 @@ class Verdict:
 
     def __str__(self) -> str:
         """One line."""
-        keys = " ".join(f"{key}={_value(value)}" for key, value in self.change.items())
-        said = f"; change: {keys}" if keys else ""
+        said = f"; change: {as_overrides(self.change)}" if self.change else ""
         return f"{self.level:4}  {self.part:11}  {self.text}{said}"
 
 
@@ -68,7 +68,7 @@ def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
     if judged.times.generation.fits < 1:
         size = 2 * planner.model.parameters / 1e9
         needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
-        parallel = next(n for n in (1, 2, 4, 8, 16) if n >= needed)
+        parallel = 2 ** math.ceil(math.log2(needed))
         where = "a server" if layout.servers else "vLLM on a GPU that trains"
         text = f"{where} has no room for {size:.0f} GB of weights and one completion of full length"
         devices = ",".join(map(str, range(parallel)))
@@ -110,11 +110,3 @@ def _what_costs(planner: Planner, judged: Judged) -> Iterator[Verdict]:
         )
         better = max(1, config.run.save_every // 4)
         yield Verdict("warn", "failures", text, {"run.save_every": better})
-
-
-def _value(value: Any) -> str:
-    return (
-        {True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool)
-        else str(value)
-    )

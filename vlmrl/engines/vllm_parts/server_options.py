@@ -14,7 +14,7 @@ from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.engines.vllm_parts.transfer import Name
 from vlmrl.errors import UserError
 
-__all__ = ["command_line"]
+__all__ = ["ServerOptions", "command_line"]
 
 
 @dataclass

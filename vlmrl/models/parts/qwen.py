@@ -24,6 +24,8 @@ from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
 
+__all__ = ["MropeFamily"]
+
 IMAGE = "<|image_pad|>"
 PIXELS = ("pixel_values", "pixel_values_videos")
 GRIDS = ("image_grid_thw", "video_grid_thw")

@@ -13,6 +13,8 @@ from vlmrl.models.parts.chat import chatml
 from vlmrl.models.small import builder, byte_tokenizer
 from vlmrl.models.small.builder import TIED, check_fields
 
+__all__ = ["build_published"]
+
 CHAT_TEMPLATE = chatml(
     image="<|vision_start|><|image_pad|><|vision_end|>",
     video="<|vision_start|><|video_pad|><|vision_end|>",

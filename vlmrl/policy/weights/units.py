@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 from vlmrl.models.base import Family
 from vlmrl.policy import quantization, trainable
 
+__all__ = ["units_of", "without_adapters"]
+
 Unit = dict[str, torch.Tensor]
 """Weights by name; those of one layer come together."""
 
