@@ -65,8 +65,9 @@ def _keys(line: str) -> bool:
         (("--gpu", "h10"), "--gpu: there is no 'h10'; did you mean 'h100'"),
         (("--assume", "mfu=1"), "--assume: there is no 'mfu'"),
         (
-            ("distributed.strategy=fsdp2", "distributed.replicas=2"),
-            "distributed.replicas: expected 1, which is all that is planned, got 2",
+            ("distributed.strategy=fsdp2", "distributed.replicas=3"),
+            "distributed.replicas: expected a divisor of the 8 GPUs that train, with at least 2 for each "
+            "replica, got 3",
         ),
         (
             ("model={path: Qwen/Qwen2.5-VL-3B-Instruct, quantization: nf4, lora: {rank: 8}}",),

@@ -76,12 +76,12 @@ def test_the_forecast_counts_what_is_shown(made):
     bench = bench_of(made, Hf(), max_turns=3)
     prompt, config = bench.prompts[1], bench.config
     whole = write_longest(config, bench, prompt)
-    found = memory_forecast.measure_activations(config, made, prompt, 4, whole)
+    found = memory_forecast.measure_activations(config, made, prompt, 4, whole)[0]
     rollouts = Rollouts(PromptBatch((prompt,) * 2), ((whole, whole),) * 2)
     (micro,) = packed(rollouts).micro
     off = Sharing("off", 0.0, made.sharing.possible, verified=True)
     real = memory_forecast.measure_saved_bytes(made, micro, off)
     assert found == pytest.approx(real, rel=0.05)
     without = dataclasses.replace(whole, suffix=None, segments=())
-    assert found > 1.5 * memory_forecast.measure_activations(config, made, prompt, 4, without)
+    assert found > 1.5 * memory_forecast.measure_activations(config, made, prompt, 4, without)[0]
     assert torch.is_grad_enabled()

@@ -47,3 +47,10 @@ def test_servers_take_their_gpus_from_those_that_train(
 ) -> None:
     found: Layout = layout_of(load("quickstart", own), 8)
     assert (found.trainers, found.servers, found.tensor_parallel) == expected
+
+
+def test_replicas_shard_over_fewer_ranks() -> None:
+    config = load("quickstart", ("sft=null", "rollout.prompts=256", "distributed.strategy=fsdp2"))
+    found = {(each.replicas, each.shards) for each in enumerate_layouts(config, 256, 8, 4)}
+    assert {(1, 256), (32, 8), (4, 64)} <= found
+    assert all(replicas == 1 or shards in (8, 64) for replicas, shards in found)

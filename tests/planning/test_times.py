@@ -17,7 +17,7 @@ B = 10**9
 MODEL = ModelCounts(
     parameters=8 * B,
     trained=7 * B,
-    layers_bytes=14 * B,
+    gathered_bytes=14 * B,
     active=7 * B,
     head=B // 2,
     vision=0,
@@ -41,6 +41,7 @@ STEP = StepCounts(
     scored_tokens=512 * 500.0,
     forwards=1,
     epochs=1,
+    minibatches=1,
 )
 EXACT = replace(
     Assumptions.of(), train_mfu=1.0, hbm_share=1.0, link_share=1.0, decode_overhead_ms=0.0
@@ -51,14 +52,13 @@ ALONE = Layout(trainers=1, servers=0, strategy="ddp")
 def timed(
     layout: Layout, model: ModelCounts = MODEL, step: StepCounts = STEP, **changed: float
 ) -> Times:
-    given = {"useful_share": 1.0, "cache_share": 0.9, "checkpoint_bytes": 100 * B, **changed}
+    given = {"useful_share": 1.0, "cache_share": 0.9, "checkpoint": 1.0, **changed}
     return times(
         layout,
         model,
         step,
         gpu("h100"),
         EXACT,
-        save_every=50,
         max_num_seqs=256,
         transfer="tcp",
         **given,  # type: ignore[arg-type]
@@ -87,12 +87,28 @@ def test_ranks_that_wait_take_longer() -> None:
 
 
 def test_between_machines_the_gathering_of_weights_may_take_longer_than_the_update() -> None:
-    few, many = (timed(Layout(trainers=n, servers=0, strategy="fsdp2")) for n in (8, 16))
-    assert few.waiting == 0 and many.generation.seconds < few.generation.seconds
-    # Two gatherings of 14 GB and 28 GB of gradients in each of ceil(2e6 / 16 / 16384) micro-batches.
-    moved = 8 * (2 * 14 * B + 4 * 7 * B) * 15 / 16 / 50e9
-    assert moved > few.update / 2
-    assert many.update == pytest.approx(moved)
+    fits = Layout(trainers=16, servers=0, strategy="fsdp2", micro_batch_tokens=16384)
+    short = replace(fits, micro_batch_tokens=4096)
+    assert timed(fits).waiting == 0 < timed(short).waiting
+    # Two gatherings of 14 GB and 28 GB of gradients in each of ceil(2e6 / 16 / 4096) micro-batches, through
+    # the eight ports of each machine.
+    moved = 31 * (2 * 14 * B + 4 * 7 * B) * 15 / 16 / (8 * 50e9)
+    assert timed(short).update == pytest.approx(moved)
+
+
+def test_replicas_gather_within_a_machine_and_sum_slices_between_machines_once_an_update() -> None:
+    whole, copies = (
+        timed(Layout(trainers=512, servers=0, strategy="fsdp2", replicas=r)) for r in (1, 64)
+    )
+    summed = 2 * 4 * 7 * B / 8 * 63 / 64 / 50e9
+    gathered = (2 * 14 * B + 4 * 7 * B) * 7 / 8 / 450e9  # one micro-batch
+    assert whole.update == pytest.approx((2 * 14 * B + 4 * 7 * B) * 511 / 512 / 400e9)
+    assert copies.update == pytest.approx(gathered + summed)
+    twice = timed(
+        Layout(trainers=512, servers=0, strategy="fsdp2", replicas=64),
+        step=replace(STEP, minibatches=2),
+    )
+    assert twice.update == pytest.approx(2 * copies.update)
 
 
 def test_ahead_of_the_trainer_the_longer_of_the_two_counts() -> None:

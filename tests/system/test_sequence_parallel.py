@@ -145,7 +145,7 @@ def test_the_forecast_knows_what_each_of_two_ranks_keeps(name, by_two):
     policy, prompt, rows = sequence_ranks.long_prompt(name)
     more = ["distributed.sequence_parallel=2", "rollout.max_tokens=9"]
     more += [f"optimizer.shared_forward={'on' if rows > 1 else 'off'}"]
-    found = measure_activations(load("quickstart", more), policy, prompt, rows)
+    found, _ = measure_activations(load("quickstart", more), policy, prompt, rows)
     for kept in (of_rank["kept"][name] for of_rank in by_two):
         assert found == pytest.approx(kept, rel=0.1)
 

@@ -62,19 +62,22 @@ class Forecast:
     """Bytes of the device."""
     accumulated: bool = True
     """An update has several micro-batches: whole gradients exist together with activations."""
+    recomputed: int = 0
+    """Bytes of the activations of one layer that checkpointing computes again, of the last one too."""
 
     @property
     def peak(self) -> int:
         """Return the constant parts plus the larger of what generation and the update add.
 
-        In a single micro-batch gradients appear as activations are freed. Gradients stay until the
-        next update.
+        In a single micro-batch gradients appear as activations are freed; checkpointing keeps those of a
+        layer until all gradients are there. Gradients stay until the next update.
         """
         parts = self.parts
         gradients = parts["gradients"]
         forward = parts["activations"] + parts["logits"] + parts["gathered"]
         engine = parts["kv cache"] + parts["casts"] + parts["gathered to generate"]
         updating = gradients + forward if self.accumulated else forward
+        updating = max(updating, gradients + parts["gathered"] + self.recomputed)
         updating = max(updating, gradients + parts["sums"])
         stays = sum(parts.values()) - gradients - forward - engine - parts["sums"]
         return stays + max(gradients + engine, updating)
@@ -119,13 +122,16 @@ def forecast(
     whole = whole or _full(prompt, config.rollout.max_tokens)
     limit = len(whole.token_ids)
     longest = len(prompt.encoded.ids) + _length(whole)
-    completions = -(-config.rollout.prompts // spread.world) * config.rollout.group_size
-    rows = max(1, min(config.optimizer.micro_batch_tokens // longest, completions))
+    prompts_of_rank = -(-config.rollout.prompts // spread.world)
+    teams = max(1, spread.world // config.distributed.sequence_parallel)
+    trained = -(-config.rollout.prompts // teams) * config.rollout.group_size
+    generated = prompts_of_rank * config.rollout.group_size
+    rows = max(1, min(config.optimizer.micro_batch_tokens // longest, trained))
     capacity = spread.capacity or _capacity(policy.device)
     served = policy if spread.capacity is None else _on_gpu(policy)
-    stays, generating = _engine(engine, policy, served, completions * longest, longest, capacity)
+    stays, generating = _engine(engine, policy, served, generated * longest, longest, capacity)
     low_memory = config.optimizer.shared_forward == "low_memory"
-    activations = measure_activations(config, policy, prompt, rows, whole, counter)
+    activations, again = measure_activations(config, policy, prompt, rows, whole, counter)
     parts = {
         "weights": own.weights,
         "reference": own.weights if kl and policy.adapter is None else 0,
@@ -136,12 +142,12 @@ def forecast(
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
         "casts": _casts(policy) if engine.exact and spread.shards == 1 else 0,
-        "sums": sum_bytes(policy.trainable) if spread.world > spread.shards else 0,
+        "sums": sum_bytes(policy.trainable) if spread.world > spread.shards == 1 else 0,
         "gathered": own.gathered,
         "gathered to generate": own.whole if engine.exact else 0,
     }
-    several = low_memory or rows * config.optimizer.minibatches < completions
-    return Forecast(parts, capacity, several)
+    several = low_memory or rows * config.optimizer.minibatches < trained
+    return Forecast(parts, capacity, several, again)
 
 
 # ---------------------------------------------------------------------------------- activations
@@ -154,10 +160,11 @@ def measure_activations(
     rows: int,
     whole: Completion | None = None,
     counter: Counter | None = None,
-) -> int:
+) -> tuple[int, int]:
     """Return the bytes of activations in the update of a micro-batch of `rows` full-length completions.
 
-    They are like `whole`, if it is given; `counter` counts them.
+    The second number is those of the layer among them that checkpointing computes again. Completions are
+    like `whole`, if it is given; `counter` counts.
 
     They are measured on one or two rows of the forward that the config would choose, since every
     further prompt and completion adds the same. Checkpointing adds one layer, computed again. Ranks that
@@ -168,7 +175,7 @@ def measure_activations(
     sharing = Sharing(o.shared_forward, o.shared_threshold, policy.sharing.possible, verified=True)
     counter = counter or Counter()
     if o.shared_forward == "low_memory":
-        return counter.saved(policy, _make_micro(prompt, 1, 2, whole), sharing)
+        return counter.saved(policy, _make_micro(prompt, 1, 2, whole), sharing), 0
     groups = -(-rows // group)
     shared = sharing.pays(_make_micro(prompt, 1, min(rows, group), whole))
     sharing = replace(sharing, setting="on" if shared else "off")
@@ -180,16 +187,17 @@ def measure_activations(
         )
         return one + (rows - 1) * (two - one) + (groups - 1) * (two_prompts - two)
 
-    found = extrapolate()
+    found, again = extrapolate(), 0
     if policy.config.gradient_checkpointing:
         policy.base.gradient_checkpointing_disable()
-        found += (extrapolate() - found) // policy.base.config.get_text_config().num_hidden_layers
+        again = (extrapolate() - found) // policy.base.config.get_text_config().num_hidden_layers
+        found += again
         policy.base.gradient_checkpointing_enable({"use_reentrant": False})
     parts = config.distributed.sequence_parallel
     if parts == 1:
-        return found
+        return found, again
     everywhere = min(found, groups * counter.towers(policy, prompt) + _casts(policy))
-    return everywhere + (found - everywhere) // parts
+    return everywhere + (found - everywhere) // parts, again // parts
 
 
 class Counter:

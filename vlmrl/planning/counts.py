@@ -7,6 +7,7 @@ from typing import Any
 
 from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.config import Config
+from vlmrl.monitoring.rank_share import rank_share
 from vlmrl.planning.published import Assumptions
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import FUSED_EXPERTS, tower_of
@@ -22,8 +23,8 @@ class ModelCounts:
 
     parameters: int
     trained: int
-    layers_bytes: int
-    """What `fsdp2` gathers of the layers in one forward, over all of them, in the dtype of the gathering."""
+    gathered_bytes: int
+    """What `fsdp2` gathers in one forward, over all layers."""
     active: int
     """Weights of the language tower's layers that a token passes: of experts those that it is routed to."""
     head: int
@@ -63,6 +64,8 @@ class StepCounts:
     forwards: int
     """Passes before the update: old log-probs, reference, ..."""
     epochs: int
+    minibatches: int
+    """Updates of an epoch."""
 
 
 def count_model(policy: Policy) -> ModelCounts:
@@ -80,13 +83,10 @@ def count_model(policy: Policy) -> ModelCounts:
     )
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     vision = {n: p for n, p in named.items() if n not in language}
-    low = 2 if policy.config.dtype == "bfloat16" else 4
-    paths = tuple(f"{path}." for path in family.decoder_layers)
-    inside = [p for n, p in named.items() if n.startswith(paths)]
     return ModelCounts(
         parameters=sum(p.numel() for p in named.values()),
         trained=sum(p.numel() for p in policy.trainable),
-        layers_bytes=low * sum(p.numel() for p in inside),
+        gathered_bytes=rank_share(policy, shards=2).whole,
         active=round(active),
         head=head.numel(),
         vision=sum(p.numel() for p in vision.values()),
@@ -136,4 +136,5 @@ def count_step(
         scored_tokens=completions * mean,
         forwards=len({"old" if name == "entropy" else name for name in passes - {"teacher"}}),
         epochs=optimizer.epochs,
+        minibatches=optimizer.minibatches,
     )

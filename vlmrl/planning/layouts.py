@@ -29,6 +29,8 @@ class Layout:
     tensor_parallel: int = 1
     """GPUs of a server."""
     strategy: str = "fsdp2"
+    replicas: int = 1
+    """Copies of the weights that `fsdp2` shards, each over as many ranks."""
     sequence_parallel: int = 1
     staleness: int = 0
     checkpointing: bool = False
@@ -46,7 +48,7 @@ class Layout:
     @property
     def shards(self) -> int:
         """Return the number of ranks over which the weights are sharded."""
-        return self.trainers if self.strategy == "fsdp2" else 1
+        return self.trainers // self.replicas if self.strategy == "fsdp2" else 1
 
     @property
     def teams(self) -> int:
@@ -55,11 +57,12 @@ class Layout:
 
     def __str__(self) -> str:
         """Return the layout in one phrase."""
-        said = [f"{self.trainers} train ({self.strategy})"]
+        how = self.strategy + (f", {self.replicas} replicas" if self.replicas > 1 else "")
+        said = [f"{self.trainers} train ({how})"]
         if self.servers:
             said.append(f"{self.servers} servers x {self.tensor_parallel}")
         else:
-            said[0] = f"all {self.trainers} train and generate ({self.strategy})"
+            said[0] = f"all {self.trainers} train and generate ({how})"
         if self.sequence_parallel > 1:
             said.append(f"sequences over {self.sequence_parallel}")
         if self.staleness:
@@ -72,6 +75,7 @@ class Layout:
         """Return the keys of the config that say so, with their values."""
         found: dict[str, Any] = {
             "distributed.strategy": self.strategy,
+            "distributed.replicas": self.replicas,
             "distributed.sequence_parallel": self.sequence_parallel,
             "rollout.max_staleness": self.staleness,
             "model.gradient_checkpointing": self.checkpointing,
@@ -111,20 +115,22 @@ def layout_of(config: Config, gpus: int) -> Layout:
     or `num_servers`.
 
     Raises:
-        UserError: the config has `distributed.replicas`.
+        UserError: `distributed.replicas` does not divide the GPUs that train into at least 2 each.
     """
-    if config.distributed.replicas != 1:
-        raise UserError(
-            "distributed.replicas: expected 1, which is all that is planned, got "
-            f"{config.distributed.replicas}"
-        )
     options, name = config.engine.options, config.engine.name
     servers, parallel = _servers_of(config)
+    trainers, replicas = max(1, gpus - servers * parallel), config.distributed.replicas
+    if replicas > 1 and (trainers % replicas or trainers == replicas):
+        raise UserError(
+            f"distributed.replicas: expected a divisor of the {trainers} GPUs that train, with at least 2 "
+            f"for each replica, got {replicas}"
+        )
     return Layout(
-        trainers=max(1, gpus - servers * parallel),
+        trainers=trainers,
         servers=servers,
         tensor_parallel=parallel,
         strategy=config.distributed.strategy,
+        replicas=replicas,
         sequence_parallel=config.distributed.sequence_parallel,
         staleness=config.rollout.max_staleness,
         checkpointing=config.model.gradient_checkpointing,
@@ -163,20 +169,29 @@ def enumerate_layouts(
                 at = {"trainers": trainers, "servers": servers, "tensor_parallel": parallel}
                 ways += [{**at, "staleness": staleness} for staleness in (0, 1)]
     for way in ways:
-        for strategy in ("ddp", "fsdp2"):
+        for strategy, replicas in _shardings(way["trainers"], gpus_per_node):
             for parts in PARALLEL:
                 if not _runs(config, way["trainers"], parts, gpus_per_node, kv_heads):
-                    continue
-                if strategy == "fsdp2" and way["trainers"] == 1:
                     continue
                 for checkpointing in (False, True):
                     yield Layout(
                         **way,
                         strategy=strategy,
+                        replicas=replicas,
                         sequence_parallel=parts,
                         checkpointing=checkpointing,
                         micro_batch_tokens=tokens,
                     )
+
+
+def _shardings(trainers: int, gpus_per_node: int) -> Iterator[tuple[str, int]]:
+    """Yield strategies with numbers of replicas: one, or as many as have one or eight machines each."""
+    yield "ddp", 1
+    if trainers > 1:
+        yield "fsdp2", 1
+    for shards in (gpus_per_node, 8 * gpus_per_node):
+        if shards < trainers and not trainers % shards:
+            yield "fsdp2", trainers // shards
 
 
 def _runs(config: Config, trainers: int, parts: int, gpus_per_node: int, kv_heads: int) -> bool:

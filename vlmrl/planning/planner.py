@@ -29,6 +29,8 @@ __all__ = ["Judged", "Planner", "Shown"]
 
 APART = 0.9
 """Share of the memory of a GPU that only generates."""
+WRITERS = 8
+"""Ranks that write at a time as fast as one does by itself."""
 SPARE = 0.05
 """Shares of memory are given out in multiples of this."""
 
@@ -85,6 +87,7 @@ class Planner:
         self.step: StepCounts = count_step(self.config, policy, self.algorithm, prompt, assumed)
         state = STATE_SIZE[self.config.optimizer.name] * 4 * self.model.trained
         self.checkpoint_bytes = checkpoint.size(policy, state)
+        self._memories: dict[Layout, Forecast] = {}
 
     def with_prompts(self, prompts: int) -> Planner:
         """Return a planner of the same config with so many prompts a step; what was counted is kept."""
@@ -93,7 +96,7 @@ class Planner:
         other.config = self.config.model_copy(update={"rollout": rollout})
         policy, prompt = self._policy(self.config.model.gradient_checkpointing)
         other.step = count_step(other.config, policy, self.algorithm, prompt, self.assumed)
-        other._imbalances = {}
+        other._imbalances, other._memories = {}, {}
         return other
 
     # ------------------------------------------------------------------------------- one layout
@@ -109,8 +112,7 @@ class Planner:
             self.gpu,
             self.assumed,
             useful_share=imbalance.with_stragglers,
-            checkpoint_bytes=self.checkpoint_bytes,
-            save_every=self.config.run.save_every,
+            checkpoint=self._checkpoint_seconds(layout),
             cache_share=layout.utilization,
             max_num_seqs=self._option("max_num_seqs", VllmOptions.max_num_seqs),
             transfer=self._option("transfer", "tcp"),
@@ -119,6 +121,13 @@ class Planner:
 
     def memory(self, layout: Layout) -> Forecast:
         """Return the doctor's forecast of a step, for a rank of this layout."""
+        # Neither staleness nor how many GPUs a server has changes what a trainer needs.
+        key = replace(layout, servers=min(1, layout.servers), tensor_parallel=1, staleness=0)
+        if key not in self._memories:
+            self._memories[key] = self._forecast(layout)
+        return self._memories[key]
+
+    def _forecast(self, layout: Layout) -> Forecast:
         policy, prompt = self._policy(layout.checkpointing)
         tree = {
             "distributed": {"sequence_parallel": layout.sequence_parallel},
@@ -182,9 +191,10 @@ class Planner:
         ]
         now = layout
         for change in changes:
-            now = replace(now, **change)
-            if now.trainers == 1 and now.strategy == "fsdp2":
-                now = replace(now, strategy="ddp")
+            changed = replace(now, **change)
+            if self._refused(changed):
+                continue
+            now = changed
             judged = self.judge(self._with_utilization(now))
             if judged.memory.share <= TIGHT:
                 return judged
@@ -231,12 +241,22 @@ class Planner:
             )
         return self._imbalances[teams]
 
+    def _checkpoint_seconds(self, layout: Layout) -> float:
+        """Return the seconds a step in which all wait for a checkpoint: with `fsdp2` every rank writes."""
+        run = self.config.run
+        if run.save_in_background:
+            return 0.0
+        writers = min(layout.shards, WRITERS)
+        return self.checkpoint_bytes / writers / (self.assumed.disk_gb * 1e9) / run.save_every
+
     def _option(self, name: str, default: Any) -> Any:
         return self.config.engine.options.get(name, default)
 
     def _refused(self, layout: Layout) -> bool:
         """Return whether vlmrl refuses the layout with the rest of this config."""
         optimizer = self.config.optimizer
+        if layout.strategy == "fsdp2" and layout.trainers == 1:
+            return True
         if layout.strategy == "fsdp2" and (
             optimizer.name != "adamw" or optimizer.shared_forward == "low_memory"
         ):

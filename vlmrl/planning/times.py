@@ -76,16 +76,16 @@ def times(
     gpu: Gpu,
     assumed: Assumptions,
     useful_share: float,
-    checkpoint_bytes: int,
-    save_every: int,
+    checkpoint: float,
     cache_share: float,
     max_num_seqs: int,
     transfer: str,
 ) -> Times:
     """Return the times of a step in a layout.
 
-    `useful_share` is the mean rank's tokens over those of the fullest, `cache_share` the share of a GPU's
-    memory that an engine may take for weights and cache.
+    `useful_share` is the mean rank's tokens over those of the fullest, `checkpoint` the seconds a step in
+    which a checkpoint is waited for, `cache_share` the share of a GPU's memory that an engine may take for
+    weights and cache.
     """
     drawn = generation(layout, model, step, gpu, assumed, cache_share, max_num_seqs)
     rate = layout.trainers * gpu.flops * assumed.train_mfu * useful_share
@@ -97,19 +97,16 @@ def times(
     head = 2 * model.head * step.scored_tokens
     seen = vision * (3 + again if model.vision_trains else 1)
     update = step.epochs * ((forward - head) * (1 + backward + again) + 4 * head + seen) / rate
-    hidden, open_ = _communication(layout, model, step, gpu, assumed)
-    passes_moved = step.forwards * hidden / 3
-    waiting = max(0.0, step.epochs * hidden - update) + max(0.0, passes_moved - passes) + open_
+    gathering, hidden, open_ = _communication(layout, model, step, gpu, assumed)
+    passes_moved = step.forwards * gathering
+    waiting = max(0.0, hidden - update) + max(0.0, passes_moved - passes) + open_
     sync, sent = _sync(layout, model, gpu, assumed, transfer)
-    writers = layout.trainers if layout.strategy == "fsdp2" else 1
-    weights = 4 * model.parameters
-    state = max(0, checkpoint_bytes - weights) / min(writers, 8)
     return Times(
         generation=drawn,
         passes=max(passes, passes_moved),
-        update=max(update, step.epochs * hidden) + open_,
+        update=max(update, hidden) + open_,
         sync=sync,
-        checkpoint=(weights + state) / (assumed.disk_gb * 1e9) / save_every,
+        checkpoint=checkpoint,
         sync_bytes=sent,
         waiting=waiting,
         staleness=layout.staleness,
@@ -125,22 +122,42 @@ def _forward(model: ModelCounts, step: StepCounts) -> float:
 
 def _communication(
     layout: Layout, model: ModelCounts, step: StepCounts, gpu: Gpu, assumed: Assumptions
-) -> tuple[float, float]:
-    """Return the seconds of an update's communication that overlaps with computing, and that does not."""
-    ranks = layout.trainers
-    if ranks == 1:
-        return 0.0, 0.0
-    link = link_of(ranks, gpu, assumed)
-    if layout.strategy == "ddp":
-        return 0.0, step.epochs * 2 * 4 * model.trained * (ranks - 1) / ranks / link
-    micro = math.ceil(step.plain_tokens / layout.teams / layout.micro_batch_tokens)
-    moved = 2 * model.layers_bytes + 4 * model.trained
-    return micro * moved * (ranks - 1) / ranks / link, 0.0
+) -> tuple[float, float, float]:
+    """Return seconds of communication: of a forward's gathering, of updates beside computing, and after it.
+
+    Ranks that share a replica gather its layers twice in each micro-batch and sum gradients once; replicas
+    sum theirs once an update, each rank its own slices.
+    """
+    shards, copies = layout.shards, layout.trainers // layout.shards
+    slices = 4 * model.trained / shards
+    summing = 2 * slices * (copies - 1) / copies
+    # Ranks of other replicas sum at the same time, each through a port of its own.
+    link = (
+        _link_of(layout.trainers, gpu, assumed) if shards == 1 else _own_link(layout, gpu, assumed)
+    )
+    after = step.epochs * step.minibatches * summing / link
+    if shards == 1:
+        return 0.0, 0.0, after
+    cuts = step.plain_tokens / step.minibatches / layout.teams / layout.micro_batch_tokens
+    micro = step.minibatches * math.ceil(cuts)
+    own = (shards - 1) / shards / _link_of(shards, gpu, assumed)
+    gathering = micro * model.gathered_bytes * own
+    return gathering, step.epochs * (2 * gathering + micro * 4 * model.trained * own), after
 
 
-def link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
-    """Return the bytes/s of a GPU in a collective of so many ranks: the network's beyond a machine."""
-    gb = gpu.nvlink_gb if ranks <= gpu.gpus_per_node else gpu.network_gb
+def _link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
+    """Return the bytes/s at which each of so many ranks gets what a collective of all of them gathers.
+
+    Between machines every rank needs what comes in through all ports of its machine, and shares it by NVLink.
+    """
+    ports = gpu.network_gb * gpu.gpus_per_node
+    gb = gpu.nvlink_gb if ranks <= gpu.gpus_per_node else min(gpu.nvlink_gb, ports)
+    return gb * 1e9 * assumed.link_share
+
+
+def _own_link(layout: Layout, gpu: Gpu, assumed: Assumptions) -> float:
+    """Return the bytes/s between a rank and the same one of other replicas."""
+    gb = gpu.nvlink_gb if layout.trainers <= gpu.gpus_per_node else gpu.network_gb
     return gb * 1e9 * assumed.link_share
 
 
@@ -150,7 +167,7 @@ def _sync(
     """Return the seconds of a sync, and the bytes that leave the trainers."""
     gather = 0.0
     if layout.shards > 1:
-        gather = model.sync_bytes / link_of(layout.shards, gpu, assumed)
+        gather = model.sync_bytes / _link_of(layout.shards, gpu, assumed)
     if not layout.servers:
         return gather + 2 * model.sync_bytes / (gpu.hbm_tb * 1e12 * assumed.hbm_share), 0
     if transfer == "nccl":  # to each server by itself

@@ -72,7 +72,15 @@ def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
         where = "a server" if layout.servers else "vLLM on a GPU that trains"
         text = f"{where} has no room for {size:.0f} GB of weights and one completion of full length"
         devices = ",".join(map(str, range(parallel)))
-        change = {"engine.name": "vllm_server", "engine.options.devices": f'["{devices}"]'}
+        change: dict[str, Any] = {"engine.name": "vllm_server"}
+        if layout.gpus > planner.gpu.gpus_per_node:
+            change |= {
+                "cluster.serve.replicas": max(1, layout.servers),
+                "cluster.serve.gpus": parallel,
+                "engine.options.transfer": "tcp",
+            }
+        else:
+            change["engine.options.devices"] = f'["{devices}"]'
         yield Verdict("FAIL", "engine", text, change)
 
 
@@ -87,11 +95,13 @@ def _what_costs(planner: Planner, judged: Judged) -> Iterator[Verdict]:
         yield Verdict("warn", "imbalance", text, {"rollout.prompts": more})
     if times.sync > SLOW_SYNC * times.step:
         text = f"a sync takes {times.sync / times.step:.0%} of a step ({times.sync_bytes / 1e9:.1f} GB out)"
-        faster = {"engine.options.transfer": "nccl"} if layout.servers else {}
+        assumed = planner.assumed
+        one_by_one = layout.servers * assumed.tcp_gb < planner.gpu.network_gb * assumed.link_share
+        faster = {"engine.options.transfer": "nccl"} if layout.servers and one_by_one else {}
         yield Verdict("warn", "sync", text, faster)
     if times.checkpoint > SLOW_CHECKPOINT * times.step:
         text = f"checkpoints take {times.checkpoint / times.step:.0%} of the time"
-        yield Verdict("warn", "checkpoint", text, {"run.save_every": 4 * config.run.save_every})
+        yield Verdict("warn", "checkpoint", text, {"run.save_in_background": True})
     if (idle := times.idle(layout)) > IDLE:
         text = f"GPUs are idle for {idle:.0%} of their time"
         can = layout.servers and not layout.staleness and not config.strategies
