@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.rollouts_ahead import HELPERS, TINY, begin_training
+from helpers.runs import CLOCKS
 from vlmrl.config import load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
@@ -66,9 +67,7 @@ class PlacedHf(Hf):
 def metered() -> Iterator[Counter[str]]:
     """Bytes that this rank gives to what gathers, by function, while the block runs."""
     sent: Counter[str] = Counter()
-    real = {
-        name: getattr(dist, name) for name in ("all_gather", "all_gather_object", "gather_object")
-    }
+    real = {name: getattr(dist, name) for name in ("all_gather", "gather_object")}
 
     def meter(name: str, place: int) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -79,7 +78,7 @@ def metered() -> Iterator[Counter[str]]:
 
         return call
 
-    places = {"all_gather": 1, "all_gather_object": 1, "gather_object": 0}
+    places = {"all_gather": 1, "gather_object": 0}
     for name, place in places.items():
         setattr(dist, name, meter(name, place))
     try:
@@ -107,7 +106,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
         if not rank_shards.is_here(prompt)
     ]
     return {
-        "metrics": {k: v for k, v in report.metrics.items() if not k.startswith("time/")},
+        "metrics": {k: v for k, v in report.metrics.items() if not k.startswith(CLOCKS)},
         "rewards": report.rewards.total.tolist(),
         "valid": report.rewards.valid.tolist(),
         "lengths": [[c.num_tokens for c in group] for group in report.rollouts.completions],

@@ -34,6 +34,10 @@ TINY = [
 ]
 
 
+CLOCKS = ("time/", "ranks/")
+"""How the names of metrics begin that no two runs have in common."""
+
+
 def final_state(folder: Path) -> dict[str, bytes]:
     last = checkpoint.latest(folder)
     assert last is not None
@@ -51,7 +55,7 @@ def final_state(folder: Path) -> dict[str, bytes]:
 
 def metric_lines(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in x.items() if not k.startswith("time/")} for x in lines]
+    return [{k: v for k, v in x.items() if not k.startswith(CLOCKS)} for x in lines]
 
 
 def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:

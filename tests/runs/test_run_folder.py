@@ -194,6 +194,12 @@ def test_whatever_a_verifier_answers_becomes_strict_json(value: object) -> None:
         assert isinstance(back, type(value))
 
 
+def test_where_the_ranks_ran_is_kept_for_the_steps_that_stay(tmp_path: Path) -> None:
+    for step, hosts in ((0, ["a", "b"]), (4, ["a", "c"]), (8, ["d"]), (4, ["e", "f", "g"])):
+        path = run_folder.write_ranks(tmp_path, step, hosts)
+    assert atomic_files.read_json(path) == {"0": ["a", "b"], "4": ["e", "f", "g"]}
+
+
 def test_resuming_drops_every_later_line_and_file(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         atomic_files.append_line(

@@ -21,6 +21,7 @@ from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
+from vlmrl.system.launched.network import warn_of_network
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +249,7 @@ def test_an_engine_for_one_process_is_refused_in_several(monkeypatch):
 def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
     environment: dict[str, str], warned: bool
 ) -> None:
-    said = distributed.warn_of_network(environment)
+    said = warn_of_network(environment)
     assert (said is not None and environment["MASTER_ADDR"] in said) == warned
 
 

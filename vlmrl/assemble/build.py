@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
+from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
@@ -103,8 +105,7 @@ def build_trainer(
         config, held_out, policy, config.evaluation, quarantine, shared=True
     )
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
-    limit = config.last.rollout.max_tokens
-    turns = isinstance(engine, Driver)
+    limit, turns = config.last.rollout.max_tokens, isinstance(engine, Driver)
     checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message, turns)
     strategies = build_strategies(config)
     parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
@@ -130,6 +131,7 @@ def build_trainer(
         teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
         checks=checks,
         timers=timers,
+        machines=build_machines(config, progress, tracker),
     )
 
 
@@ -173,12 +175,24 @@ def begin_folder(config: Config, start: Path | None) -> None:
         run_folder.write_config(config.folder, config)
 
 
+def build_machines(config: Config, progress: Progress, tracker: RunLog) -> Machines:
+    """Build what compares the ranks; the run folder gets the names of their machines, if several."""
+    hosts = distributed.gather(socket.gethostname())
+    if distributed.is_main() and len(hosts) > 1:
+        run_folder.write_ranks(config.folder, done_steps(progress), hosts)
+    return Machines(hosts, tracker.message)
+
+
+def done_steps(progress: Progress) -> int:
+    """Return the finished GRPO steps."""
+    return progress.step if progress.phase == "rl" else 0
+
+
 def build_log(config: Config, progress: Progress) -> RunLog:
     """Build what writes and prints the curves; ranks but the main one write nothing."""
     if not distributed.is_main():
         return SilentLog()
-    done = progress.step if progress.phase == "rl" else 0
-    return RunLog(config, config.folder, config.run.steps, done)
+    return RunLog(config, config.folder, config.run.steps, done_steps(progress))
 
 
 def build_sampler(config: Config) -> tuple[Sampler, Callable[[float], list[float]] | None]:

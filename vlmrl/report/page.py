@@ -84,7 +84,7 @@ def build_report(run_dir: Path | str) -> Path:
     save_plots(folder, found)
     stages = stretches(config, steps)
     tiles = _tiles(folder, evaluations) + _stage_tiles(stages)
-    tiles += _compute_tiles(computed)
+    tiles += _compute_tiles(computed) + _rank_tiles(folder, steps)
     if album.left_out:
         note = "their files are gone, or the page would be too large"
         tiles.append(Tile("images left out", str(album.left_out), note))
@@ -177,6 +177,24 @@ def _compute_tiles(computed: tuple[Panel, ComputeFit] | None) -> list[Tile]:
         f"95 %: {low} to {high}; half of the way after {middle}, exponent {drawing.said(fit.power)}"
     )
     return [Tile("limit of more compute", drawing.said(fit.top), note)]
+
+
+def _rank_tiles(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
+    """Return a tile that names the rank that was slowest most often, where there are several."""
+    compared = [line for line in steps if "ranks/work/slowest" in line]
+    path = run_folder.ranks_path(folder)
+    if not compared or not path.exists():
+        return []
+    hosts = {int(done): names for done, names in read_json(path).items()}
+    found: dict[str, list[float]] = {}
+    for line in compared:
+        begun = max((done for done in hosts if done < line["step"]), default=min(hosts))
+        rank = int(line["ranks/work/slowest"])
+        found.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
+    who, excesses = max(found.items(), key=lambda item: len(item[1]))
+    over = drawing.said(sum(excesses) / len(excesses), "share")
+    note = f"in {len(excesses)} of {len(compared)} steps, by {over} over the median"
+    return [Tile("slowest rank", who, note)]
 
 
 def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:

@@ -81,6 +81,7 @@ ABOUT = {
     "Schedules": "Keys of the config whose values change over training.",
     "Checks": "Does the model look (media ablation), does the engine compute what the trainer does (parity)?",
     "Time": "Wall seconds.",
+    "Machines": "How evenly ranks were used; own seconds are those in which a rank did not wait for others.",
     COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
@@ -118,6 +119,18 @@ STEP_RULES = (
     Rule("schedule/(.+)", "Schedules", "{0}", "{0}"),
     Rule(f"time/({'|'.join(PHASES)})", "Time", "Seconds per step", "{0}", "s", stacked=True),
     Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
+    Rule("ranks/work/(min|median|max)", "Machines", "Own seconds of a rank", "{0}", "s"),
+    Rule("ranks/idle/(min|median|max)", "Machines", "Waiting for other ranks", "{0}", "share"),
+    Rule("ranks/(excess)", "Machines", "Slowest rank over the median", "{0}", "share"),
+    Rule("ranks/([^/]+)/slowest", "Machines", "Number of the slowest rank", "{0}"),
+    Rule(
+        "ranks/([^/]+)/(min|median|max)",
+        "Machines",
+        "Own seconds by part, {1} over ranks",
+        "{0}",
+        "s",
+    ),
+    Rule("ranks/told_bytes", "Machines", "Bytes told to every rank", "told_bytes"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )
 _MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)

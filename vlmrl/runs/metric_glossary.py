@@ -99,6 +99,21 @@ STEP = {
     "time/check": "Wall seconds spent on parity probe and media ablation.",
     "time/evaluate": "Wall seconds of an evaluation, in the line of the step that follows it.",
     "time/checkpoint": "Wall seconds of a checkpoint, in the line of the step that follows it.",
+    "ranks/<part>/min": "Least own seconds of a rank in one part of the step, those of `time/<part>` without "
+    "what it waited for other ranks; with several ranks.",
+    "ranks/<part>/median": "Median over the ranks of these seconds.",
+    "ranks/<part>/max": "Most own seconds of a rank in this part.",
+    "ranks/<part>/slowest": "Number of the rank with the most; its machine is in `ranks.json`.",
+    "ranks/work/min": "Least own seconds of a rank in all parts but `sync` and `checkpoint`.",
+    "ranks/work/median": "Median over the ranks of these seconds.",
+    "ranks/work/max": "Most own seconds of a rank in all parts but `sync` and `checkpoint`.",
+    "ranks/work/slowest": "Number of the rank with the most of these seconds.",
+    "ranks/excess": "How much longer the slowest rank worked than the median one, as a share.",
+    "ranks/idle/min": "Least share of the step that a rank waited for other ranks.",
+    "ranks/idle/median": "Median over the ranks of this share.",
+    "ranks/idle/max": "Largest share of the step that a rank waited for other ranks.",
+    "ranks/told_bytes": "Bytes that every rank was told by all ranks together in the step: counts, lengths, "
+    "scores; neither weights nor gradients.",
     "time/sft": "Wall seconds of the cold start, in the first line.",
 }
 """Names in metrics.jsonl."""

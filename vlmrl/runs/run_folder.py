@@ -5,6 +5,7 @@
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
     rollouts/media/         thumbnails of the images those lines show, named by content
+    ranks.json              where the ranks ran, if several: {"<steps done>": ["node-a", ...]}
     evals/step-N.json       the result of an evaluation: metrics and their intervals
     evals/step-N.jsonl      its samples, one line each (`vlmrl.runs.rollout_rows`)
     summary.json            first, last and best evaluation, seconds, memory, dropped, faulted
@@ -18,7 +19,7 @@ import importlib.metadata
 import itertools
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ __all__ = [
     "media_folder",
     "metrics_path",
     "move_aside",
+    "ranks_path",
     "read_summary",
     "revision",
     "sft_path",
@@ -46,6 +48,7 @@ __all__ = [
     "write_benchmark",
     "write_config",
     "write_evaluation",
+    "write_ranks",
     "write_rollouts",
     "write_summary",
 ]
@@ -67,6 +70,11 @@ def metrics_path(folder: Path) -> Path:
 def sft_path(folder: Path) -> Path:
     """Return the file with the curves of the cold start."""
     return folder / "sft.jsonl"
+
+
+def ranks_path(folder: Path) -> Path:
+    """Return the file that says on which machine each rank ran."""
+    return folder / "ranks.json"
 
 
 def rollouts_path(folder: Path, step: int) -> Path:
@@ -111,6 +119,14 @@ def write_config(folder: Path, config: Config) -> Path:
     """Write config.json: the resolved config, the versions and the git revision that ran it."""
     tree = hide_secrets(config.model_dump(mode="json"))
     return write_json(folder / "config.json", {**tree, "versions": versions(), "git": revision()})
+
+
+def write_ranks(folder: Path, step: int, hosts: Sequence[str]) -> Path:
+    """Write to ranks.json on which machine each rank runs, by number, after `step` steps were done."""
+    path = ranks_path(folder)
+    before = read_json(path) if path.exists() else {}
+    kept = {done: names for done, names in before.items() if int(done) < step}
+    return write_json(path, {**kept, str(step): list(hosts)})
 
 
 def write_rollouts(folder: Path, report: StepReport) -> Path:

@@ -8,6 +8,7 @@ does anything. What is sent is pickled, between the processes of one run and nev
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vlmrl.errors import UserError
 from vlmrl.system.launched import fence, parent_watch
+from vlmrl.system.launched.network import warn_of_network
+from vlmrl.system.timers import MEETINGS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,18 +121,6 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 
 
-def warn_of_network(environment: Mapping[str, str]) -> str | None:
-    """Return what to say where other machines can reach the processes; they ask for no password."""
-    address = environment.get("MASTER_ADDR", "localhost")
-    local = address in ("localhost", "::1") or address.startswith("127.")
-    if local or environment.get("RANK", "0") != "0" or environment.get("GLOO_SOCKET_IFNAME"):
-        return None
-    return (
-        f"warning: the processes meet at {address}, without authentication: whoever reaches that port "
-        "can run code in them. Keep their network closed, and name its interface in GLOO_SOCKET_IFNAME"
-    )
-
-
 @contextmanager
 def session(timeout_s: float, sequence_parallel: int = 1, replicas: int = 1) -> Iterator[None]:
     """Inside, this process is one of those that `torchrun` started (alone, if it started none).
@@ -228,11 +219,10 @@ def gather(value: _T) -> list[_T]:
     """Return what every rank gave, by rank."""
     if _world == 1:
         return [value]
-    import torch.distributed as dist
+    import numpy as np
 
-    found: list[Any] = [None] * _world
-    dist.all_gather_object(found, value)
-    return found
+    own = np.frombuffer(pickle.dumps(value), np.uint8)
+    return [pickle.loads(of_rank.tobytes()) for (of_rank,) in gather_arrays([own])]
 
 
 def gather_to_main(value: _T, group: Any = None) -> list[_T]:
@@ -245,7 +235,8 @@ def gather_to_main(value: _T, group: Any = None) -> list[_T]:
     import torch.distributed as dist
 
     found: list[Any] | None = [None] * _world if is_main() else None
-    dist.gather_object(value, found, group=group)
+    with MEETINGS:
+        dist.gather_object(value, found, group=group)
     return found or []
 
 
@@ -280,7 +271,9 @@ def _gather_equal(own: np.ndarray) -> list[np.ndarray]:
 
     given = torch.tensor(own)
     found = [torch.empty_like(given) for _ in range(_world)]
-    dist.all_gather(found, given)
+    with MEETINGS:
+        dist.all_gather(found, given)
+    MEETINGS.told_bytes += _world * given.nbytes
     return [tensor.numpy() for tensor in found]
 
 
@@ -293,12 +286,13 @@ def hand_over(pairs: Sequence[tuple[int, int]], own: Mapping[int, _T]) -> list[_
 
     came: list[Any] = []
     for giver, receiver in pairs:
-        if giver == _rank:
-            dist.send_object_list([own[receiver]], receiver)
-        elif receiver == _rank:
-            found: list[Any] = [None]
-            dist.recv_object_list(found, giver)
-            came += found
+        with MEETINGS:
+            if giver == _rank:
+                dist.send_object_list([own[receiver]], receiver)
+            elif receiver == _rank:
+                found: list[Any] = [None]
+                dist.recv_object_list(found, giver)
+                came += found
     return came
 
 
@@ -309,7 +303,8 @@ def from_main(value: _T) -> _T:
     import torch.distributed as dist
 
     found = [value]
-    dist.broadcast_object_list(found)
+    with MEETINGS:
+        dist.broadcast_object_list(found)
     return found[0]
 
 
@@ -342,5 +337,6 @@ def same_everywhere(tensors: Sequence[torch.Tensor]) -> None:
         return
     import torch.distributed as dist
 
-    for tensor in tensors:
-        dist.broadcast(tensor.detach(), 0)
+    with MEETINGS:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), 0)

@@ -1,4 +1,4 @@
-"""Wall and CPU seconds per phase of a run, and seconds in which nothing was done."""
+"""Wall and CPU seconds per phase of a run, and seconds in which nothing was done, or others waited for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,41 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-__all__ = ["IdleMeter", "PhaseTimers"]
+__all__ = ["MEETINGS", "IdleMeter", "Lap", "PhaseTimers"]
+
+
+class Meetings(threading.local):
+    """What this thread spent where ranks meet: `with MEETINGS:` around each call that waits for others."""
+
+    waited_s = 0.0
+    """Seconds inside, nearly all of them until the last rank came: what is exchanged there is small."""
+    told_bytes = 0
+    """Bytes that all ranks together told every rank."""
+    _begin = 0.0
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.waited_s += time.perf_counter() - self._begin
+
+
+MEETINGS = Meetings()
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """Wall seconds since the last lap: by phase, those of them in meetings of the ranks, and in all."""
+
+    wall: Mapping[str, float]
+    waited: Mapping[str, float]
+    whole_s: float
+    waited_s: float
+    """In meetings, in any phase or in none."""
+    told_bytes: int
+    """See `Meetings`."""
 
 
 class PhaseTimers:
@@ -18,14 +51,17 @@ class PhaseTimers:
         self.wall: dict[str, float] = defaultdict(float)
         self.cpu: dict[str, float] = defaultdict(float)
         self._lap: dict[str, float] = defaultdict(float)
+        self._waited: dict[str, float] = defaultdict(float)
+        self._begin = self._marks()
 
     @contextlib.contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time a block as part of a phase."""
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu, waited = time.perf_counter(), time.process_time(), MEETINGS.waited_s
         try:
             yield
         finally:
+            self._waited[phase] += MEETINGS.waited_s - waited
             spent = time.perf_counter() - wall
             self.wall[phase] += spent
             self._lap[phase] += spent
@@ -42,10 +78,17 @@ class PhaseTimers:
             for phase, seconds in earlier.items():
                 mine[phase] += seconds
 
-    def lap(self) -> dict[str, float]:
-        """Return the wall seconds per phase since the last lap and start a new one."""
-        lap, self._lap = dict(self._lap), defaultdict(float)
-        return lap
+    def lap(self) -> Lap:
+        """Return what passed since the last lap, or since this object was made, and start a new one."""
+        before, self._begin = self._begin, self._marks()
+        wall, self._lap = dict(self._lap), defaultdict(float)
+        waited, self._waited = dict(self._waited), defaultdict(float)
+        (begin, waited_s, told), (end, waited_s_now, told_now) = before, self._begin
+        return Lap(wall, waited, end - begin, waited_s_now - waited_s, told_now - told)
+
+    @staticmethod
+    def _marks() -> tuple[float, float, int]:
+        return time.perf_counter(), MEETINGS.waited_s, MEETINGS.told_bytes
 
 
 class IdleMeter:

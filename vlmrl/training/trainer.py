@@ -19,6 +19,7 @@ from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
+from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import learning_rate
@@ -72,6 +73,7 @@ class Trainer:
     checks: Checks | None = None
     """None: the run does not check itself."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
+    machines: Machines = field(default_factory=Machines)
     done: int = 0
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -272,7 +274,8 @@ class Trainer:
             numbers |= strategy.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
         numbers |= self._scheduled()
-        seconds = {f"time/{phase}": s for phase, s in self.timers.lap().items()}
+        lap = self.timers.lap()
+        seconds = {f"time/{phase}": s for phase, s in lap.wall.items()} | self.machines.metrics(lap)
         return StepReport(
             self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
         )
