@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
 
 from vlmrl.policy import checkpoint
 
 ROOT = Path(__file__).parents[2]
+SLICES = "trainer/optimizer/"
 TINY = [
     "run.threads=1",
     "run.steps=5",
@@ -51,6 +55,31 @@ def final_state(folder: Path) -> dict[str, bytes]:
         },
         "state": json.dumps(state).encode(),
     }
+
+
+def final_values(folder: Path) -> dict[str, Any]:
+    """The bytes of the last checkpoint; of an optimizer's slices only their values.
+
+    Which rank writes a number that all have (the step), and in which order a file lists its tensors, differs
+    from run to run.
+    """
+    found: dict[str, Any] = {k: v for k, v in final_state(folder).items() if SLICES not in k}
+    last = checkpoint.latest(folder)
+    assert last is not None
+    for path in (last / SLICES).glob("*.safetensors"):
+        for name, value in safetensors.numpy.load_file(path).items():
+            found[name if value.ndim == 0 else f"{path.name} {name}"] = value.tobytes()
+    return found
+
+
+def rows(folder: Path) -> list[Any]:
+    """What was asked, said and paid in every step, and in every evaluation."""
+    files = sorted(folder.glob("rollouts/*.jsonl")) + sorted(folder.glob("evals/*.jsonl"))
+    return [
+        (str(file.relative_to(folder)), json.loads(line))
+        for file in files
+        for line in file.read_text().splitlines()
+    ]
 
 
 def metric_lines(folder: Path) -> list[dict[str, float]]:

@@ -2,43 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
-import safetensors.numpy
 
 from helpers import rank_kills
-from helpers.runs import final_state, metric_lines, torchrun
+from helpers.runs import final_values, metric_lines, rows, torchrun
 
-SLICES = "trainer/optimizer/"
 KILLS = max(1, int(os.environ.get("VLMRL_KILLS", "12")) // len(rank_kills.KINDS))
-
-
-def rows(folder: Path) -> list[Any]:
-    """What was asked, said and paid in every step, and in every evaluation."""
-    files = sorted(folder.glob("rollouts/*.jsonl")) + sorted(folder.glob("evals/*.jsonl"))
-    return [
-        (str(file.relative_to(folder)), json.loads(line))
-        for file in files
-        for line in file.read_text().splitlines()
-    ]
-
-
-def state(folder: Path) -> dict[str, Any]:
-    """The bytes of the last checkpoint; of an optimizer's slices only their values.
-
-    Which rank writes a number that all have (the step), and in which order a file lists its tensors, differs
-    from run to run.
-    """
-    found: dict[str, Any] = {k: v for k, v in final_state(folder).items() if SLICES not in k}
-    for path in (folder / "checkpoints/step-8" / SLICES).glob("*.safetensors"):
-        for name, value in safetensors.numpy.load_file(path).items():
-            found[name if value.ndim == 0 else f"{path.name} {name}"] = value.tobytes()
-    return found
 
 
 @pytest.mark.nightly
@@ -55,7 +27,7 @@ def test_two_ranks_killed_at_random_moments_end_with_the_same_bytes(kind, tmp_pa
         if found.exists():
             assert metric_lines(found) == metric_lines(whole)
             assert rows(found) == rows(whole)
-            assert state(found) == state(whole)
+            assert final_values(found) == final_values(whole)
 
 
 DIES = '''
