@@ -26,10 +26,12 @@ quickstart: $(READY)  ## set up, then train the embedded default (or go on with 
 
 test: lint types pytest  ## set up, then all checks: lint, types, tests
 
-lint: $(READY)  ## ruff and codespell
+lint: $(READY)  ## ruff, codespell, shellcheck and hadolint
 	$(BIN)/ruff check $(TREES)
 	$(BIN)/ruff format --check $(TREES)
 	$(BIN)/codespell $(filter-out tests,$(TREES)) configs docs *.md
+	$(BIN)/shellcheck .ci/* docs/scale/launch/*.sh docs/scale/launch/*.sbatch
+	$(BIN)/hadolint docs/scale/launch/Dockerfile
 
 # In a checkout the content folders lie beside the package; mypy sees them where users import them.
 types: $(READY)  ## mypy, with the content folders as vlmrl.rewards and so on
