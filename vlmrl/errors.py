@@ -1,6 +1,6 @@
-"""What the user can fix, which the CLI prints as one line with exit code 2; and the loss of a rank."""
+"""What the user can fix, which the CLI prints as one line with exit code 2; and what a run has lost."""
 
-__all__ = ["LostRank", "MediaError", "MissingExtra", "NotFinite", "UserError"]
+__all__ = ["LostEngine", "LostRank", "MediaError", "MissingExtra", "NotFinite", "UserError"]
 
 
 class UserError(Exception):
@@ -14,6 +14,13 @@ class LostRank(Exception):
     """Another process of the run has ended or cannot be reached; the message says which.
 
     No `UserError`, because the same run may go on from its last checkpoint.
+    """
+
+
+class LostEngine(Exception):
+    """What generates has failed, and cannot be started again within a step; the message says why.
+
+    No `UserError`, for the same reason as `LostRank`.
     """
 
 

@@ -13,8 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from helpers.ray_cluster import FakeCluster, arguments, finish, launched, lines_in, wait_until
+from helpers.ray_cluster import (
+    FakeCluster,
+    arguments,
+    finish,
+    launched,
+    lines_in,
+    ranks_under,
+    raylet,
+    wait_until,
+)
 from helpers.runs import final_state, metric_lines, torchrun
+from vlmrl.system.launched import fence
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 STEPS = 6
@@ -116,6 +126,18 @@ def test_a_mistake_in_the_config_is_not_tried_again(cluster: FakeCluster, tmp_pa
 
 
 @pytest.mark.nightly
+def test_the_ranks_of_a_ray_that_is_started_here_have_its_token(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """Such a Ray refuses who has none, and ranks join it to reach a grader."""
+    run = tmp_path / "run"
+    own = ["cluster.graders=1", "cluster.address=null"]
+    with launched(cluster, 1, arguments(run, "run.steps=2"), *own) as process:
+        finish(process)
+    assert [line["step"] for line in metric_lines(run)] == [1, 2]
+
+
+@pytest.mark.nightly
 def test_ctrl_c_saves(cluster: FakeCluster, by_torchrun: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with launched(cluster, 2, arguments(run, f"run.steps={STEPS}")) as process:
@@ -153,17 +175,26 @@ def test_a_frozen_node_is_given_up(cluster: FakeCluster, by_torchrun: Path, tmp_
 def test_a_run_survives_any_number_of_lost_nodes(
     cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
 ) -> None:
-    chance, hit = random.Random(0), 0
+    """At random moments, from the start of the ranks to the last step; prints when it was noticed."""
+    chance, tried, hit = random.Random(0), 0, 0
     while hit < KILLS:
-        run = tmp_path / f"run-{hit}"
-        with launched(
-            cluster, 2, arguments(run, f"run.steps={STEPS}"), "cluster.retries=9"
-        ) as process:
-            wait_until(lambda run=run: lines_in(run) >= 1, process)
-            time.sleep(chance.uniform(0, 6))
-            if lost := cluster.used():  # else the run has come to its end
-                cluster.kill(lost)
+        tried += 1
+        run, after = tmp_path / f"run-{tried}", chance.randrange(STEPS)
+        given = arguments(run, f"run.steps={STEPS}")
+        with launched(cluster, 2, given, "cluster.retries=9") as process:
+            wait_until(
+                lambda run=run, after=after: cluster.used() and lines_in(run) >= after, process
+            )
+            time.sleep(chance.uniform(0, 0.5 if after else 10))
+            used = [node for node in cluster.nodes if ranks_under(raylet(node))]
+            if used:  # else the run has come to its end
+                cluster.kill(chance.choice(used))
+                killed = time.time()
+                wait_until(lambda run=run: fence.read(run) > 1, process)
+                noticed = fence.path_of(run).stat().st_mtime - killed
                 cluster.add()
-                hit += 1
-            finish(process)
+            said = finish(process)
         assert_equal_runs(run, by_torchrun)
+        if why := [line for line in said.splitlines() if line.startswith("rank ")]:
+            hit += 1
+            print(f"{hit}: after step {after}, noticed after {noticed:.1f} s: {why[0]}", flush=True)

@@ -24,8 +24,9 @@ from vlmrl.assemble.build import build_engine
 from vlmrl.cluster.server_keeper import MAX_RESTARTS, KeptServers, ServerKeeper, State
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_server import VllmServer
-from vlmrl.errors import UserError
+from vlmrl.errors import LostEngine, UserError
 from vlmrl.schema import PromptBatch, Rollouts
+from vlmrl.system import distributed
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +175,18 @@ def test_the_only_server_is_waited_for_and_another_trainer_finds_it_running(flee
     assert fleet.keepers[0].pid() == pid
     assert fleet.keepers[0].status().version == 7
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=7)
+
+
+@pytest.mark.parametrize("fleet", [1], indirect=True)
+def test_a_rank_that_cannot_wait_for_the_only_server_ends_so_that_the_run_is_begun_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.engine.start(fleet.made)
+    kill(fleet.keepers[0])
+    monkeypatch.setattr(distributed, "_rank", 1)
+    monkeypatch.setattr(distributed, "_world", 2)
+    with pytest.raises(LostEngine, match="no server is left"):  # a UserError would end a launch
+        fleet.engine.generate(fleet.batch(), DRAW)
 
 
 def test_a_server_that_ends_again_and_again_is_given_up_with_its_last_words(tmp_path: Path) -> None:

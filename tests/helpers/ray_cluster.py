@@ -36,8 +36,14 @@ class FakeCluster:
             self.add()
 
     def add(self) -> None:
-        """Add a node."""
-        self.nodes.append(self._cluster.add_node(num_cpus=1, **_small()))
+        """Add a node; Ray gives it 30 s to start, which a machine with other work may exceed."""
+        for last in (False, False, True):
+            try:
+                self.nodes.append(self._cluster.add_node(num_cpus=1, **_small()))
+                return
+            except Exception as error:
+                if last or "timed out during startup" not in str(error):
+                    raise
 
     def used(self) -> Any:
         """Return the newest node on which a rank trains; None without one."""
@@ -127,7 +133,7 @@ def finish(process: subprocess.Popen[str]) -> str:
     return said
 
 
-def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_until(happened: Callable[[], object], process: subprocess.Popen[str]) -> None:
     """Wait until something is the case that a living process brings about."""
     end = time.monotonic() + BEGIN_S
     while not happened():

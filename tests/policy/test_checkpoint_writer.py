@@ -104,7 +104,7 @@ def test_a_full_disk_is_told_by_the_next_save_and_at_the_end(ends_by, tmp_path, 
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
 
 
-def test_an_error_of_the_run_is_not_hidden_by_that_of_a_save(tmp_path, monkeypatch):
+def test_an_error_of_the_run_is_told_beside_that_of_a_save(tmp_path, monkeypatch, caplog):
     def fail() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -115,6 +115,8 @@ def test_an_error_of_the_run_is_not_hidden_by_that_of_a_save(tmp_path, monkeypat
     ):
         writer.save(Progress("rl", 2))
         raise RuntimeError("the run's own")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"and in the background: cannot write checkpoint {tmp_path}")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -223,6 +224,14 @@ def test_a_closed_pool_leaves_no_process_and_starts_again_when_needed() -> None:
     assert not psutil.pid_exists(pid)
     assert result(pool.submit(double, 1, deadline=10.0)) == 2
     pool.close()
+
+
+def test_who_waits_for_a_call_is_woken_when_the_pool_is_closed() -> None:
+    pool = DeadlinePool(1)
+    call = pool.submit(time.sleep, 60, deadline=90.0)
+    threading.Timer(1.0, pool.close).start()
+    with pytest.raises(CallFailed, match="cancelled"):
+        result(call)
 
 
 def test_a_worker_is_where_its_caller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

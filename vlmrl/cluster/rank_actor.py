@@ -74,11 +74,13 @@ class RankActor:
             )
         log.parent.mkdir(parents=True, exist_ok=True)
         own = {parent_watch.PARENT: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        # A rank that uses graders or servers joins the cluster, which may ask for its token.
+        access = {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=folder,
-                env={**distributed.outside(os.environ), **environment, **own},
+                env={**distributed.outside(os.environ), **access, **environment, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

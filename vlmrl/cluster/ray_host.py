@@ -22,6 +22,8 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address of a Ray that is started here: in place of 127.0.0.1 Ray would take that of the network."""
 STORE_BYTES = 100 * 2**20
 """Shared memory of a Ray that is started here: almost nothing is sent through it."""
+MODE = "RAY_AUTH_MODE"
+"""Environment variable: whether Ray asks for a token, and gives its own."""
 WAIT_S = 2.0
 SAY_S = 30.0
 """Seconds that places are waited for before a look is taken; and between two lines about it."""
@@ -61,7 +63,10 @@ def connected(address: str | None, processes: int, resources: Mapping[str, float
             ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             words = " ".join(str(error).split())
-            raise UserError(f"cluster.address: no Ray cluster at {address}: {words}") from error
+            token = "" if os.environ.get(MODE) else f" (if it asks for a token, set {MODE}=token)"
+            raise UserError(
+                f"cluster.address: no Ray cluster at {address}: {words}{token}"
+            ) from error
     try:
         yield ray
     finally:

@@ -182,7 +182,8 @@ class ServerLifecycle(ServerOptions, ConcurrentEngine):
         """Start servers until each one runs and holds the last weights; of a fleet one is enough.
 
         Raises:
-            UserError: a server is still down after `max_restarts` more tries; none of a fleet is left.
+            UserError: a server is still down after `max_restarts` more tries.
+            LostEngine: none of a fleet is left, with several ranks.
         """
         with self._lock:
             if self.fleet is not None:

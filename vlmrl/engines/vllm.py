@@ -87,7 +87,8 @@ class Vllm(VllmOptions, Engine):
 
         Raises:
             UserError: a prompt does not fit, is refused, or is seen otherwise than by the trainer;
-                or vLLM keeps failing, or fails on one of several ranks.
+                or vLLM keeps failing.
+            LostEngine: vLLM failed on one of several ranks.
         """
         assert self._llm is not None, "engine.start was not called"
         for prompt in batch.prompts:

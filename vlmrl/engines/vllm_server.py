@@ -23,7 +23,7 @@ from vlmrl.engines.served_weights import ServerLifecycle
 from vlmrl.engines.vllm_parts.job import Job, ask
 from vlmrl.engines.vllm_parts.requests import EngineFault, check, end_run, sampling_fields
 from vlmrl.engines.vllm_parts.server import Server, drop_requests, in_turn
-from vlmrl.errors import UserError
+from vlmrl.errors import LostEngine, UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
 
@@ -51,6 +51,7 @@ class VllmServer(ServerLifecycle):
         Raises:
             UserError: a prompt does not fit, is refused, reaches the server in other tokens than the
                 trainer's, or was lost more than `max_restarts` times.
+            LostEngine: a server failed, with several ranks and none to take its place.
         """
         assert self._servers, "engine.start was not called"
         for prompt in batch.prompts:
@@ -126,7 +127,7 @@ class VllmServer(ServerLifecycle):
         """The version that a server may have: other ranks learn of an update when it is over."""
         return self._version + (not distributed.is_main())
 
-    def _give_up(self, job: Job, error: UserError) -> None:
+    def _give_up(self, job: Job, error: UserError | LostEngine) -> None:
         job.fail(error)
         if self._jobs == [job]:  # servers can only drop all requests at once
             drop_requests(self._servers)

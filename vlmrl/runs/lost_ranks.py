@@ -1,7 +1,7 @@
 """A rank that ended while others waited for it: they say which one, in one line.
 
-What torch knows of it is the address of a socket. Ranks of one launcher on one machine look for each
-other's processes instead.
+What torch knows of it is the address of a socket. Ranks on one machine look for each other's
+processes instead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -37,7 +38,7 @@ def naming() -> Iterator[None]:
         return
     from torch.distributed import DistError
 
-    own = socket.gethostname(), os.getppid()
+    own = _machine()
     places = distributed.gather((own, os.getpid()))
     neighbours = {rank: pid for rank, (place, pid) in enumerate(places) if place == own}
     try:
@@ -45,8 +46,18 @@ def naming() -> Iterator[None]:
     except RuntimeError as error:
         if not isinstance(error, DistError) and "gloo" not in str(error):
             raise
-        lost = _wait_for_dead(neighbours)
+        others = {rank: pid for rank, pid in neighbours.items() if rank != distributed.rank()}
+        lost = _wait_for_dead(others) if others else []
         raise LostRank(_describe(lost, neighbours, str(error))) from error
+
+
+def _machine() -> tuple[str, str]:
+    """Return what processes have in common that know each other by process id."""
+    try:  # containers of one machine share a kernel, but not their processes
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux: processes of one launcher do
+        return socket.gethostname(), str(os.getppid())
 
 
 def _wait_for_dead(processes: dict[int, int]) -> list[int]:

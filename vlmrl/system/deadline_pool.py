@@ -129,12 +129,13 @@ class DeadlinePool:
         return call.future
 
     def close(self) -> None:
-        """Kill what runs and end the workers; a thread that waits for a result gets CancelledError."""
+        """Kill what runs and end the workers; who waits for a result is told that it was cancelled."""
         with self._lock:
             self._stop()
             calls, self._calls = self._calls, set()
         for call in calls:
-            call.future.cancel()
+            if call.future.cancel():  # this alone wakes nobody who waits for several
+                call.future.set_running_or_notify_cancel()
 
     def __enter__(self) -> DeadlinePool:
         return self

@@ -17,7 +17,7 @@ from vlmrl.engines.vllm_parts.media_parts import MediaFolder, Part, lend
 from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
 from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
 from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
-from vlmrl.errors import UserError
+from vlmrl.errors import LostEngine, UserError
 from vlmrl.media_types import num_bytes
 from vlmrl.schema import Completion, Experts, Prompt
 
@@ -47,7 +47,7 @@ class Job:
         """Version of the weights when the job began."""
         self.deadline = 0.0
         self.groups: dict[int, tuple[Completion, ...]] = {}
-        self.error: UserError | None = None
+        self.error: UserError | LostEngine | None = None
         """Why the job failed; None while it goes on."""
         self._waiting = deque(range(len(prompts)))
         self._lost: Counter[int] = Counter()
@@ -82,7 +82,7 @@ class Job:
             name = self.prompts[number].sample.id
             self.fail(UserError(f"sample {name!r} was lost {self._lost[number]} times: {fault}"))
 
-    def fail(self, error: UserError) -> None:
+    def fail(self, error: UserError | LostEngine) -> None:
         """Fail the job; the first error counts."""
         with self._lock:
             self.error = self.error or error

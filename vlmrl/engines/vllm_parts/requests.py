@@ -10,7 +10,7 @@ from typing import Any
 from vlmrl.engines.base import Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.media_parts import as_seen
-from vlmrl.errors import UserError
+from vlmrl.errors import LostEngine, UserError
 from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt
 from vlmrl.system.seeds import seed_of
@@ -25,9 +25,9 @@ class EngineFault(Exception):
     """The engine, not the user, went wrong: restart it and ask again."""
 
 
-def end_run(fault: EngineFault) -> UserError:
+def end_run(fault: EngineFault) -> LostEngine:
     """Return the error that ends a run of several processes after a fault."""
-    return UserError(
+    return LostEngine(
         f"{fault} (with several processes vLLM is not started again within a step: continue from the "
         "last checkpoint with resume=auto)"
     )

@@ -7,8 +7,8 @@ what the main thread has copied to the CPU; one checkpoint at a time.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,6 +34,8 @@ from vlmrl.system.launched import fence
 __all__ = ["CheckpointWriter"]
 
 SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
+
+log = logging.getLogger("vlmrl")
 
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -160,12 +162,14 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the last checkpoint; what ends the run is told rather than what became of that."""
+        """Wait for the last checkpoint; if an error ends the run, a failure of that is a line more."""
         if kind is None:
             self.finish()
         elif issubclass(kind, Exception):
-            with contextlib.suppress(Exception):
+            try:
                 self.finish()
+            except Exception as failure:
+                log.error("and in the background: %s", failure)
 
 
 class _SmallFiles:
