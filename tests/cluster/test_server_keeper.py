@@ -21,10 +21,20 @@ from helpers import stand_in_server
 from helpers.small import policy, prompt
 from vlmrl import config
 from vlmrl.assemble.build import build_engine
-from vlmrl.cluster.server_keeper import MAX_RESTARTS, KeptServers, ServerKeeper, State
+from vlmrl.cluster.server_keeper import (
+    MAX_RESTARTS,
+    KeptServers,
+    ServerKeeper,
+    State,
+    digest_of,
+)
+from vlmrl.config import ModelConfig
 from vlmrl.engines.base import Sampling
+from vlmrl.engines.vllm_parts.options import model_files
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import LostEngine, UserError
+from vlmrl.models.loading import load_model
+from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
 
@@ -187,6 +197,22 @@ def test_a_rank_that_cannot_wait_for_the_only_server_ends_so_that_the_run_is_beg
     monkeypatch.setattr(distributed, "_world", 2)
     with pytest.raises(LostEngine, match="no server is left"):  # a UserError would end a launch
         fleet.engine.generate(fleet.batch(), DRAW)
+
+
+def test_a_model_that_was_saved_and_loaded_is_the_one_that_servers_have(tmp_path: Path) -> None:
+    """The next attempt loads a checkpoint; servers of the first one must not start again."""
+    made = policy()
+    made.save(str(tmp_path / "checkpoint"))
+    again = ModelConfig(path=str(tmp_path / "checkpoint"))
+    loaded = Policy(*load_model(again, (), seed=0), again)
+    first, second = (
+        digest_of({"max_model_len": 512}, model_files(each, tmp_path / name))
+        for name, each in (("new", made), ("loaded", loaded))
+    )
+    assert first == second
+    other = policy("qwen2_vl")
+    assert first != digest_of({"max_model_len": 512}, model_files(other, tmp_path / "other"))
+    assert first != digest_of({"max_model_len": 256}, model_files(made, tmp_path / "new"))
 
 
 def test_a_server_that_ends_again_and_again_is_given_up_with_its_last_words(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def kill(folder: Path, process: psutil.Popen, server: psutil.Process) -> str:
 
 def require_reason(said: str) -> None:
     """The first line of an error names the server and what to do."""
-    lines = re.findall(r"^error: (.*)$", said, re.MULTILINE)
+    lines = re.findall(r"^(?:error|failed: LostEngine): (.*)$", said, re.MULTILINE)
     assert lines, said
     assert "server http" in lines[0] and "with resume=auto" in lines[0], said
 

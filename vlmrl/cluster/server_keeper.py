@@ -39,6 +39,9 @@ PLACE_S = 600.0
 ANSWER_S = 10.0
 """Seconds within which a keeper answers; one that does not is left out, with its node."""
 
+INCIDENTAL = {"_name_or_path", "dtype", "is_local", "local_files_only", "name_or_path"}
+"""Keys of a model's files that say how they were loaded; servers are told the dtype by an argument."""
+
 log = logging.getLogger("vlmrl")
 
 
@@ -66,11 +69,21 @@ class Status:
 
 
 def digest_of(given: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
-    """Return what stands for a model and its arguments."""
+    """Return what stands for a model and its arguments; the same after it was saved and loaded."""
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
     for name, content in sorted(files.items()):
-        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(content).digest())
+        told = _essence(content) if name.endswith(".json") else content
+        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(told).digest())
     return digest.hexdigest()
+
+
+def _essence(content: bytes) -> bytes:
+    """Return JSON without what transformers adds where it loads a folder."""
+
+    def without(given: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in given.items() if key not in INCIDENTAL}
+
+    return json.dumps(json.loads(content, object_hook=without), sort_keys=True).encode()
 
 
 # ------------------------------------------------------------------------------- on the other machine
