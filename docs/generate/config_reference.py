@@ -46,7 +46,7 @@ def _sections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Sec
         for name, field in section.model_fields.items():
             found = _section_in(field.annotation)
             if found and found not in listed:
-                inner.append((_join(path, name), found))
+                inner.append((_join(path, name) + _key(field.annotation), found))
                 listed |= {found} if "list" in str(field.annotation) else set()
         queue = inner + queue
 
@@ -56,6 +56,11 @@ def _section_in(annotation: Any) -> type[Section] | None:
         return annotation
     found = (_section_in(inner) for inner in typing.get_args(annotation))
     return next((section for section in found if section), None)
+
+
+def _key(annotation: Any) -> str:
+    """Return what follows the path of a map of sections: the name that the user gives each."""
+    return ".NAME" if typing.get_origin(annotation) is dict else ""
 
 
 def _row(path: str, name: str, field: FieldInfo) -> str:
@@ -86,6 +91,8 @@ def _name(annotation: Any) -> str:
         return type_text(annotation)
     if type(None) in arguments:
         return "section | null"
+    if typing.get_origin(annotation) is dict:
+        return "map of sections"
     return "list of sections" if arguments else "section"
 
 

@@ -51,6 +51,18 @@ def with_(*overrides: str) -> config.Config:
     [
         ("rollouts={}", "my.yaml: rollouts: unknown key; did you mean 'rollout'?"),
         (
+            "models={grader: {urll: 'http://x/v1', model: m}}",
+            "my.yaml: models.grader.urll: unknown key; did you mean 'url'?",
+        ),
+        (
+            "models={grader: {url: 'ftp://x', model: m}}",
+            "my.yaml: models.grader.url: expected http:// or https://, got 'ftp://x'",
+        ),
+        (
+            "models={a/b: {url: 'http://x/v1', model: m}}",
+            "my.yaml: models: expected names of letters, digits, '.', '-' and '_', got 'a/b'",
+        ),
+        (
             "rollout.grup_size=8",
             "my.yaml: rollout.grup_size: unknown key; did you mean 'group_size'?",
         ),

@@ -53,13 +53,13 @@ def is_key(path: list[str], section: Any = config.Config, kind: str = "") -> boo
 
 
 def section_in(annotation: Any) -> tuple[Any, bool]:
-    """The section that a field holds, and whether in a list."""
+    """The section that a field holds, and whether in a list or a map."""
     if isinstance(annotation, type) and issubclass(annotation, config.Section):
         return annotation, False
     for inner in typing.get_args(annotation):
         found, _ = section_in(inner)
         if found:
-            return found, typing.get_origin(annotation) is list
+            return found, typing.get_origin(annotation) in (list, dict)
     return None, False
 
 

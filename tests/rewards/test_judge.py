@@ -212,7 +212,7 @@ def test_the_same_question_is_asked_once_and_the_file_outlives_the_run(
     serve: Any, tmp_path: Path
 ) -> None:
     server = serve(said(7))
-    cache = str(tmp_path / "replies.sqlite")
+    cache = str(tmp_path / "replies.jsonl")
     options = {"url": server.url, "model": "m", "cache": cache}
     for _ in range(2):  # two verifiers: two runs
         verifier = plugins.build("verifier", "judge", options)

@@ -3,14 +3,16 @@
 import gc
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rollouts, Sample, Truth
+from vlmrl.scoring.fault_limit import MIN_CALLS
 from vlmrl.scoring.reward_components import resolve
-from vlmrl.scoring.scorer import MIN_CALLS, Scorer
+from vlmrl.scoring.scorer import Scorer
 
 VERIFIERS = """
 import math, os
@@ -382,9 +384,8 @@ def test_two_rewards_of_one_name_are_refused(place: str) -> None:
 
 
 def test_score_gives_tensors_with_zero_where_masked(place: str) -> None:
-    from types import SimpleNamespace
 
-    prompts = tuple(SimpleNamespace(sample=sample()) for _ in range(2))
+    prompts = tuple(SimpleNamespace(sample=sample(), seen=None) for _ in range(2))
     completions = tuple(tuple(completion(a) for a in ("0.5", "x", "1")) for _ in range(2))
     rollouts = Rollouts(PromptBatch(prompts), completions)  # type: ignore[arg-type]
     with Scorer({"s": [reward(place, "number")]}, ScoringConfig(fault_limit=0.5)) as scorer:
@@ -408,13 +409,13 @@ def test_a_call_that_began_early_is_made_once_and_another_completion_has_its_own
     rewards = [reward(str(counted), "counted"), reward(place, "half")]
     with Scorer({"s": rewards}, ScoringConfig()) as scorer:
         row, first, second = sample(number=1.0), completion("0.25"), completion("0.5")
-        scorer.begin(row, [first, second], 0.0)
+        scorer.begin(SimpleNamespace(sample=row, seen=None), [first, second], 0.0)  # type: ignore[arg-type]
         changed = completion("0.75")  # a strategy put it in the place of the second
         found = scorer.judge([[first, changed]], [row])[0]
         assert [j.reward for j in found] == [0.25 + 0.5, 0.75 + 0.5]
         assert sorted(calls.read_text().split()) in (["0.25", "0.75"], ["0.25", "0.5", "0.75"])
         other = sample(number=2.0)
-        scorer.begin(row, [changed], 0.0)
+        scorer.begin(SimpleNamespace(sample=row, seen=None), [changed], 0.0)  # type: ignore[arg-type]
         assert scorer.judge([[changed]], [other])[0][0].reward == 1.25  # of another sample: anew
         del first, second, changed, found
         gc.collect()

@@ -19,6 +19,7 @@ from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
 from vlmrl.forward import finite
 from vlmrl.monitoring.disk_forecast import require_room_for_run
+from vlmrl.named_models.opened import keeping_replies
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
@@ -79,7 +80,8 @@ def _run(config: Config, pools: Pools) -> dict[str, Any]:
         # Without one the run was killed after its last checkpoint: it goes on to its end.
         if summary and summary["finished"] and summary["steps"] == progress.step:
             return summary
-    with ExitStack() as stack, Interrupt() as interrupt:
+    replies = keeping_replies(run_folder.replies_folder(config.folder))
+    with replies, ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack, pools)
         existing = checkpoint.count(config.folder) if start else 0
         if lack := require_room_for_run(config, trainer.policy, existing):

@@ -16,6 +16,8 @@ from vlmrl.config.sections.model import (
     BuildConfig,
     LoraConfig,
     ModelConfig,
+    NamedModel,
+    NamedModelConfig,
     ReferenceConfig,
     TeacherConfig,
 )
@@ -40,6 +42,8 @@ __all__ = [
     "EvaluationConfig",
     "LoraConfig",
     "ModelConfig",
+    "NamedModel",
+    "NamedModelConfig",
     "OptimizerConfig",
     "PluginRef",
     "ReferenceConfig",

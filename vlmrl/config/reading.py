@@ -139,14 +139,17 @@ def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
     section: type[Section] = Config
     keys: list[str] = []
     inside: type[Section] | None = section
+    named = False
     for part in loc:
-        if isinstance(part, int):
+        if isinstance(part, int) or named:  # a place in a list, or a name in a map of sections
             keys.append(str(part))
+            named = False
         elif inside is not None:
             keys.append(part)
             section = inside
             field = section.model_fields.get(part)
             inside = _section_in(field.annotation) if field else None
+            named = field is not None and typing.get_origin(field.annotation) is dict
     return section, ".".join(keys)
 
 

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from vlmrl import plugins
 from vlmrl.config import schedule, stages
+from vlmrl.config.named_models import NamedModels, name_model
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
 from vlmrl.config.sections.control import ControlConfig
@@ -65,6 +66,8 @@ class Config(Section):
     """The frozen model from which the divergence is measured."""
     teacher: TeacherConfig | None = None
     """The model that `on_policy_distillation` learns from. Absent: none."""
+    models: NamedModels = {}
+    """Frozen models that parts of the config ask, by name: `{verifier: judge, options: {model: NAME}}`."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW, and how a batch of rollouts is divided into updates."""
     distributed: DistributedConfig = DistributedConfig()
@@ -317,7 +320,13 @@ class Config(Section):
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]
 
     def rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
-        """Return a source's own verifiers, else those of the training source of its name, else all's."""
+        """Return a source's own verifiers, else those of the training source of its name, else all's.
+
+        Options that name one of `models` hold it.
+        """
+        return [name_model(one, self.models) for one in self._rewards_of(source)]
+
+    def _rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
         if source.rewards is not None:
             return source.rewards
         for train in self.data.train:

@@ -43,8 +43,9 @@ def make_prompt(
     except UserError as error:
         raise UserError(f"sample {sample.id!r}: {error}") from error
     main = sample.main_medium
-    frame = family.frame(processor, None if main is None else media[main])
-    return Prompt(sample, text, encoded, frame, tuple(media), turns)
+    frames = tuple(family.frame(processor, medium) for medium in media)
+    frame = family.frame(processor, None) if main is None else frames[main]
+    return Prompt(sample, text, encoded, frame, tuple(media), turns, frames=frames)
 
 
 def _write_examples(

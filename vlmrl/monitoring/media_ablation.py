@@ -112,7 +112,9 @@ def measure_reliance(
     model = (policy.family, policy.processor)
     blank = PromptBatch(tuple(with_media(p, make_blanks(p), *model) for p in prompts))
     rewards = scorer.score(seen, progress, whole=False)
-    guessed = scorer.score(engine.generate(blank, greedy), progress, whole=False)
+    # A verifier that looks at the media judges both by the real ones.
+    guesses = replace(engine.generate(blank, greedy), batch=seen.batch)
+    guessed = scorer.score(guesses, progress, whole=False)
     swap_drop = _drop(policy, seen, borrow_media(shown))
     return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
 

@@ -41,6 +41,7 @@ __all__ = [
     "move_aside",
     "ranks_path",
     "read_summary",
+    "replies_folder",
     "revision",
     "sft_path",
     "steps_in",
@@ -90,6 +91,11 @@ def evaluation_path(folder: Path, step: int) -> Path:
 def media_folder(folder: Path) -> Path:
     """Return the folder of the media files that rows name."""
     return folder / "rollouts" / "media"
+
+
+def replies_folder(folder: Path) -> Path:
+    """Return the folder of what named models replied."""
+    return folder / "replies"
 
 
 def steps_in(folder: Path, suffix: str) -> dict[int, Path]:

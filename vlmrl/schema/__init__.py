@@ -13,7 +13,7 @@ from vlmrl.schema.demos import DemoTurn
 from vlmrl.schema.elsewhere import ElsewhereError, RemoteCompletion, RemoteVerdict
 from vlmrl.schema.experts import Experts
 from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
-from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch
+from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch, Seen
 from vlmrl.schema.rollouts import (
     CUT,
     KILLED,
@@ -76,6 +76,7 @@ __all__ = [
     "Rollouts",
     "RowReward",
     "Sample",
+    "Seen",
     "Segment",
     "Space",
     "Span",

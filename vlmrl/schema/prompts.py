@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vlmrl.schema.rollouts import Completion
 
-__all__ = ["Encoded", "Prompt", "PromptBatch"]
+__all__ = ["Encoded", "Prompt", "PromptBatch", "Seen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,19 @@ class Encoded:
     tensors: Mapping[str, torch.Tensor]
     position_ids: torch.Tensor
     next_position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the policy was shown with a prompt, for verifiers that look at it.
+
+    Example: Seen((image,), (Frame(640, 480, resized_width=320, resized_height=240),))
+    """
+
+    media: tuple[Decoded, ...]
+    """Decoded media, in prompt order."""
+    frames: tuple[Frame, ...]
+    """Of each medium its sizes, among them that in which the model saw it, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +69,18 @@ class Prompt:
     """The number of its training source, and of its row there; None: it is of no row."""
     demonstrated: Completion | None = None
     """The turns of its demonstration and what its calls returned; an answer, if one follows, is not in it."""
+    frames: tuple[Frame, ...] = ()
+    """The frame of each medium."""
 
     @property
     def images(self) -> tuple[Any, ...]:
         """Return the images (PIL images) among the media."""
         return tuple(m for m in self.media if isinstance(m, PilImage))
+
+    @property
+    def seen(self) -> Seen:
+        """Return its media with their frames."""
+        return Seen(self.media, self.frames or (self.frame,) * len(self.media))
 
     def without_media(self) -> Prompt:
         """Return it as ranks that are not its home know it: of media in memory, that they are there."""
@@ -70,6 +90,7 @@ class Prompt:
             sample=self.sample.without_bytes(),
             turns=tuple(turn.without_bytes() for turn in self.turns),
             media=(),
+            frames=(),
             encoded=replace(self.encoded, tensors={}),
             demonstrated=None if played is None else played.without_media(),
         )

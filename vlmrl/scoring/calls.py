@@ -73,10 +73,10 @@ class Calls:
         self._loaded = frozenset(specs)
         self._begun: dict[tuple[Spec, int], tuple[Sample, Any]] = {}
 
-    def begin(self, c: Component, completion: Completion, sample: Sample) -> None:
+    def begin(self, c: Component, completion: Completion, sample: Sample, *shown: Any) -> None:
         """Start a call of which `start` is to return the future later, while the completion lives."""
         key = (c.spec, id(completion))
-        self._begun[key] = sample, self.start(c, completion, sample)
+        self._begun[key] = sample, self.start(c, completion, sample, *shown)
         weakref.finalize(completion, self._begun.pop, key, None).atexit = False
 
     def start(self, c: Component, *arguments: Any) -> Any:
@@ -110,14 +110,17 @@ class Calls:
                 raise CallFailed(f"given up: no result within {THREAD_LIMIT_S:g} s")
         return result(future)
 
-    def is_kill(self, c: Component, completion: Completion, sample: Sample) -> Verdict | None:
+    def is_kill(
+        self, c: Component, completion: Completion, sample: Sample, *shown: Any
+    ) -> Verdict | None:
         """Judge again a completion whose call was killed: by chance, by the verifier, or by itself.
 
         Returns the verdict of the second call if there is one; the lowest score if the completion
         ends that call too while the verifier answers on an innocent one; None otherwise.
         """
-        second = self.start(c, completion, sample)
-        control = self.start(c, templates.completion(INNOCENT, "none", completion.frame), sample)
+        second = self.start(c, completion, sample, *shown)
+        innocent = templates.completion(INNOCENT, "none", completion.frame)
+        control = self.start(c, innocent, sample, *shown)
         wait([second, control])
         if not was_killed(second):
             return None if second.exception() else second.result()

@@ -9,16 +9,25 @@ become tensors.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
-from vlmrl.schema import Completion, Rewards, Rollouts, RowReward, Sample, Verdict
+from vlmrl.schema import (
+    Completion,
+    Prompt,
+    Rewards,
+    Rollouts,
+    RowReward,
+    Sample,
+    Seen,
+    Verdict,
+)
 from vlmrl.scoring.calls import Calls, MakePool
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
+from vlmrl.scoring.fault_limit import FaultLimit
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verdict_exchange import collect_rows, exchange
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
@@ -26,11 +35,6 @@ from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, was_killed
 
 __all__ = ["Judged", "Scorer"]
-
-WINDOW = 200
-"""How many of a verifier's latest calls the fault limit looks at."""
-MIN_CALLS = 20
-"""The fault limit says nothing before a verifier was called this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,11 @@ class _Row:
     group: Sequence[Completion]
     components: Sequence[Component]
     verdicts: list[dict[str, Verdict]] = field(default_factory=list)
+    seen: Seen | None = None
+
+    def shown_to(self, verifier: Verifier) -> tuple[Seen | None, ...]:
+        """Return the last arguments of a call: what the policy saw, for a verifier that looks at it."""
+        return (self.seen,) if verifier.looks else ()
 
     def of_scope(self, scope: str) -> list[Component]:
         return [c for c in self.components if c.verifier.scope == scope]
@@ -64,8 +73,7 @@ class _Row:
 class Scorer:
     """Scores completions with the verifiers of their sample's source. Close it to end its workers.
 
-    `counts[source, label]` counts by completion: `calls`, `faults`, `skipped` (did not apply) and
-    `kills` (the completion ended its verifier).
+    `counts` are those of `FaultLimit`.
     """
 
     def __init__(
@@ -87,9 +95,9 @@ class Scorer:
         self.rewards = dict(rewards_by_source)
         self.by_stage = dict(sorted((by_stage or {}).items()))
         self.scoring = scoring
-        self.counts: dict[tuple[str, str], Counter[str]] = {}
+        self._faults = FaultLimit(scoring.fault_limit)
+        self.counts = self._faults.counts
         self._named: set[RowReward] = set()
-        self._recent: dict[tuple[str, str], deque[str | None]] = {}
         specs: dict[Spec, None] = {}
         for each in (self.rewards, *self.by_stage.values()):
             for source, rewards in each.items():
@@ -125,7 +133,8 @@ class Scorer:
         prompts = rollouts.batch.prompts
         samples = [prompt.sample for prompt in prompts]
         homes = [prompt.home for prompt in prompts] if whole and distributed.world() > 1 else None
-        judged = self.judge(rollouts.completions, samples, progress, whole, homes)
+        seen = [prompt.seen for prompt in prompts]
+        judged = self.judge(rollouts.completions, samples, progress, whole, homes, seen=seen)
         total = torch.tensor(
             [[j.reward or 0.0 for j in group] for group in judged], dtype=torch.float32
         ).reshape(rollouts.shape)
@@ -141,16 +150,18 @@ class Scorer:
             verdicts=tuple(tuple(j.verdicts for j in group) for group in judged),
         )
 
-    def begin(self, sample: Sample, group: Sequence[Completion], progress: float) -> None:
+    def begin(self, prompt: Prompt, group: Sequence[Completion], progress: float) -> None:
         """Start the calls of a group that run elsewhere, while other groups are generated; any thread may.
 
         `score` takes their results. What it finds otherwise by then (another completion, another stage or
         value of a schedule) it starts itself.
         """
+        sample = prompt.sample
         for c in self._components(sample, progress, progress):
             if c.runs_elsewhere and c.verifier.scope == "item" and c.verifier.applies_to(sample):
+                shown = (prompt.seen,) if c.verifier.looks else ()
                 for completion in group:
-                    self._calls.begin(c, completion, sample)
+                    self._calls.begin(c, completion, sample, *shown)
 
     def judge(
         self,
@@ -160,6 +171,7 @@ class Scorer:
         whole: bool = True,
         homes: Sequence[int] | None = None,
         staged: bool | None = None,
+        seen: Sequence[Seen] | None = None,
     ) -> list[list[Judged]]:
         """Judge `groups[p]`, the completions of `samples[p]`: item, group, then batch verifiers.
 
@@ -167,16 +179,18 @@ class Scorer:
         group and batch verifiers then do not apply. An aborted completion leaves its group, and its
         batch, unwhole too. `homes[p]` is the rank that judges the group (None: this one judges all);
         what looks at the whole batch, the main rank judges. `staged` asks for the rewards of the stage
-        at `progress`, which an evaluation does not take (None: as `whole`).
+        at `progress`, which an evaluation does not take (None: as `whole`). `seen[p]` is what the policy
+        was shown, for verifiers that look at it; None: it is not at hand.
 
         Raises:
             UserError: a source without rewards, a sample that no verifier can speak of, or more
                 faults of one verifier than `fault_limit` allows.
         """
         stage = progress if (whole if staged is None else staged) else None
+        shown: Sequence[Seen | None] = seen or [None] * len(samples)
         rows = [
-            _Row(sample, group, self._components(sample, progress, stage), [{} for _ in group])
-            for sample, group in zip(samples, groups, strict=True)
+            _Row(sample, group, self._components(sample, progress, stage), [{} for _ in group], own)
+            for sample, group, own in zip(samples, groups, shown, strict=True)
         ]
         here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
         self._judge_items([rows[p] for p in here])
@@ -189,8 +203,8 @@ class Scorer:
             exchange([row.verdicts for row in rows], labels, homes)
         self._judge_batch(rows, whole, homes)
         for row in rows:
-            self._count(row.sample.source, row.verdicts)
-        self._enforce_fault_limit()
+            self._faults.count(row.sample.source, row.verdicts)
+        self._faults.enforce()
         return [self._judged(row) for row in rows]
 
     def close(self) -> None:
@@ -223,7 +237,7 @@ class Scorer:
                         continue
                     applies = c.verifier.applies_to(row.sample)
                     for completion, verdicts in zip(row.group, row.verdicts, strict=True):
-                        call = (completion, row.sample)
+                        call: tuple[Any, ...] = (completion, row.sample, *row.shown_to(c.verifier))
                         if not applies:
                             verdicts[c.label] = Verdict.not_applicable("not in the truth")
                         elif elsewhere:
@@ -245,7 +259,8 @@ class Scorer:
         for c in components:
             if whole and c.verifier.applies_to(row.sample):
                 rewards = _deciding(c.verifier, judged)
-                found = self._judge_many(c, len(row.group), row.group, row.sample, rewards)
+                call = (row.group, row.sample, rewards, *row.shown_to(c.verifier))
+                found = self._judge_many(c, len(row.group), *call)
             else:
                 found = [Verdict.not_applicable("not a whole group")] * len(row.group)
             for verdicts, verdict in zip(row.verdicts, found, strict=True):
@@ -312,34 +327,6 @@ class Scorer:
         if reward is None:
             return Judged(None, verdicts, "no verifier applies")
         return Judged(0.0 if truncated and self.scoring.truncated == "zero" else reward, verdicts)
-
-    def _count(self, source: str, verdicts: Iterable[Mapping[str, Verdict]]) -> None:
-        for of_one in verdicts:
-            for label, verdict in of_one.items():
-                key = (source, label)
-                counter = self.counts.get(key)
-                if counter is None:
-                    counter = self.counts[key] = Counter(calls=0, faults=0, skipped=0, kills=0)
-                if not verdict.applies:
-                    counter["skipped"] += 1
-                    continue
-                counter["calls"] += 1
-                counter["faults"] += verdict.fault is not None
-                counter["kills"] += verdict.is_kill
-                self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
-
-    def _enforce_fault_limit(self) -> None:
-        for (source, label), recent in self._recent.items():
-            faults = [fault for fault in recent if fault is not None]
-            share = len(faults) / len(recent)
-            if len(recent) < MIN_CALLS or share <= self.scoring.fault_limit:
-                continue
-            commonest, times = Counter(faults).most_common(1)[0]
-            raise UserError(
-                f"verifier {label!r} failed on {len(faults)} of its last {len(recent)} completions "
-                f"of source {source!r}; scoring.fault_limit allows a share of "
-                f"{self.scoring.fault_limit:g}; most often ({times} times): {commonest}"
-            )
 
 
 def _deciding(verifier: Verifier, judged: Sequence[Judged]) -> list[float | None]:

@@ -52,6 +52,14 @@ class Verifier:
     waits: ClassVar[bool] = False
     laws: ClassVar[Laws] = Laws()
 
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at the media: its call gets what the policy saw as one more argument.
+
+        That is a `schema.Seen`, or None where it is not at hand (rows that are scored from a file).
+        """
+        return False
+
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge one completion."""
         raise TypeError(f"{type(self).__name__} must define __call__")

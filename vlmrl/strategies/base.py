@@ -103,10 +103,10 @@ class Means:
     def judge(self, asked: Rollouts, samples: Sequence[Sample], draw: Draw) -> list[list[Judged]]:
         """Judge completions as answers to `samples`, by item verifiers alone."""
         homes = [prompt.home for prompt in asked.batch.prompts]
+        seen = [prompt.seen for prompt in asked.batch.prompts]
+        given = (asked.completions, samples, draw.progress)
         with self.timers("reward"):
-            return self.scorer.judge(
-                asked.completions, samples, draw.progress, whole=False, homes=homes, staged=True
-            )
+            return self.scorer.judge(*given, whole=False, homes=homes, staged=True, seen=seen)
 
     def retell(self, prompt: Prompt, sample: Sample) -> Prompt:
         """Return the prompt of another sample with the same media; without them on other ranks."""

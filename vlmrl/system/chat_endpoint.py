@@ -8,18 +8,29 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Invalid", "Unavailable", "chat"]
+__all__ = ["Invalid", "Reply", "Unavailable", "chat"]
 
 MAX_BYTES = 1_000_000
 """A longer reply is no chat completion."""
 RETRYABLE = (408, 409, 425, 429)
 """Statuses below 500 after which asking again may help."""
 
-Messages = Sequence[Mapping[str, str]]
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The text of a chat completion, and the tokens of prompt and text as the endpoint counts them.
+
+    Tokens are 0 where the endpoint does not say.
+    """
+
+    text: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class Unavailable(Exception):
@@ -35,8 +46,8 @@ class Invalid(Exception):
     """A reply that is not what was asked for."""
 
 
-def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> str:
-    """Return the text of the first choice that `POST {url}/chat/completions` returns within `seconds`.
+def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> Reply:
+    """Return the first choice of what `POST {url}/chat/completions` returns within `seconds`.
 
     `key` is sent as a bearer token, if given. Redirects are not followed.
 
@@ -53,12 +64,19 @@ def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> 
             retry_after=float(after) if after.isdecimal() else None,
         )
     try:
-        text = json.loads(data)["choices"][0]["message"]["content"]
+        found = json.loads(data)
+        text = found["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise Invalid(f"no chat completion: {data[:80]!r}") from error
     if not isinstance(text, str):
         raise Invalid(f"a chat completion without text: {text!r:.80}")
-    return text
+    usage = found.get("usage")
+    return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
+
+
+def _tokens(usage: Any, key: str) -> int:
+    count = usage.get(key) if isinstance(usage, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
 
 
 def _post(

@@ -33,4 +33,4 @@ def ask(url: str, model: str, shown: Shown, prompt: str, key_variable: str, seco
         {"type": "text", "text": prompt},
     ]
     body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0}
-    return chat(url, body, os.environ.get(key_variable), seconds)
+    return chat(url, body, os.environ.get(key_variable), seconds).text

@@ -28,7 +28,7 @@ from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
 from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts, Sample
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import IdleMeter
@@ -57,7 +57,7 @@ class RolloutQueue:
         policy: Policy,
         config: Config,
         whole: bool = False,
-        finished: Callable[[Sample, Group, float], None] | None = None,
+        finished: Callable[[Prompt, Group, float], None] | None = None,
     ) -> None:
         self._staleness = config.rollout.max_staleness
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
@@ -210,7 +210,7 @@ class RolloutQueue:
         sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
         pending = _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
         if (tell := self._finished) is not None:
-            pending.finished = lambda sample, group: tell(sample, group, progress)
+            pending.finished = lambda prompt, group: tell(prompt, group, progress)
         return pending
 
     def _young_groups(
@@ -256,7 +256,7 @@ class _PendingBatch:
     ) -> None:
         self.key, self.batch, self.groups, self.sampling = key, batch, groups, sampling
         self._engine, self._meter = engine, meter
-        self.finished: Callable[[Sample, Group], None] | None = None
+        self.finished: Callable[[Prompt, Group], None] | None = None
         """Who else is given each group of a concurrent engine."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -324,7 +324,7 @@ class _PendingBatch:
     def _add(self, number: int, group: Group) -> None:
         self.groups[number] = group
         if self.finished is not None:
-            self.finished(self.batch.prompts[number].sample, group)
+            self.finished(self.batch.prompts[number], group)
 
 
 def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

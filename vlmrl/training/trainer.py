@@ -21,6 +21,7 @@ from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
+from vlmrl.named_models.opened import take_metrics
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
@@ -273,7 +274,7 @@ class Trainer:
         for strategy in self.strategies:
             numbers |= strategy.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
-        numbers |= self._scheduled()
+        numbers |= self._scheduled() | (take_metrics() if self.config.models else {})
         lap = self.timers.lap()
         seconds = {f"time/{phase}": s for phase, s in lap.wall.items()} | self.machines.metrics(lap)
         return StepReport(

@@ -128,7 +128,8 @@ class _Rater:
         draw = Sampling.of(self.config.at(0.0).rollout, self.samples, seed)
         rollouts = self.engine.generate(PromptBatch(tuple(prompts)), draw)
         samples = [prompt.sample for prompt in prompts]
-        return self.scorer.judge(rollouts.completions, samples, whole=False, staged=True)
+        seen = [prompt.seen for prompt in prompts]
+        return self.scorer.judge(rollouts.completions, samples, whole=False, staged=True, seen=seen)
 
     def _sum_up(self, place: tuple[str, str, int], own: str, group: Sequence[Judged]) -> Rating:
         """Return the rating of a row from its completions that have a score, or why none has."""

@@ -1,10 +1,10 @@
-"""The section `model` of a config: the policy."""
+"""The sections `model`, `reference`, `teacher` and `models` of a config: the policy, and models beside it."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vlmrl.config.section import Section
 
@@ -65,6 +65,43 @@ class TeacherConfig(Section):
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url: expected http:// or https://, got {self.url!r}")
         return self
+
+
+class NamedModelConfig(Section):
+    """A frozen model beside the policy, which parts of the config ask by its name: a served one.
+
+    The server speaks the protocol of OpenAI's chat completions, as that of vLLM does.
+    """
+
+    url: str
+    """Base address of the server, such as `http://localhost:8000/v1`."""
+    model: str
+    """The server's name of the model."""
+    key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key; unset: none is sent."""
+    concurrency: int = Field(16, ge=1)
+    """Questions that each process has under way at a time."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Seconds for one question, all its attempts and the pauses between them included, but not the time
+    it waits for its turn."""
+    attempts: int = Field(3, ge=1)
+    """Requests for one question. The pauses between them double, or are as long as the server says."""
+    max_requests_per_step: int | None = Field(None, ge=1)
+    """Requests that each process sends in one step at most; further questions fail. Absent: no limit."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"expected http:// or https://, got {url!r}")
+        return url
+
+
+class NamedModel(NamedModelConfig):
+    """A named model with its name: what a part's option `model` holds once the config has been read."""
+
+    name: str
+    """Its key in `models`: the name of its curves and of its files."""
 
 
 class ModelConfig(Section):
