@@ -181,6 +181,7 @@ def test_only_commands_import_assemble() -> None:
         "vlmrl.commands.benchmarks.session",
         "vlmrl.commands.curricula.rate",
         "vlmrl.commands.evaluate",
+        "vlmrl.commands.serving.asked_model",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",
     }

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import compare, config, data, evaluate, export, parts, train, verifiers
+from vlmrl.cli import compare, config, data, evaluate, models, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.errors import MissingExtra, UserError
 
@@ -86,7 +86,9 @@ app.command()(compare.changed)
 app.command()(train.doctor)
 app.command()(train.plan)
 app.command()(train.report)
-app.command()(export.export)
+app.command()(models.export)
+app.command("try")(models.try_)
+app.command()(models.serve)
 app.command()(verifiers.score)
 app.command()(verifiers.verify)
 app.command("list")(parts.list_)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from vlmrl.config import PluginRef
 
 ConfigName = Annotated[
     str, typer.Argument(help="Path of a YAML file, or name of a shipped config.")
@@ -22,3 +25,15 @@ Data = Annotated[
     str, typer.Argument(help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config.")
 ]
 MediaRoot = Annotated[str | None, typer.Option(help="Folder that media paths must stay inside.")]
+
+
+def reference(text: str) -> PluginRef:
+    """Return the part that `name` or `name(option=value)` means.
+
+    Raises:
+        UserError: the options cannot be read.
+    """
+    from vlmrl.config import PluginRef, tree
+
+    name, options = tree.named(text)
+    return PluginRef(name=name, options=options)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from vlmrl.cli.arguments import Options
+from vlmrl.cli.arguments import Options, reference
 from vlmrl.errors import UserError
-
-if TYPE_CHECKING:
-    from vlmrl.config import PluginRef
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
 Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
@@ -119,7 +116,7 @@ def evaluate(
 
     _check_what(data, benchmark, control=control, train_data=train_data, judge=judge, tools=tools)
     common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
-    common |= {"samples": samples, "engine": _reference(engine)}
+    common |= {"samples": samples, "engine": reference(engine)}
     if benchmark is not None:
         _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
         asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
@@ -139,13 +136,6 @@ def evaluate(
         **common,
     )
     _print_result(result)
-
-
-def _reference(text: str) -> PluginRef:
-    from vlmrl.config import PluginRef, tree
-
-    name, options = tree.named(text)
-    return PluginRef(name=name, options=options)
 
 
 def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:
@@ -182,7 +172,7 @@ def _evaluate_benchmarks(model: str, names: str, control: str | None, **asked: A
     from vlmrl.commands.benchmarks.tables import print_results
     from vlmrl.commands.benchmarks.written_tables import write_tables
 
-    asked["tools"] = tuple(_reference(text) for text in asked["tools"])
+    asked["tools"] = tuple(reference(text) for text in asked["tools"])
     plan = Plan(**asked, controls=tuple(control.split(",")) if control else ())
     evaluated = evaluate_benchmarks(model, names.split(","), plan, tell=_show_progress)
     print_results(evaluated)

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from vlmrl.answers import geometry
 from vlmrl.data.cards.box_checks import StatedPlace
 from vlmrl.data.check import CheckedRow
 from vlmrl.media_types import PilImage
 from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Box, Frame, Sample, Truth
 from vlmrl.system.atomic_files import write_bytes
@@ -28,7 +26,6 @@ from vlmrl.truths.json_form import to_json
 
 __all__ = ["ContactSheet"]
 
-HERE = Path(__file__).parent
 IMAGE_BYTES = 24_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 MOST = {"bad": 60, "odd": 60, "good": 120}
@@ -86,19 +83,12 @@ class ContactSheet:
             UserError: the file cannot be written.
         """
         ordered = sorted(self.sheets, key=lambda sheet: list(MOST).index(sheet.sort))
-        environment = Environment(
-            loader=FileSystemLoader(HERE),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        page = environment.get_template("contact_sheet.html").render(
+        page = render(
+            "contact_sheet.html",
             sheets=ordered,
             lines=lines,
             images=self._album.images.values(),
             left_out=self._album.left_out,
-            style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         )
         write_bytes(path, page.encode("utf-8", "replace"))
         self._folder.cleanup()

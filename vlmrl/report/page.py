@@ -259,8 +259,8 @@ def _render(
     )
 
 
-def render(template: str, script: str, **values: Any) -> str:
-    """Render a template of this room with its script and our style inline.
+def render(template: str, script: str | None = None, **values: Any) -> str:
+    """Render a template of this room with its script, if it has one, and our style inline.
 
     Texts of models and data are escaped; no script but this one runs.
     """
@@ -272,7 +272,7 @@ def render(template: str, script: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"said": drawing.said, "score": _score}
-    code = (HERE / script).read_text(encoding="utf-8")
+    code = (HERE / script).read_text(encoding="utf-8") if script else ""
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return environment.get_template(template).render(
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),

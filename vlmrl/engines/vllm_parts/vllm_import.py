@@ -16,6 +16,8 @@ from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.errors import UserError
 from vlmrl.system import torchvision_shim  # noqa: F401  before vLLM imports transformers
 
+__all__ = ["import_vllm"]
+
 MISSING = "the vllm engines need vLLM: pip install 'vlmrl[vllm]'; on a CPU, make venv-vllm"
 
 _SETTINGS = {

@@ -1,0 +1,99 @@
+"""A model with an engine that answers questions outside of any run: what `try` and `serve` ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmrl import plugins
+from vlmrl.assemble.prompts import build_prompt_maker
+from vlmrl.commands.evaluate import run_of
+from vlmrl.config import ModelConfig, PluginRef
+from vlmrl.data.source import access_of, open_source
+from vlmrl.engines.base import Engine, Sampling
+from vlmrl.errors import UserError
+from vlmrl.media.access import Access, Reading
+from vlmrl.media.decode import decode
+from vlmrl.models.loading import load_model
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Completion, Prompt, PromptBatch, Sample
+from vlmrl.scoring.answer_forms import form_of
+
+__all__ = ["AskedModel"]
+
+
+class AskedModel:
+    """A checkpoint folder, a run folder (its best checkpoint) or a hub name, loaded to be asked.
+
+    Raises:
+        UserError: there is no such model, or the engine cannot start with it.
+    """
+
+    def __init__(self, model: str, engine: PluginRef) -> None:
+        self._run, folder = run_of(model)
+        settings = ModelConfig(path=folder)
+        self._policy = Policy(*load_model(settings), settings)
+        self._reading = Reading(with_audio=self._policy.family.hears_videos)
+        self._engine: Engine = plugins.build("engine", engine.name, engine.options)
+        self._engine.start(self._policy)
+
+    def prompt(self, sample: Sample, access: Access) -> Prompt:
+        """Return the prompt of a sample, with the instruction of its template.
+
+        Raises:
+            UserError: a medium cannot be read, or the model cannot be shown it.
+        """
+        make = build_prompt_maker(self._policy, {}, {})
+        return make(sample, decode(sample, access, self._reading))
+
+    def prompt_as_trained(self, sample: Sample, access: Access) -> Prompt:
+        """Return the prompt of a sample, asked as the first row of the run's first source is.
+
+        That is with its template and its kind of answer. The question stands alone where the model
+        belongs to no run, or where that source asks so.
+
+        Raises:
+            UserError: as `prompt`, or the data of the run cannot be read.
+        """
+        if self._run is None:
+            return self.prompt(sample, access)
+        source = self._run.data.train[0]
+        try:
+            row = open_source(source, access_of(self._run.data)).sample(0)
+        except UserError as error:
+            raise UserError(
+                f"the run asks as its data do, and these cannot be read: {error}; --plain asks the "
+                "question alone"
+            ) from error
+        asked = replace(
+            sample,
+            source=source.label,
+            template=row.template,
+            truth=replace(row.truth, image=0),
+            system=row.system,
+        )
+        form = form_of(self._run.rewards_of(source))
+        instruct = {source.label: source.instruct}
+        make = build_prompt_maker(self._policy, instruct, {source.label: form})
+        return make(asked, decode(asked, access, self._reading))
+
+    def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Return `sampling.n` completions for each prompt.
+
+        Raises:
+            UserError: a prompt is too long for the model or the engine, or holds too many media.
+        """
+        longest = self._policy.base.config.get_text_config().max_position_embeddings
+        for prompt in prompts:
+            length = len(prompt.encoded.ids)
+            if length + sampling.max_tokens > longest:
+                raise UserError(
+                    f"a prompt of {length} tokens and an answer of up to {sampling.max_tokens}: the model "
+                    f"reads at most {longest}"
+                )
+            self._engine.require_room(self._policy, prompt, sampling.max_tokens)
+        return list(self._engine.generate(PromptBatch(tuple(prompts)), sampling).completions)
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._engine.close()

@@ -1,0 +1,94 @@
+"""Requests that wait together are answered in one pass of the model, on one thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.engines.base import Sampling
+from vlmrl.media.access import Access
+from vlmrl.schema import Completion, Prompt, Sample
+from vlmrl.system.seeds import seed_of
+
+__all__ = ["Batches"]
+
+
+@dataclass
+class _Waiting:
+    """A request on its way: its completions arrive in `done`."""
+
+    sample: Sample
+    sampling: Sampling
+    done: Future[tuple[Prompt, tuple[Completion, ...]]] = field(default_factory=Future)
+
+
+class Batches:
+    """Answers requests in the order in which they come, those of one kind up to `size` at a time.
+
+    What a request is answered depends on its own seed, not on those that it shares a pass with.
+    """
+
+    def __init__(self, model: AskedModel, size: int) -> None:
+        self._model, self._size, self._closed = model, size, False
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    def ask(
+        self, sample: Sample, sampling: Sampling
+    ) -> Future[tuple[Prompt, tuple[Completion, ...]]]:
+        """Return the future of a request's prompt and completions; a bad medium is its exception."""
+        waiting = _Waiting(sample, sampling)
+        self._queue.put(waiting)
+        return waiting.done
+
+    def close(self) -> None:
+        """Finish the pass in hand, refuse what waits, and stop the model."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+        self._model.close()
+
+    def _work(self) -> None:
+        while True:
+            waiting = [self._queue.get()]
+            while not self._queue.empty():
+                waiting.append(self._queue.get())
+            kinds: dict[Sampling, list[_Waiting]] = {}
+            for each in filter(None, waiting):
+                if self._closed:
+                    each.done.cancel()
+                else:
+                    kinds.setdefault(replace(each.sampling, seed=0), []).append(each)
+            if self._closed:
+                return
+            for alike in kinds.values():
+                for at in range(0, len(alike), self._size):
+                    part = alike[at : at + self._size]
+                    self._answer([w for w in part if w.done.set_running_or_notify_cancel()])
+
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
+        ready: list[tuple[_Waiting, Prompt]] = []
+        for waiting in batch:
+            try:
+                ready.append((waiting, self._model.prompt(waiting.sample, Access())))
+            except Exception as error:
+                waiting.done.set_exception(error)
+        if not ready:
+            return
+        first = ready[0][0].sampling
+        keys = tuple(
+            tuple(seed_of(waiting.sampling.seed, g) for g in range(first.n)) for waiting, _ in ready
+        )
+        try:
+            found = self._model.answer([p for _, p in ready], replace(first, keys=keys))
+        except Exception as error:
+            for waiting, _ in ready:
+                waiting.done.set_exception(error)
+            return
+        for (waiting, prompt), completions in zip(ready, found, strict=True):
+            waiting.done.set_result((prompt, completions))

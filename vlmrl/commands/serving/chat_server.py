@@ -1,0 +1,201 @@
+"""`vlmrl serve`: a model behind OpenAI's chat API, by vLLM's own server where there is one, else by ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from vlmrl.commands.evaluate import run_of
+from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.batches import Batches
+from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.config import PluginRef
+from vlmrl.errors import UserError
+from vlmrl.schema import Completion, Prompt
+
+__all__ = ["TOKEN", "build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
+
+TOKEN = "VLMRL_SERVER_TOKEN"
+"""Environment variable: the secret that clients send as their API key."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MAX_BYTES = 256 * 2**20
+"""A longer request is refused unread."""
+
+
+def vllm_is_installed() -> bool:
+    """Return whether vLLM can serve; nothing is imported."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def serve_vllm(model: str, host: str, port: int, name: str | None) -> None:
+    """Become vLLM's OpenAI server of a model; this does not return.
+
+    Raises:
+        UserError: no such model, or other machines could ask without a token.
+    """
+    environment = dict(os.environ, VLLM_WORKER_MULTIPROC_METHOD="spawn")
+    if token := _token(host):
+        environment["VLLM_API_KEY"] = token
+    given = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
+    given += ["--host", host, "--port", str(port)]
+    given += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
+    if torch.version.cuda is None:
+        given += ["--no-enable-chunked-prefill"]  # a seeded request dies of it on a CPU
+    program = [sys.executable, "-m", "vlmrl.commands.serving.vllm_program"]
+    os.execve(sys.executable, [*program, *given], environment)
+
+
+def serve_hf(model: str, host: str, port: int, name: str | None, batch: int) -> None:
+    """Serve a model by transformers until SIGTERM or Ctrl-C.
+
+    Raises:
+        UserError: no such model, or it would listen to other machines without a token.
+    """
+    token, name = _token(host), name or _name_of(model)
+    batches = Batches(AskedModel(model, PluginRef(name="hf")), batch)
+    app = build_app(batches, name, token, LOOPBACK if host in LOOPBACK else ("*",))
+    settings = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+    try:
+        listening = settings.bind_socket()
+    except SystemExit as error:  # uvicorn has said why
+        raise UserError(f"--host {host} --port {port}: cannot listen there") from error
+    listening.listen()  # who asks from here on waits for the server to start
+    at = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"serving {name} at http://{shown}:{at}/v1 (Ctrl-C ends it)", flush=True)
+    # uvicorn closes in good order, and then raises the signal that it was ended by.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with listening, contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, ...]) -> Starlette:
+    """Return the server: `/health`, `/v1/models`, `/v1/chat/completions`.
+
+    It answers only requests that name one of `hosts`, so that no web page reaches it under a name of its
+    own, and that are JSON, which a page of another origin may not send.
+    """
+    digest = hashlib.sha256(token.encode()).digest() if token else None
+
+    def refused(request: Request) -> Response | None:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if digest and not secrets.compare_digest(hashlib.sha256(given).digest(), digest):
+            return _error(401, "no valid API key")
+        return None
+
+    async def health(request: Request) -> Response:
+        return Response()
+
+    async def models(request: Request) -> Response:
+        found = {"id": name, "object": "model", "created": 0, "owned_by": "vlmrl"}
+        return refused(request) or JSONResponse({"object": "list", "data": [found]})
+
+    async def chat(request: Request) -> Response:
+        if no := refused(request) or _unread(request):
+            return no
+        try:
+            body = json.loads(await request.body())
+            question = read_request(body)
+        except (ValueError, RecursionError, UserError) as error:
+            return _error(400, str(error))
+        if (asked := body.get("model")) not in (None, name):
+            return _error(404, f"no model {asked!r:.80} here; this is {name!r}")
+        try:
+            found = batches.ask(question.sample, question.sampling)
+            prompt, completions = await asyncio.wrap_future(found)
+        except UserError as error:
+            return _error(400, str(error))
+        except (asyncio.CancelledError, CancelledError):
+            return _error(503, "the server is closing")
+        except Exception as error:
+            print(f"failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            return _error(500, f"{type(error).__name__}: the server's log says more")
+        return _reply(name, prompt, completions, question.stream)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        batches.close()
+
+    routes = [
+        Route("/health", health),
+        Route("/v1/models", models),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+    ]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
+
+
+def _unread(request: Request) -> Response | None:
+    """Return why a request is not even read, if so."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _error(415, "expected Content-Type: application/json")
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MAX_BYTES:
+        return _error(413, f"expected a Content-Length of at most {MAX_BYTES} bytes")
+    return None
+
+
+def _reply(
+    name: str, prompt: Prompt, completions: tuple[Completion, ...], stream: bool
+) -> Response:
+    """Return a chat completion; streamed it comes in one piece."""
+    head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
+    said = [
+        {
+            "index": g,
+            "delta" if stream else "message": {"role": "assistant", "content": found.text},
+            "finish_reason": found.finish_reason,
+        }
+        for g, found in enumerate(completions)
+    ]
+    read, written = len(prompt.encoded.ids), sum(len(found.token_ids) for found in completions)
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    kind = "chat.completion.chunk" if stream else "chat.completion"
+    whole = {**head, "object": kind, "choices": said, "usage": usage}
+    if not stream:
+        return JSONResponse(whole)
+    events = f"data: {json.dumps(whole)}\n\ndata: [DONE]\n\n"
+    return Response(events, media_type="text/event-stream")
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
+
+
+def _token(host: str) -> str | None:
+    """Return the secret that clients must send; on the loopback there may be none.
+
+    Raises:
+        UserError: other machines could ask without one.
+    """
+    token = os.environ.get(TOKEN) or None
+    if token is None and host not in LOOPBACK:
+        raise UserError(f"--host {host} lets other machines ask: set {TOKEN} to a secret first")
+    return token
+
+
+def _name_of(model: str) -> str:
+    """Return what requests call a model that was given no name: its folder's, or the hub's."""
+    return Path(model).absolute().name if Path(model).is_dir() else model
