@@ -28,6 +28,8 @@ ELSEWHERE = {
     "groups": "a part of update.py, step.py and gpu.py",
     "gpu": "test_gpu_day.py",
     "graders": "needs Ray",
+    "launch_overhead": "needs Ray",
+    "saves": "writes gigabytes",
     "tables": "a part of the scripts that print tables",
     "learning": "a part of the scripts that train",
     "curricula": "trains for minutes on each seed",
