@@ -127,6 +127,11 @@ class Judge(Verifier):
             object.__setattr__(self, "_asked", asked)
 
     @property
+    def concurrency(self) -> int:
+        """Questions at a time."""
+        return self.model.concurrency if isinstance(self.model, NamedModel) else THREADS
+
+    @property
     def looks(self) -> bool:
         """Whether it is shown the media."""
         return self.media

@@ -19,6 +19,8 @@ class Server(http.server.ThreadingHTTPServer):
     or None after writing to the socket itself.
     """
 
+    request_queue_size = 128  # many threads connect at once
+
     def __init__(self, script: Script) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
         self.script = script

@@ -25,9 +25,12 @@ from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, resul
 __all__ = ["MakePool", "Pool", "load_verifiers"]
 
 THREADS = 16
-"""Calls that wait at the same time."""
+"""Calls that wait at the same time, where no verifier asks for more."""
+MAX_THREADS = 256
+"""The most of them."""
 THREAD_LIMIT_S = 600.0
-"""Seconds after which a call in a thread is given up; a thread cannot be killed, so it is lost."""
+"""Seconds in which no call in a thread returns, after which one is given up; a thread cannot be killed,
+so it is lost."""
 LOADING_S = 30.0
 """Seconds more for a call whose verifier the workers did not load before, because a row named it."""
 NOTICE_S = 10.0
@@ -64,11 +67,13 @@ class Calls:
         specs: Iterable[Spec],
         memory_mb: int,
         make_pool: MakePool = DeadlinePool,
+        threads: int = THREADS,
     ) -> None:
         specs = tuple(specs)
         prepare = functools.partial(load_verifiers, specs)
         self._pool = make_pool(workers, prepare, memory_mb * 2**20)
-        self._threads = ThreadPool(THREADS)
+        self._threads = ThreadPool(min(max(threads, THREADS), MAX_THREADS))
+        self._returned = 0.0
         self._noticed: set[str] = set()
         self._loaded = frozenset(specs)
         self._begun: dict[tuple[Spec, int], tuple[Sample, Any]] = {}
@@ -85,7 +90,9 @@ class Calls:
         if known is not None and known is arguments[1]:
             return future
         if c.deadline is None:
-            return self._threads.schedule(_call, args=(c.spec, arguments))
+            waiting = self._threads.schedule(_call, args=(c.spec, arguments))
+            waiting.add_done_callback(self._note_return)
+            return waiting
         # A verifier that a row names is loaded by its first call in a worker.
         loading = 0.0 if c.spec in self._loaded else LOADING_S
         return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline + loading)
@@ -105,10 +112,15 @@ class Calls:
                 "that runs: %g s)", c.label, NOTICE_S, limit,
             )  # fmt: skip
         if c.deadline is None:
-            left = THREAD_LIMIT_S - (time.monotonic() - since)
-            if wait([future], max(0.0, left)).not_done:
-                raise CallFailed(f"given up: no result within {THREAD_LIMIT_S:g} s")
+            # A call may be far back in the queue: what counts is whether any call returns.
+            while (left := max(since, self._returned) + THREAD_LIMIT_S - time.monotonic()) > 0:
+                if wait([future], left).done:
+                    return result(future)
+            raise CallFailed(f"given up: no call returned within {THREAD_LIMIT_S:g} s")
         return result(future)
+
+    def _note_return(self, _: Any) -> None:
+        self._returned = time.monotonic()
 
     def is_kill(
         self, c: Component, completion: Completion, sample: Sample, *shown: Any

@@ -98,13 +98,14 @@ class Scorer:
         self._faults = FaultLimit(scoring.fault_limit)
         self.counts = self._faults.counts
         self._named: set[RowReward] = set()
-        specs: dict[Spec, None] = {}
+        found: dict[Spec, Component] = {}
         for each in (self.rewards, *self.by_stage.values()):
             for source, rewards in each.items():
-                specs.update(
-                    (c.spec, None) for c in components_of(source, rewards, scoring) if c.deadline
-                )
-        self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb, make_pool)
+                found |= {c.spec: c for c in components_of(source, rewards, scoring)}
+        specs = [spec for spec, c in found.items() if c.deadline]
+        waiting = [c.verifier for c in found.values() if not c.deadline and c.verifier.waits]
+        threads = sum(verifier.concurrency for verifier in waiting)
+        self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb, make_pool, threads)
 
     def rewards_of(self, sample: Sample, stage: float | None = None) -> list[RewardConfig]:
         """Return the rewards of a sample: its own and the gates of its source, else its source's.

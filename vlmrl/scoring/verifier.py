@@ -53,6 +53,11 @@ class Verifier:
     laws: ClassVar[Laws] = Laws()
 
     @property
+    def concurrency(self) -> int:
+        """Calls of one that `waits` that may wait at the same time."""
+        return 16
+
+    @property
     def looks(self) -> bool:
         """Whether it looks at the media: its call gets what the policy saw as one more argument.
 
