@@ -88,7 +88,8 @@ class Server:
         """Number of times it was started: a fault of an earlier life says nothing about this one."""
 
     def __str__(self) -> str:
-        return f"server {self.url}"
+        code = (self._process.poll() if self._process else 0) or 0
+        return f"server {self.url}" + (f" (killed by signal {-code})" if code < 0 else "")
 
     # ----------------------------------------------------------------------------------- process
 
