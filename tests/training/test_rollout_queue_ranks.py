@@ -68,3 +68,17 @@ def test_two_ranks_go_on_to_the_same_bits(folder, tmp_path):
     on = tmp_path / "on"
     train_on_two(on, f"resume={folder / 'checkpoints/step-3'}")
     assert final_state(on) == final_state(folder)
+
+
+@pytest.mark.nightly
+def test_two_ranks_train_on_what_one_process_has_waiting(folder, tmp_path):
+    alone, on = tmp_path / "alone", tmp_path / "on"
+    start = f"resume={folder / 'checkpoints/step-2'}"
+    lifecycle.train(load("quickstart", [f"run.dir={alone}", *AHEAD, start]))
+    saved = alone / "checkpoints/step-4"
+    assert [{*entry["groups"]} for entry in checkpoint.read_queue(saved)] == [{*"0123"}] * 2
+    train_on_two(on, f"resume={saved}")
+    assert trained_ids(on) == trained_ids(folder)[4:]
+    for step in (5, 6):
+        there, here = (told(f / f"rollouts/step-{step}.jsonl") for f in (alone, on))
+        assert here == there
