@@ -131,7 +131,7 @@ def forecast(
     served = policy if spread.capacity is None else _on_gpu(policy)
     stays, generating = _engine(engine, policy, served, generated * longest, longest, capacity)
     low_memory = config.optimizer.shared_forward == "low_memory"
-    activations, again = measure_activations(config, policy, prompt, rows, whole, counter)
+    activations, again = counter.activations(config, policy, prompt, rows, whole)
     parts = {
         "weights": own.weights,
         "reference": own.weights if kl and policy.adapter is None else 0,
@@ -196,7 +196,8 @@ def measure_activations(
     parts = config.distributed.sequence_parallel
     if parts == 1:
         return found, again
-    everywhere = min(found, groups * counter.towers(policy, prompt) + _casts(policy))
+    casts = _casts(policy, counter.sharded)
+    everywhere = min(found, groups * counter.towers(policy, prompt) + casts)
     return everywhere + (found - everywhere) // parts, again // parts
 
 
@@ -210,6 +211,12 @@ class Counter:
         """Return what a rank keeps of the weights."""
         return rank_share(policy, shards)
 
+    def activations(
+        self, config: Config, policy: Policy, prompt: Prompt, rows: int, whole: Completion
+    ) -> tuple[int, int]:
+        """Return what `measure_activations` does."""
+        return measure_activations(config, policy, prompt, rows, whole, self)
+
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
         """Return what a micro-batch keeps."""
         with as_gathered(policy) if self.sharded else contextlib.nullcontext():
@@ -217,7 +224,10 @@ class Counter:
 
     def towers(self, policy: Policy, prompt: Prompt) -> int:
         """Return what the towers keep of a prompt's media."""
-        return _tower_bytes(policy, prompt)
+        with record_storages(policy) as sizes:
+            kept_alive = policy.family.tower_features(policy.base, [prompt.encoded])
+        del kept_alive
+        return sum(sizes.values())
 
 
 def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
@@ -239,17 +249,10 @@ def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> 
     return sum(sizes.values())
 
 
-def _tower_bytes(policy: Policy, prompt: Prompt) -> int:
-    """Return the bytes that autograd keeps of the towers' forward on a prompt's media."""
-    with record_storages(policy) as sizes:
-        kept_alive = policy.family.tower_features(policy.base, [prompt.encoded])
-    del kept_alive
-    return sum(sizes.values())
-
-
-def _casts(policy: Policy) -> int:
-    """Return the bytes of autocast's bfloat16 copies of the weights that train."""
-    trained = sum(map(size_of, policy.trainable))
+def _casts(policy: Policy, head_alone: bool = False) -> int:
+    """Return the bytes of autocast's bfloat16 copies of the weights that train, or of the head."""
+    weights = [policy.family.head(policy.base).weight] if head_alone else policy.trainable
+    trained = sum(map(size_of, weights))
     return trained // 2 if policy.config.dtype == "bfloat16" else 0
 
 

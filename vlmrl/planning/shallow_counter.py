@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from vlmrl.config import ModelConfig
+from vlmrl.config import Config, ModelConfig
 from vlmrl.forward.logprobs import Sharing
 from vlmrl.monitoring.memory_forecast import Counter
 from vlmrl.monitoring.rank_share import RankShare
 from vlmrl.planning.sketch import sketch
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import MicroBatch, Prompt
+from vlmrl.schema import Completion, MicroBatch, Prompt
 
 __all__ = ["ShallowCounter"]
 
@@ -30,6 +30,7 @@ class ShallowCounter(Counter):
         self._config, self._layers = config, layers
         self._policies: dict[int, Policy] = {}
         self._found: dict[Any, int] = {}
+        self._activations: dict[Any, tuple[int, int]] = {}
         self._shares: dict[int, RankShare] = {}
         self._kept = contextlib.ExitStack()
 
@@ -38,6 +39,17 @@ class ShallowCounter(Counter):
         if shards not in self._shares:
             self._shares[shards] = super().share(policy, shards)
         return self._shares[shards]
+
+    def activations(
+        self, config: Config, policy: Policy, prompt: Prompt, rows: int, whole: Completion
+    ) -> tuple[int, int]:
+        """See `Counter`; prompt and completion are the same at every call."""
+        parts, again = config.distributed.sequence_parallel, policy.config.gradient_checkpointing
+        key = (rows, parts, again, self.sharded)
+        if key not in self._activations:
+            found = super().activations(config, policy, prompt, rows, whole)
+            self._activations[key] = found
+        return self._activations[key]
 
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
         """See `Counter`."""

@@ -59,11 +59,11 @@ def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
         part = max(memory.parts, key=lambda name: memory.parts[name])
         level: Literal["FAIL", "warn"] = "FAIL" if memory.share > 1 else "warn"
         mended = planner.mend(layout)
-        text = f"a rank needs {memory.share:.0%} of its memory; most of it {part}"
+        text = f"a rank needs {memory.share:.0%} of its memory, most of it {part}"
         if mended is None:
             yield Verdict(level, "memory", f"{text}: {LOWER[part]}, or more GPUs")
         else:
-            text = f"{text}; then {mended.memory.share:.0%}"
+            text = f"{text}; {mended.memory.share:.0%} after the change"
             yield Verdict(level, "memory", text, mended.layout.changes(config))
     if judged.times.generation.fits < 1:
         size = 2 * planner.model.parameters / 1e9
