@@ -7,7 +7,9 @@ The page "Metrics" of the documentation is this table, and a test holds it again
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 
 from vlmrl import plugins
 
@@ -165,9 +167,42 @@ def of_samplers_and_strategies() -> dict[str, str]:
 
 def describe(name: str) -> str | None:
     """Return the line on a name of metrics.jsonl or sft.jsonl; None if there is none."""
-    lines = SFT | STEP | of_algorithms() | of_samplers_and_strategies()
-    found = (lines[pattern] for pattern in lines if _matches(pattern, name))
-    return lines.get(name) or next(found, None)
+    found = _nearest(SFT | _of_step(), name)
+    return found and found[1]
+
+
+def find(name: str) -> tuple[str, str] | None:
+    """Return the glossary's name of a metric, and the line on it; None if there is none.
+
+    It is one of metrics.jsonl, of sft.jsonl (`sft/...`) or of an evaluation (`evaluation/...`), and so
+    is what is returned. Example: `source/shapes/reward` is `source/<source>/reward`.
+    """
+    kind, _, rest = name.partition("/")
+    if kind not in ("sft", "evaluation"):
+        return _nearest(_of_step(), name)
+    found = _nearest(SFT, rest) if kind == "sft" else _of_evaluation(rest)
+    return found and (f"{kind}/{found[0]}", found[1])
+
+
+def _of_evaluation(name: str) -> tuple[str, str] | None:
+    """Return the entry of an evaluation's metric; its name begins with the completions that it is of."""
+    begins = (key.removesuffix("<metric>") for key in EVALUATION if key.endswith("/<metric>"))
+    of = next((begin for begin in begins if "<" not in begin and name.startswith(begin)), "")
+    modes = {key: line for key, line in STEP.items() if key.startswith("mode/")}
+    found = _nearest({**modes, **EVALUATION}, name.removeprefix(of))
+    return found and (f"{of}{found[0]}", found[1])
+
+
+@functools.cache
+def _of_step() -> dict[str, str]:
+    return STEP | of_algorithms() | of_samplers_and_strategies()
+
+
+def _nearest(lines: Mapping[str, str], name: str) -> tuple[str, str] | None:
+    """Return the entry of this very name, else the first whose pattern fits."""
+    if name in lines:
+        return name, lines[name]
+    return next(((key, line) for key, line in lines.items() if _matches(key, name)), None)
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -14,6 +14,7 @@ from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import console, run_folder
+from vlmrl.runs.metric_glossary import find
 from vlmrl.schema import StepReport
 from vlmrl.system.atomic_files import append_line, truncate_lines
 from vlmrl.trackers.base import TrackedRun, Tracker
@@ -96,7 +97,7 @@ class RunLog:
 
     def _start_trackers(self) -> None:
         config = hide_secrets(self._config.model_dump(mode="json"))
-        run = TrackedRun(self._config.run.name, self._folder, config, self._step)
+        run = TrackedRun(self._config.run.name, self._folder, config, self._step, find)
         for name, tracker in list(self._trackers.items()):
             self._stack.callback(self._close, name, tracker)
             try:

@@ -10,7 +10,7 @@ keys from environment variables of their own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -29,12 +29,15 @@ class TrackedRun:
 
     `config` is the resolved config as JSON, without the values of secrets. `step`: GRPO steps that
     are already done, positive if the run is resumed; steps after it may be reported a second time.
+    `describe` returns the glossary's name of a metric, such as `reward/<verifier>`, and the line on it,
+    or None; to the metrics of the cold start and of evaluations belongs `sft/` and `evaluation/`.
     """
 
     name: str
     folder: Path
     config: Mapping[str, Any]
     step: int = 0
+    describe: Callable[[str], tuple[str, str] | None] = lambda name: None
 
 
 @dataclass
