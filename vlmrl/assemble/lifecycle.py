@@ -13,6 +13,7 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
+from vlmrl.assemble.mirrored import Mirrored, open_mirror
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
@@ -64,7 +65,7 @@ def train(config: Config, pools: Pools = LOCAL) -> dict[str, Any]:
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(_say))
-        return _run(config, pools)
+        return _run(config, pools, stack.enter_context(open_mirror(config, _say)))
 
 
 def _say(line: str) -> None:
@@ -72,17 +73,19 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # a live view leaves room for it
 
 
-def _run(config: Config, pools: Pools) -> dict[str, Any]:
-    start = distributed.from_main(checkpoint.resolve(config.resume, config.folder))
+def _run(config: Config, pools: Pools, mirror: Mirrored) -> dict[str, Any]:
+    start = distributed.from_main(mirror.resolve())
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
         summary = run_folder.read_summary(config.folder)
         # Without one the run was killed after its last checkpoint: it goes on to its end.
         if summary and summary["finished"] and summary["steps"] == progress.step:
+            mirror.finish()
             return summary
     replies = keeping_replies(run_folder.replies_folder(config.folder))
     with replies, ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack, pools)
+        trainer.checkpoints.mirror = mirror.uploads
         existing = checkpoint.count(config.folder) if start else 0
         if lack := require_room_for_run(config, trainer.policy, existing):
             trainer.tracker.message(lack)
@@ -97,6 +100,8 @@ def _run(config: Config, pools: Pools) -> dict[str, Any]:
             from vlmrl.report import build_report  # brings matplotlib, needed only here
 
             build_report(config.folder)
+    if mirror.finish():
+        trainer.checkpoints.prune()  # what was spared while it was copied
     return result
 
 

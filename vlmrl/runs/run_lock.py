@@ -25,7 +25,7 @@ import psutil
 from vlmrl.errors import UserError
 from vlmrl.system.atomic_files import writing
 
-__all__ = ["own"]
+__all__ = ["describe_process", "has_ended", "own"]
 
 TOUCH_S = 5.0
 """Seconds between two touches by the owner."""
@@ -65,15 +65,35 @@ def lock_path(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _acquire(path: Path, folder: Path) -> dict[str, Any]:
+def describe_process() -> dict[str, Any]:
+    """Return what tells this process from all others, here and on other machines."""
     pid = os.getpid()
-    mine = {
+    return {
         "host": socket.gethostname(),
         "pid": pid,
         "process_start": _start_after_boot(pid),
         "boot": _boot(),
         "start": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
+
+
+def has_ended(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process that described itself has surely ended.
+
+    That can be said only of one of this machine, since it was started.
+    """
+    here, boot = owner.get("host") == socket.gethostname(), owner.get("boot")
+    if not (here and boot and boot == _boot() and isinstance(owner.get("pid"), int)):
+        return False
+    try:
+        started = _start_after_boot(owner["pid"])
+    except psutil.NoSuchProcess:
+        return True
+    return abs(started - float(owner.get("process_start") or 0)) > 2.0  # a number used again
+
+
+def _acquire(path: Path, folder: Path) -> dict[str, Any]:
+    mine = describe_process()
     for _ in range(10):  # each further round found a stale lock that another run took over first
         try:
             handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from vlmrl.config.section import Section
 
@@ -29,9 +29,33 @@ class RunConfig(Section):
     host's memory. The next checkpoint and the end of the run wait for it."""
     keep_checkpoints: int = Field(2, ge=1)
     """Number of recent checkpoints to keep. The best one is kept as well."""
+    mirror: str | None = None
+    """URL of a folder of runs in an object store, such as `s3://bucket/runs`, or of any other kind that
+    fsspec knows. Each checkpoint is copied to the folder of the run's name in it, with the logs, and
+    `resume=auto` goes on from there where the run folder is empty. Credentials come from the environment."""
     rollouts_every: int = Field(10, ge=1)
     """Steps between the files `rollouts/step-N.jsonl`. The first and the last step are always written."""
     on_full_disk: Literal["stop", "wait"] = "stop"
     """What a full disk does: stop the run in one line, or let it wait until there is room."""
     report: bool = True
     """Write report.html at the end."""
+
+    @field_validator("mirror")
+    @classmethod
+    def _check_mirror(cls, mirror: str | None) -> str | None:
+        """Refuse what is no URL or may hold credentials; the message does not repeat it."""
+        if mirror is None:
+            return None
+        protocol, mark, rest = mirror.partition("://")
+        if not mark or not protocol or not rest.strip("/"):
+            raise ValueError(
+                "expected a URL such as s3://bucket/runs, got none or one without a path"
+            )
+        if "@" in rest or "?" in rest or "#" in rest:
+            raise ValueError(
+                "expected a URL without user, password and parameters: credentials come from the "
+                "environment of the store's package"
+            )
+        if "::" in mirror:
+            raise ValueError("expected one URL, got a chain of them (::)")
+        return mirror

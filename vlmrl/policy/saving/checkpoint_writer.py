@@ -7,6 +7,7 @@ what the main thread has copied to the CPU; one checkpoint at a time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from safetensors.numpy import save_file
 
 from vlmrl.policy import adapter_folder, checkpoint, optimizer_state
 from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.mirror.uploads import Uploads
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.saving.background import Background
 from vlmrl.policy.weights import files
@@ -46,11 +48,15 @@ class CheckpointWriter:
     `with` it the last one is waited for; not so after Ctrl-C, which leaves it unwritten.
     """
 
+    mirror: Uploads | None = None
+    """What copies them elsewhere; the main rank has one where the run has a mirror."""
+
     def __init__(
         self, folder: Path, policy: Policy, keep: int, in_background: bool = False
     ) -> None:
         self._folder, self._policy, self._keep = folder, policy, keep
         self._background = Background() if in_background else None
+        self._best: int | None = None
 
     def save(
         self,
@@ -68,12 +74,16 @@ class CheckpointWriter:
 
         Raises:
             UserError: the disk is full or the folder cannot be written, for this checkpoint or for
-                one before that was written in the background; earlier checkpoints are untouched.
+                one before that was written in the background; or another process writes the mirror.
+                Earlier checkpoints are untouched.
             NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
             Superseded: a later attempt writes this run.
         """
         self._policy.require_finite()
         self.finish()
+        if self.mirror is not None:
+            self.mirror.require_ours()
+        self._best = best
         fence.require_current()
         final = self._folder / "checkpoints" / progress.name
         if distributed.is_main():
@@ -84,9 +94,9 @@ class CheckpointWriter:
         require_room(final, checkpoint.size(self._policy, state_bytes))
         small = _SmallFiles(self._policy, progress, queue, learned)
         if self._background is None:
-            self._write_now(final, small, best)
+            self._write_now(final, small)
         else:
-            self._write_later(self._background, final, small, best)
+            self._write_later(self._background, final, small)
         return final
 
     def finish(self) -> None:
@@ -98,7 +108,7 @@ class CheckpointWriter:
         if self._background is not None:
             self._background.finish()
 
-    def _write_now(self, final: Path, small: _SmallFiles, best: int | None) -> None:
+    def _write_now(self, final: Path, small: _SmallFiles) -> None:
         working, policy = _working(final), self._policy
 
         def write() -> None:
@@ -114,12 +124,10 @@ class CheckpointWriter:
 
         alone = distributed.world() == 1
         persist(final, lambda: _clearing(working, write), SAID, again=alone)
-        self._prune(best)
+        self._follow_up()
         distributed.barrier()
 
-    def _write_later(
-        self, background: Background, final: Path, small: _SmallFiles, best: int | None
-    ) -> None:
+    def _write_later(self, background: Background, final: Path, small: _SmallFiles) -> None:
         working, policy, alone = _working(final), self._policy, distributed.world() == 1
         group = background.group
 
@@ -135,18 +143,27 @@ class CheckpointWriter:
 
         def work() -> None:
             _clearing(working, lambda: persist(final, write, SAID, again=alone))
-            self._prune(best)
+            self._follow_up()
 
         background.start(work)
 
-    def _prune(self, best: int | None) -> None:
-        """Delete all but the last `keep` and the best."""
+    def _follow_up(self) -> None:
+        """Have the checkpoint copied, and delete those that are not kept."""
+        if self.mirror is not None:
+            self.mirror.follow(self._best)
+        self.prune()
+
+    def prune(self) -> None:
+        """Delete all but the last `keep`, the best, and one that is being copied to the mirror."""
 
         def prune() -> None:
-            found = sorted(checkpoint.find_all(self._folder), key=checkpoint.order_of)
-            for path in found[: -self._keep]:
-                if best is None or path.name != f"step-{best}":
-                    path.rename(path.with_name(f".{path.name}.old"))
+            with (
+                contextlib.nullcontext() if self.mirror is None else self.mirror.sparing() as copied
+            ):
+                found = sorted(checkpoint.find_all(self._folder), key=checkpoint.order_of)
+                for path in found[: -self._keep]:
+                    if path.name not in (f"step-{self._best}", copied):
+                        path.rename(path.with_name(f".{path.name}.old"))
             _clear(self._folder / "checkpoints")
 
         if distributed.is_main():

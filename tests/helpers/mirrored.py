@@ -1,0 +1,93 @@
+"""Small run folders and stores for the tests of mirrors.
+
+    python -m helpers.mirrored FOLDER
+
+copies step-1 and then step-2 of a run in FOLDER/n/run to a store in FOLDER/n/store; the process that does
+so is killed half way through its n-th write to the store. The last one is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from vlmrl.policy.mirror.claim import Claim
+from vlmrl.policy.mirror.store import open_store
+from vlmrl.policy.mirror.uploads import Uploads
+from vlmrl.system.checksums import write_checksums
+
+
+def write_step(folder: Path, step: int, size: int = 1000) -> Path:
+    """Add a step, with the checkpoint after it, to a run folder."""
+    home = folder / f"checkpoints/step-{step}"
+    (home / "trainer").mkdir(parents=True)
+    (home / "model.safetensors").write_bytes(bytes([step]) * size)
+    state = {"phase": "rl", "step": step, "format": 3}
+    (home / "trainer/state.json").write_text(json.dumps(state))
+    write_checksums(home, home / "trainer")
+    (folder / "rollouts").mkdir(exist_ok=True)
+    (folder / f"rollouts/step-{step}.jsonl").write_text(json.dumps({"step": step}) + "\n")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step}) + "\n")
+    return home
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def begin(
+    folder: Path, url: str, keep: int = 9, tell: Callable[[str], None] = print
+) -> tuple[Uploads, Claim]:
+    """Begin to copy a run folder."""
+    store = open_store(url)
+    claim = Claim(store, folder, tell)
+    return Uploads(folder, store, claim, keep, tell), claim
+
+
+def copy_twice(folder: Path, call: int) -> None:
+    """Copy step-1 and step-2, and be killed half way through this write."""
+    calls, real = 0, LocalFileSystem.pipe_file
+
+    def write(self: Any, path: str, value: bytes, **rest: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > call:
+            real(self, path, value[: len(value) // 2], **rest)
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(self, path, value, **rest)
+
+    LocalFileSystem.pipe_file = write
+    run = folder / "run"
+    write_step(run, 1)
+    uploads, _ = begin(run, f"file://{folder}/store")
+    uploads.follow(None)
+    uploads.finish()
+    write_step(run, 2)
+    uploads.follow(None)
+    uploads.finish()
+    os._exit(0)
+
+
+def main(folder: Path) -> None:
+    status = 1
+    for call in range(1000):
+        if status == 0:
+            return
+        child = os.fork()
+        if child == 0:
+            copy_twice(folder / str(call), call)
+        _, status = os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
