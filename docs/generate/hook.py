@@ -18,6 +18,7 @@ import command_reference
 import config_reference
 import metric_reference
 import part_pages
+import plan_page
 import recipe_table
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -42,6 +43,7 @@ FILLED = {
     "<!-- seams -->": algorithm_tables.draw,
     "<!-- recipes -->": algorithm_tables.matrix,
     "<!-- configs -->": recipe_table.table,
+    "<!-- plan -->": plan_page.draw,
 }
 """Comments of pages, and what is written in their place."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
