@@ -21,9 +21,9 @@ import ray
 from vlmrl.cluster.grader_pool import RESOURCE, RayPool, start_graders
 from vlmrl.config import RewardConfig
 from vlmrl.schema import Box, Completion, Frame, Parsed, Sample, Truth
-from vlmrl.scoring.calls import Pool, _call
+from vlmrl.scoring.calls import _call
 from vlmrl.scoring.reward_components import Spec, resolve
-from vlmrl.system.deadline_pool import DeadlinePool, result
+from vlmrl.system.deadline_pool import DeadlinePool, Pool, result
 
 DAEMONS = ("raylet", "gcs_server", "dashboard", "runtime_env", "log_monitor", "monitor.py")
 

@@ -45,11 +45,10 @@ from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
-from vlmrl.scoring.calls import MakePool
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import Means, Strategy
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool
+from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.shuffled_rewards import ShuffledRewards
@@ -65,6 +64,8 @@ class Pools:
 
     make_pool: MakePool = DeadlinePool
     """Makes the pool of the verifiers that have a time limit."""
+    make_decoders: MakePool = DeadlinePool
+    """Makes the pool in which media are decoded ahead of use."""
     fleet: Fleet | None = None
     """Servers for the rollouts; None: the engine's own."""
 
@@ -96,9 +97,9 @@ def build_trainer(
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
     engine.start(policy)
-    quarantine = Quarantine(config.folder / "quarantine.jsonl")
+    quarantine, decode = Quarantine(config.folder / "quarantine.jsonl"), pools.make_decoders
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
-    loader = build_loader(config, train_sources, policy, size, quarantine, sampler, weights)
+    loader = build_loader(config, train_sources, policy, size, quarantine, decode, sampler, weights)
     stack.callback(loader.close)
     tracker = stack.enter_context(build_log(config, progress))
     batches = build_eval_batches(

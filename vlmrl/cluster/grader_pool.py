@@ -1,135 +1,80 @@
-"""Verifiers on other machines: a pool whose calls run in Grader actors, each with a deadline pool.
+"""Verifiers and decoding on other machines: a pool whose calls run in actors with deadline pools.
 
-What a call is and what may go wrong with it stays as in `deadline_pool`: a grader kills what hangs
-on its own machine, and the words of the fault are the same. A grader that dies with its node costs
-nothing but time: its calls are asked for again elsewhere, and no result is taken twice. Arguments
-and results are opaque to the grader itself: only its workers read them.
+What a call is and what may go wrong with it stays as in `deadline_pool`: an actor kills what hangs
+on its own machine, and the words of the fault are the same. An actor that dies with its node costs
+nothing but time: its calls are asked for again elsewhere, and no result is taken twice. Large bytes
+of calls and results do not go through Ray (`large_bytes`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import pickle
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from vlmrl.cluster.large_bytes.lending import Reference
+from vlmrl.cluster.large_bytes.packing import Lender
+from vlmrl.cluster.pool_actor import PoolActor, SentCall
+from vlmrl.cluster.ray_host import own_address
 from vlmrl.errors import UserError
-from vlmrl.scoring.calls import MakePool
-from vlmrl.system.deadline_pool import DeadlinePool
+from vlmrl.system import distributed
+from vlmrl.system.deadline_pool import MakePool
 from vlmrl.system.extras import import_extra
-from vlmrl.system.launched import parent_watch
 
-__all__ = ["Grader", "RayPool", "pool_maker", "start_graders"]
+__all__ = ["Kind", "RayPool", "pool_maker", "start_graders"]
+
+Kind = Literal["grader", "decoder"]
 
 RESOURCE = "vlmrl_cpu"
-"""Ray's custom resource of the nodes that run graders, one a worker process: `--resources`. Graders
-take no `num_cpus`, which an actor would hold for life and other tasks would wait for in silence."""
+"""Ray's custom resource of the nodes that run graders and decoders, one a worker process:
+`--resources`. They take no `num_cpus`, which an actor would hold for life and other tasks would wait
+for in silence."""
 CHUNK = 50
-"""Most calls that are sent to a grader at once."""
+"""Most calls that are sent to a grader at once. A decoder is sent one, since each takes long."""
 SMALL = 10
 """Calls that are not worth sharing among graders."""
 PLACES = 2
 """Chunks under way to one grader, so that it is not idle while one travels."""
 THREADS = 64
-"""Calls of a grader's methods at a time: the chunks of all ranks, and looks at whether it lives."""
+"""Calls of an actor's methods at a time: the chunks of all ranks, and looks at whether it lives."""
 GATHER_S = 0.02
 """Seconds that the first call of a chunk waits for others."""
-PART_S = 0.25
-"""Seconds after which what is done of a chunk is returned, though a call of it may still run."""
-BEAT_S = 5.0
-"""Most seconds between two words from a grader that works."""
 SILENT_S = 60.0
-"""Seconds of silence after which a grader counts as lost; Ray may notice its death earlier."""
+"""Seconds of silence after which an actor counts as lost; Ray may notice its death earlier."""
 LOOK_S = 1.0
 """Seconds of waiting after which a thread looks whether the pool was closed."""
 MAX_TRIES = 5
-"""Graders that may be lost with one call before it fails: it may be what kills them."""
+"""Actors that may be lost with one call before it fails: it may be what kills them."""
 NONE_S = 600.0
-"""Seconds without any grader after which all calls fail."""
+"""Seconds without any actor after which all calls fail."""
 
 log = logging.getLogger("vlmrl")
-
-Outcome = tuple[int, BaseException | None, bytes]
-"""A call's number in its chunk, what it raised, and else what it returned, pickled."""
-
-
-# ------------------------------------------------------------------------------- on the other machine
-
-
-class Grader:
-    """An actor on a machine with CPUs: runs calls in a deadline pool of its own."""
-
-    def __init__(self, folder: str) -> None:
-        """Work in `folder`, the driver's, where this machine has it: users' paths then mean the same."""
-        parent_watch.end_with(os.getppid())  # the node's raylet
-        if os.path.isdir(folder):
-            os.chdir(folder)
-        self._pools: dict[bytes, DeadlinePool] = {}
-        self._lock = threading.Lock()
-
-    def node(self) -> str:
-        """Return the name of the machine; that it answers says that it lives."""
-        return socket.gethostname()
-
-    def run(self, pool: bytes, calls: Sequence[tuple[bytes, float]]) -> Iterator[list[Outcome]]:
-        """Yield what becomes of the calls, in parts as they are done, or nothing as a sign of life.
-
-        `pool`: the arguments of `DeadlinePool`, pickled; all that name the same ones share a pool.
-        `calls`: function and arguments, pickled, and the seconds that the call may take.
-        """
-        workers = self._pool(pool)
-        waiting = {
-            workers.submit(_call, call, deadline=deadline): number
-            for number, (call, deadline) in enumerate(calls)
-        }
-        said = time.monotonic()
-        while waiting:
-            done = wait(waiting, PART_S).done
-            if done or time.monotonic() - said > BEAT_S:
-                said = time.monotonic()
-                yield [_outcome(waiting.pop(future), future) for future in done]
-
-    def _pool(self, made: bytes) -> DeadlinePool:
-        with self._lock:
-            if made not in self._pools:
-                self._pools[made] = DeadlinePool(*pickle.loads(made))
-            return self._pools[made]
-
-
-def _call(call: bytes) -> bytes:
-    """Do a call in a worker."""
-    function, arguments = pickle.loads(call)
-    return pickle.dumps(function(*arguments))
-
-
-def _outcome(number: int, future: Future[bytes]) -> Outcome:
-    error = future.exception()
-    return number, error, b"" if error else future.result()
 
 
 # ------------------------------------------------------------------------------------- in the driver
 
 
-def start_graders(count: int, workers: int, namespace: str) -> list[Any]:
-    """Ask Ray for graders of `workers` processes each; they end with this process, a driver of Ray.
+def start_graders(count: int, workers: int, namespace: str, kind: Kind = "grader") -> list[Any]:
+    """Ask Ray for actors of `workers` processes each; they end with this process, a driver of Ray.
 
-    Returns at once: a grader that finds no room now starts when a node with room joins, and one whose
+    Returns at once: one that finds no room now starts when a node with room joins, and one whose
     node is lost starts again elsewhere.
     """
     ray = import_extra("ray", "ray")
     return [
-        ray.remote(Grader)
+        ray.remote(PoolActor)
         .options(
-            name=_name(number),
+            name=_name(kind, number),
             namespace=namespace,
             num_cpus=0,
             resources={RESOURCE: workers},
@@ -141,20 +86,20 @@ def start_graders(count: int, workers: int, namespace: str) -> list[Any]:
     ]
 
 
-def _name(number: int) -> str:
-    return f"grader-{number}"
+def _name(kind: Kind, number: int) -> str:
+    return f"{kind}-{number}"
 
 
 # ---------------------------------------------------------------------------------------- in a rank
 
 
-def pool_maker(count: int, namespace: str) -> MakePool:
-    """Return what makes a pool of the `count` graders that were started in this namespace."""
+def pool_maker(count: int, namespace: str, kind: Kind = "grader") -> MakePool:
+    """Return what makes a pool of the `count` actors that were started in this namespace."""
     ray = import_extra("ray", "ray")
 
     def make(workers: int, prepare: Callable[[], None] | None, max_memory: int | None) -> RayPool:
-        graders = [ray.get_actor(_name(number), namespace) for number in range(count)]
-        return RayPool(graders, workers, prepare, max_memory)
+        actors = [ray.get_actor(_name(kind, number), namespace) for number in range(count)]
+        return RayPool(actors, workers, prepare, max_memory, kind)
 
     return make
 
@@ -163,24 +108,26 @@ def pool_maker(count: int, namespace: str) -> MakePool:
 class _Call:
     """A call that is not done: what to call, the caller's future, and how often it was sent."""
 
-    pickled: bytes
+    packed: bytes
+    references: list[Reference]
     deadline: float
     future: Future[Any] = field(default_factory=Future)
     sent: int = 0
 
 
 class RayPool:
-    """A pool as `DeadlinePool` is one, whose calls run in graders. `close` it; the graders stay.
+    """A pool as `DeadlinePool` is one, whose calls run in actors. `close` it; the actors stay.
 
-    `lost` counts the calls that were asked for again because their grader was lost.
+    `lost` counts the calls that were asked for again because their actor was lost.
     """
 
     def __init__(
         self,
-        graders: Sequence[Any],
+        actors: Sequence[Any],
         workers: int,
         prepare: Callable[[], None] | None = None,
         max_memory: int | None = None,
+        kind: Kind = "grader",
     ) -> None:
         """Use these actors, whichever of them live; the rest as in `DeadlinePool`, for each of them."""
         self._ray = import_extra("ray", "ray")
@@ -192,21 +139,27 @@ class RayPool:
         self._closed = self._hopeless = False
         self._up: set[int] = set()
         self._last_up = time.monotonic()
-        for number, grader in enumerate(graders):
-            for _ in range(PLACES):
-                serve = functools.partial(self._serve, number, grader)
-                threading.Thread(target=serve, daemon=True).start()
+        self._kind, self._lender = kind, Lender(own_address())
+        self._chunk, self._small = (CHUNK, SMALL) if kind == "grader" else (1, 1)
+        world, places = distributed.world(), PLACES
+        if kind == "decoder":  # what is sent beyond its processes only waits there
+            places += workers // world
+        order = [*enumerate(actors)]
+        first = distributed.rank() % max(1, len(order))  # so that not all ranks begin with one
+        for _, (number, actor) in itertools.product(range(places), order[first:] + order[:first]):
+            serve = functools.partial(self._serve, number, actor)
+            threading.Thread(target=serve, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
         """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun.
 
         Raises:
-            UserError: there has been no grader for long.
+            UserError: there has been no actor for long.
         """
-        call = _Call(pickle.dumps((function, arguments)), deadline)
+        call = _Call(*self._lender.pack((function, arguments)), deadline)
         with self._changed:
             if self._hopeless:
-                raise UserError(_nobody())
+                raise UserError(self._nobody())
             self._open.add(call)
             self._waiting.append(call)
             self._changed.notify()
@@ -219,40 +172,41 @@ class RayPool:
             calls, self._open = self._open, set()
             self._waiting.clear()
             self._changed.notify_all()
+        self._lender.close()
         for call in calls:
             if call.future.cancel():
                 call.future.set_running_or_notify_cancel()  # wakes who waits
 
-    def _serve(self, number: int, grader: Any) -> None:
-        """Send chunks to one grader, one after the other, as long as the pool is open."""
-        while self._wait_for(number, grader) and (chunk := self._take()):
+    def _serve(self, number: int, actor: Any) -> None:
+        """Send chunks to one actor, one after the other, as long as the pool is open."""
+        while self._wait_for(number, actor) and (chunk := self._take()):
             calls = dict(enumerate(chunk))
             try:
-                self._ask(grader, calls)
-            except (self._ray.exceptions.RayError, StopIteration, TimeoutError) as error:
+                self._ask(actor, calls)
+            except (self._ray.exceptions.RayError, StopIteration, OSError) as error:
                 self._put_back(number, list(calls.values()), error)
 
-    def _wait_for(self, number: int, grader: Any) -> bool:
-        """Return True as soon as the grader answers, False when the pool is closed."""
+    def _wait_for(self, number: int, actor: Any) -> bool:
+        """Return True as soon as the actor answers, False when the pool is closed."""
         if number in self._up:
             return not self._closed
         while not self._closed:
             try:
-                asked, since = grader.node.remote(), time.monotonic()
+                asked, since = actor.node.remote(), time.monotonic()
                 while not self._closed and time.monotonic() - since < SILENT_S:
                     if self._ray.wait([asked], timeout=LOOK_S)[0]:
                         node = self._ray.get(asked, timeout=LOOK_S)
-                        log.info("grader %d is on %s", number, node)
+                        log.info("%s %d is on %s", self._kind, number, node)
                         self._up.add(number)
                         return True
-                    self._look_for_graders()
+                    self._look_for_actors()
             except self._ray.exceptions.RayError:
                 time.sleep(LOOK_S)
-                self._look_for_graders()
+                self._look_for_actors()
         return False
 
-    def _look_for_graders(self) -> None:
-        """Fail all calls if there has been no grader for long."""
+    def _look_for_actors(self) -> None:
+        """Fail all calls if there has been no actor for long."""
         with self._changed:
             if self._up:
                 self._last_up = time.monotonic()
@@ -260,28 +214,31 @@ class RayPool:
                 return
             self._hopeless = True
             self._waiting.clear()
-        self._fail(list(self._open), _nobody())
+        self._fail(list(self._open), self._nobody())
 
     def _take(self) -> list[_Call]:
         """Wait for calls and return the next chunk; an empty one when the pool is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            self._changed.wait_for(lambda: len(self._waiting) >= CHUNK or self._closed, GATHER_S)
+            self._changed.wait_for(
+                lambda: len(self._waiting) >= self._chunk or self._closed, GATHER_S
+            )
             share = -(-len(self._waiting) // max(1, len(self._up)))
-            count = min(len(self._waiting), CHUNK, max(SMALL, share))
+            count = min(len(self._waiting), self._chunk, max(self._small, share))
             return [self._waiting.popleft() for _ in range(count)]
 
-    def _ask(self, grader: Any, calls: dict[int, _Call]) -> None:
+    def _ask(self, actor: Any, calls: dict[int, _Call]) -> None:
         """Send a chunk and settle its calls as they are done; `calls` keeps those that are not.
 
         Raises:
-            RayError: the grader is lost.
+            RayError: the actor is lost, or cannot fetch the large bytes of a call.
             StopIteration: it ended early.
-            TimeoutError: it says nothing.
+            OSError: it says nothing, or its machine does not give the large bytes of a result.
         """
         for call in calls.values():
             call.sent += 1
-        parts = grader.run.remote(self._made, [(c.pickled, c.deadline) for c in calls.values()])
+        sent = [SentCall(c.packed, c.deadline, c.references) for c in calls.values()]
+        parts = actor.run.remote(self._made, sent)
         heard = time.monotonic()
         while calls and not self._closed:
             if not self._ray.wait([parts], timeout=LOOK_S)[0]:
@@ -290,7 +247,8 @@ class RayPool:
                 continue
             heard = time.monotonic()
             for number, error, value in self._ray.get(next(parts), timeout=SILENT_S):
-                self._settle(calls.pop(number), error, value)
+                found = None if error else self._lender.unpack(value)
+                self._settle(calls.pop(number), error, found)
 
     def _claim(self, call: _Call) -> bool:
         """Return whether the call's result is still asked for, and from now on nobody else's to give."""
@@ -298,25 +256,27 @@ class RayPool:
             if call not in self._open:
                 return False
             self._open.discard(call)
+        self._lender.give_back(call.references)
         return call.future.set_running_or_notify_cancel()
 
-    def _settle(self, call: _Call, error: BaseException | None, value: bytes) -> None:
+    def _settle(self, call: _Call, error: BaseException | None, found: Any) -> None:
         if not self._claim(call):
             return
         if error is not None:
             call.future.set_exception(error)
         else:
-            call.future.set_result(pickle.loads(value))
+            call.future.set_result(found)
 
     def _put_back(self, number: int, calls: Sequence[_Call], error: BaseException) -> None:
-        """Let calls whose grader was lost be sent to another, first; one that lost many fails."""
+        """Let calls whose actor was lost be sent to another, first; one that lost many fails."""
         self._up.discard(number)
         if self._closed:
             return
         again = [call for call in calls if call.sent < MAX_TRIES]
+        why = getattr(error, "cause", None) or error  # what the actor raised
         log.warning(
-            "grader %d was lost: %d calls are asked for again elsewhere (%s)",
-            number, len(again), next(iter(str(error).splitlines()), type(error).__name__),
+            "%s %d was lost: %d calls are asked for again elsewhere (%s)", self._kind,
+            number, len(again), next(iter(str(why).splitlines()), type(why).__name__),
         )  # fmt: skip
         with self._changed:
             self.lost += len(again)
@@ -324,16 +284,16 @@ class RayPool:
             self._changed.notify_all()
         kept = set(again)
         rest = [call for call in calls if call not in kept]
-        self._fail(rest, f"its grader was lost {MAX_TRIES} times: {error}")
+        self._fail(rest, f"its {self._kind} was lost {MAX_TRIES} times: {why}")
 
     def _fail(self, calls: Sequence[_Call], why: str) -> None:
         for call in calls:
             if self._claim(call):
                 call.future.set_exception(BrokenProcessPool(why))
 
-
-def _nobody() -> str:
-    return (
-        f"there has been no grader for {NONE_S:g} s: cluster.graders needs nodes that were started with "
-        f"--resources='{{\"{RESOURCE}\": N}}', N at least scoring.workers"
-    )
+    def _nobody(self) -> str:
+        workers = "scoring.workers" if self._kind == "grader" else "data.workers"
+        return (
+            f"there has been no {self._kind} for {NONE_S:g} s: cluster.{self._kind}s needs nodes that were "
+            f"started with --resources='{{\"{RESOURCE}\": N}}', N at least {workers}"
+        )

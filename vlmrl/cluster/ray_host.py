@@ -16,7 +16,7 @@ from typing import Any
 from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
 
-__all__ = ["bundle_of", "connected", "describe_missing", "reserved"]
+__all__ = ["bundle_of", "connected", "describe_missing", "own_address", "reserved"]
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address of a Ray that is started here: in place of 127.0.0.1 Ray would take that of the network."""
@@ -145,3 +145,8 @@ def _resources(node: Node) -> Mapping[str, float]:
 
 def _named(resources: Mapping[str, float], names: Collection[str] | None = None) -> str:
     return ", ".join(f"{name} {resources.get(name, 0):g}" for name in names or resources)
+
+
+def own_address() -> str:
+    """Return the address by which the other nodes know this one."""
+    return str(import_extra("ray", "ray").util.get_node_ip_address())

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmrl.cluster.ray_host import own_address
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import LOOK, PROGRAM, Server
 from vlmrl.engines.vllm_parts.server_options import command_line
@@ -223,12 +224,8 @@ class _PlacedKeeper(ServerKeeper):
     """A keeper whose server listens at the address by which Ray knows its node."""
 
     def __init__(self, token: str, gpus: int, program: Sequence[str]) -> None:
-        super().__init__(token, _address(), gpus, program)
+        super().__init__(token, own_address(), gpus, program)
         parent_watch.end_with(os.getppid())  # the node's raylet
-
-
-def _address() -> str:
-    return str(import_extra("ray", "ray").util.get_node_ip_address())
 
 
 def _name(number: int) -> str:
@@ -254,7 +251,7 @@ def fleet_of(count: int, namespace: str) -> KeptServers:
     while time.monotonic() < deadline:
         for keeper in keepers:
             if (token := keeper("token")) is not None:
-                return KeptServers(keepers, token, _address())
+                return KeptServers(keepers, token, own_address())
         time.sleep(WATCH_S)
     raise UserError(
         f"cluster.serve: no node had room for a server within {PLACE_S:g} s: see cluster.serve.gpus"

@@ -1,4 +1,4 @@
-"""Graders and servers beside the ranks: the launcher starts them once, the ranks of every attempt find them.
+"""Graders, decoders and servers: the launcher starts them once, the ranks of every attempt find them.
 
 They outlive attempts, and end with the launcher.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.assemble.build import LOCAL, Pools
+from vlmrl.cluster.decoder_pool import maker_of
 from vlmrl.cluster.grader_pool import RESOURCE, pool_maker, start_graders
 from vlmrl.cluster.server_keeper import fleet_of, start_keepers
 from vlmrl.config import Config
@@ -33,29 +34,31 @@ class Started:
 
 
 def room(config: Config) -> dict[str, float]:
-    """Return what the graders of a config take of all nodes together, by the name of the resource."""
-    taken = float(config.cluster.graders * config.scoring.workers)
+    """Return what the graders and decoders of a config take of all nodes, by the name of the resource."""
+    cluster = config.cluster
+    taken = float(cluster.graders * config.scoring.workers + cluster.decoders * config.data.workers)
     return {RESOURCE: taken} if taken else {}
 
 
 def start(ray: Any, config: Config, say: Callable[[str], None]) -> Started:
-    """Ask for the graders and servers of a config, and `say` so if the cluster has no room for all."""
+    """Ask for what a config has beside the ranks, and `say` so if the cluster has no room for all of it."""
     cluster = config.cluster
-    if not cluster.graders and not cluster.serve.replicas:
+    if not cluster.graders and not cluster.decoders and not cluster.serve.replicas:
         return Started()
     gpus = float(cluster.serve.replicas * cluster.serve.gpus)
     there = ray.available_resources()
     for name, taken in {**room(config), "GPU": gpus}.items():
         if (free := there.get(name, 0.0)) < taken:
             say(
-                f"graders and servers take {name} {taken:g}, and {free:g} are free: some start when a node "
-                "with room joins"
+                f"graders, decoders and servers take {name} {taken:g}, and {free:g} are free: some start "
+                "when a node with room joins"
             )
     namespace = f"vlmrl-{secrets.token_hex(8)}"
     graders = start_graders(cluster.graders, config.scoring.workers, namespace)
+    decoders = start_graders(cluster.decoders, config.data.workers, namespace, "decoder")
     servers = start_keepers(cluster.serve.replicas, cluster.serve.gpus, namespace)
     address = ray.get_runtime_context().gcs_address
-    return Started({POOLS: f"{address} {namespace}"}, (*graders, *servers))
+    return Started({POOLS: f"{address} {namespace}"}, (*graders, *decoders, *servers))
 
 
 def pools_of(config: Config) -> Pools:
@@ -70,7 +73,11 @@ def pools_of(config: Config) -> Pools:
     address, namespace = os.environ[POOLS].split()
     ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     graders, servers = config.cluster.graders, config.cluster.serve.replicas
+    decode = LOCAL.make_decoders
+    if decoders := config.cluster.decoders:
+        decode = maker_of(pool_maker(decoders, namespace, "decoder"), decode)
     return Pools(
         pool_maker(graders, namespace) if graders else LOCAL.make_pool,
+        decode,
         fleet_of(servers, namespace) if servers else None,
     )

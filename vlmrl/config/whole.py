@@ -136,6 +136,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _decoders_have_processes(self) -> Config:
+        if self.cluster.decoders and not self.data.workers:
+            raise ValueError("data.workers: expected at least 1 with cluster.decoders, got 0")
+        return self
+
+    @model_validator(mode="after")
     def _lag_is_long_enough(self) -> Config:
         least = self._least_lag(self.data.workers)
         if self.data.sampler.lag is not None and self.data.sampler.lag < least:

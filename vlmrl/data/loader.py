@@ -24,7 +24,7 @@ from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.samplers.base import Sampler
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool
+from vlmrl.system.deadline_pool import DeadlinePool, MakePool, Pool
 
 __all__ = ["Loader", "eval_batches"]
 
@@ -46,10 +46,11 @@ class Loader:
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
     stops the run. `weights` are those of the sources by progress, if they change over training.
     `sampler` says which rows are drawn (None: `mixture`); one that learns chooses batch b when `learn`
-    was told the rewards of batch b - `lag`. With `workers` processes that decode, a thread makes the
-    prompts ahead of use, holding about `prefetch_mb` MiB of decoded media and as much of prompts (0:
-    all in line, when a batch is asked for). The prompts and the state are the same with and without,
-    and the state is that of what was handed out. `make` must then be safe to call in a thread.
+    was told the rewards of batch b - `lag`. With `workers` processes that decode (a pool of
+    `make_pool`, used again after its `close`) a thread makes the prompts ahead of use, holding about
+    `prefetch_mb` MiB of decoded media and as much of prompts (0: all in line, when a batch is asked
+    for). The prompts and the state are the same with and without, and the state is that of what was
+    handed out. `make` must then be safe to call in a thread.
 
     With several ranks (`gather` returns what each of them gave) all get the same batches, the ones
     that one rank would get; but each holds the media of its own prompts only (`Prompt.home`).
@@ -73,6 +74,7 @@ class Loader:
         workers: int = 0,
         prefetch_mb: int = 256,
         weights: Callable[[float], Sequence[float]] | None = None,
+        make_pool: MakePool = DeadlinePool,
     ) -> None:
         self.sources = tuple(sources)
         self._weights = weights
@@ -82,7 +84,7 @@ class Loader:
         self._seed, self._rank, self._world, self._gather = seed, rank, world, gather
         self._max_tokens = max_prompt_tokens
         self._prefetch = prefetch_mb * 2**20
-        self._pool = DeadlinePool(workers) if workers else None
+        self._pool = make_pool(workers, None, None) if workers else None
         rows = [known_rows(source) for source in self.sources]
         sampler = sampler or plugins.build("sampler", "mixture")
         self.plan = DrawPlan(sampler, rows, seed, prompts_per_batch, lag)
@@ -195,7 +197,7 @@ class Loader:
         return Prefetch(made, ahead, self._prefetch, _bytes) if self._pool else made
 
     def _prompts(
-        self, rows: Iterator[int], number: int, pool: DeadlinePool | None, ahead: int
+        self, rows: Iterator[int], number: int, pool: Pool | None, ahead: int
     ) -> Iterator[tuple[Draw, Found]]:
         """Those of this rank among the rows of draw `number` and all after it."""
         draws = enumerate(map(self.plan.place, rows), number)

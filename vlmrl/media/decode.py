@@ -27,7 +27,7 @@ from vlmrl.media.image import decode_image, measure
 from vlmrl.media.video import load_video
 from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
-from vlmrl.system.deadline_pool import DeadlinePool
+from vlmrl.system.deadline_pool import DeadlinePool, Pool
 from vlmrl.system.memory import memory_ceiling
 
 __all__ = ["Job", "Outcome", "decode", "decode_in_order", "measure_image"]
@@ -93,7 +93,7 @@ class Job(Generic[T]):
 
 
 def decode_in_order(
-    jobs: Iterable[Job[T]], pool: DeadlinePool | None, ahead: int, max_bytes: int
+    jobs: Iterable[Job[T]], pool: Pool | None, ahead: int, max_bytes: int
 ) -> Iterator[tuple[Job[T], Outcome | None]]:
     """Yield each job with its media or its error (None for a known bad row), in the jobs' order.
 
@@ -130,7 +130,7 @@ def _decode_now(job: Job[Any]) -> Outcome | None:
     return _result(job, _submit(_BOUNDED, job)) if outcome is None else outcome
 
 
-def _submit(pool: DeadlinePool, job: Job[Any]) -> Any:
+def _submit(pool: Pool, job: Job[Any]) -> Any:
     if not isinstance(job.sample, Sample) or not job.sample.media:
         return None
     arguments = (job.sample, job.access, job.reading)

@@ -10,9 +10,9 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from concurrent.futures import wait
+from typing import Any
 
 from pebble import ThreadPool
 
@@ -20,9 +20,16 @@ from vlmrl.answers import templates
 from vlmrl.schema import KILLED, Completion, Sample, Verdict
 from vlmrl.scoring.reward_components import Component, Spec, build
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
-from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result, was_killed
+from vlmrl.system.deadline_pool import (
+    CallFailed,
+    DeadlinePool,
+    MakePool,
+    portable,
+    result,
+    was_killed,
+)
 
-__all__ = ["MakePool", "Pool", "load_verifiers"]
+__all__ = ["load_verifiers"]
 
 THREADS = 16
 """Calls that wait at the same time, where no verifier asks for more."""
@@ -39,20 +46,6 @@ INNOCENT = "1"
 """An answer that no verifier can hang on, unless it hangs on everything."""
 
 log = logging.getLogger("vlmrl")
-
-
-class Pool(Protocol):
-    """Processes for calls with a time limit, on this machine or on others."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
-        """Start a call, see `DeadlinePool`."""
-
-    def close(self) -> None:
-        """Give up what runs; a thread that waits for a result gets CancelledError."""
-
-
-MakePool = Callable[[int, Callable[[], None] | None, int | None], Pool]
-"""What makes a pool, from the arguments of `DeadlinePool`."""
 
 
 class Calls:

@@ -25,14 +25,14 @@ from vlmrl.schema import (
     Seen,
     Verdict,
 )
-from vlmrl.scoring.calls import Calls, MakePool
+from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
 from vlmrl.scoring.fault_limit import FaultLimit
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verdict_exchange import collect_rows, exchange
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool, was_killed
+from vlmrl.system.deadline_pool import DeadlinePool, MakePool, was_killed
 
 __all__ = ["Judged", "Scorer"]
 

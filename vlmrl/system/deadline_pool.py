@@ -22,7 +22,7 @@ from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Protocol
 
 import pebble.pool.process
 from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
@@ -30,7 +30,9 @@ from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
 from vlmrl.errors import UserError
 from vlmrl.system.memory import limit_memory
 
-__all__ = ["CallFailed", "DeadlinePool", "TooLate", "portable", "result", "was_killed"]
+__all__ = [
+    "CallFailed", "DeadlinePool", "MakePool", "Pool", "TooLate", "portable", "result", "was_killed",
+]  # fmt: skip
 
 # A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
 CONSTS.term_timeout = 0.2
@@ -68,6 +70,20 @@ class TooLate(CallFailed):
     """A call ran past its deadline."""
 
 
+class Pool(Protocol):
+    """Processes for calls with a time limit, on this machine or on others."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
+        """Start a call, see `DeadlinePool`."""
+
+    def close(self) -> None:
+        """Give up what runs; a thread that waits for a result gets CancelledError."""
+
+
+MakePool = Callable[[int, Callable[[], None] | None, int | None], Pool]
+"""What makes a pool, from the arguments of `DeadlinePool`."""
+
+
 @dataclass(eq=False, slots=True)
 class _Call:
     """A call that is not done: what to call, the caller's future, and how often it was begun."""
@@ -100,11 +116,8 @@ class DeadlinePool:
         `max_memory` bytes may a worker take beyond what it has after `prepare`; a call that needs
         more ends its worker.
         """
-        self.workers = workers
-        self.prepare = prepare
-        self.max_memory = max_memory
-        self.rebuilt = 0
-        self._fruitless = 0  # of those, since a call was done
+        self.workers, self.prepare, self.max_memory = workers, prepare, max_memory
+        self.rebuilt = self._fruitless = 0  # the latter: since a call was done
         self._pool: ProcessPool | None = None
         self._calls: set[_Call] = set()
         self._lock = threading.RLock()
@@ -229,11 +242,10 @@ def result(future: Future[Any]) -> Any:
         CallFailed: it raised, ran past its deadline, or its process died.
     """
     wait([future])
-    error = None if future.cancelled() else future.exception()
-    if error is None and not future.cancelled():
-        return future.result()
-    if error is None:
+    if future.cancelled():
         raise CallFailed("cancelled")
+    if (error := future.exception()) is None:
+        return future.result()
     if _is_expiry(error):
         raise TooLate(f"killed: no result within {error.args[-1]:g} s") from error
     if isinstance(error, ProcessExpired):
@@ -275,10 +287,8 @@ def _here() -> str | None:
 
 
 def _start(workers: int, prepare: Callable[[], None]) -> ProcessPool:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        spawn = multiprocessing.get_context("spawn")
-        return ProcessPool(workers, MAX_CALLS, prepare, context=spawn)
-    context = multiprocessing.get_context("forkserver")
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if has_server else "spawn")
     context.set_forkserver_preload(PRELOADED)
     return ProcessPool(workers, MAX_CALLS, prepare, context=context)
 
