@@ -251,8 +251,8 @@ def measure_saved_bytes(policy: Policy, micro: MicroBatch, sharing: Sharing) -> 
 
 def _casts(policy: Policy, head_alone: bool = False) -> int:
     """Return the bytes of autocast's bfloat16 copies of the weights that train, or of the head."""
-    weights = [policy.family.head(policy.base).weight] if head_alone else policy.trainable
-    trained = sum(map(size_of, weights))
+    head: Any = policy.family.head(policy.base).weight
+    trained = sum(map(size_of, [head] if head_alone else policy.trainable))
     return trained // 2 if policy.config.dtype == "bfloat16" else 0
 
 
