@@ -77,7 +77,7 @@ def test_an_algorithm_of_another_name_does_not_inherit_options() -> None:
         ),
         ("[{rollout: {max_token: 1}}]", r"stages\.0\.rollout: .* did you mean 'max_tokens'"),
         ("[{rollout: {max_staleness: 1}}]", r"stages\.0\.rollout: max_staleness is the same during"),
-        ("[{data: {workers: 1}}]", r"stages\.0\.data: .*found 'workers'"),
+        ("[{data: {workers: 1}}]", r"stages\.0\.data\.workers: .*found 'workers'"),
         ("[{until: 0.5}, {sources: [hart]}]", "stage 2: sources: no .* 'hart'; did you mean 'hard'"),
         ("[{name: a, rollout: {max_tokens: 0}}]", r"stage 1 \(a\): rollout\.max_tokens: .*found 0"),
         ("[{rewards: []}]", "stage 1: source 'easy' has no rewards"),
