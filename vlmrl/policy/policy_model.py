@@ -64,8 +64,9 @@ class PolicyModel:
         if config.quantization:
             trainable.quantize(model, family, config)
         # What is to be sharded reaches the device in slices: the whole may not fit.
-        stays = shard or model.device.type == self.device.type
-        self.base = model if stays else model.to(self.device)
+        # A model that is there is not moved, unless it gets its 4-bit weights by that.
+        there = model.device.type == self.device.type and not config.quantization
+        self.base = model if shard or there else model.to(self.device)
         self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
         trainable.freeze(self.base, family, config)
         if config.dtype == "bfloat16" and not shard:  # else every rank does so with its slices
