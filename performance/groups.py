@@ -105,7 +105,7 @@ def update(policy: Policy, micro: MicroBatch, sharing: Sharing) -> None:
 
 
 def update_in_parts(policy: Policy, micro: MicroBatch, rows: int) -> None:
-    """The plain forward with micro-batches of so many completions."""
+    """The plain forward with micro-batches of `rows` completions."""
     policy.sharing = Sharing("off", 1.3, possible=True)
     forget_gradients(policy)
     for part in torch.arange(len(micro.group)).split(rows):

@@ -79,7 +79,7 @@ def distance(known: Found, own: Found) -> tuple[float, float, float]:
 def first_batch_check(policy: Policy, micro: MicroBatch, dtype: str) -> Row:
     """Return what the trainer finds when it compares both forwards on its first batch."""
     policy.sharing = ON
-    with policy.generating():  # it turns gradients on again; what is wanted is the type
+    with policy.generating():  # for its precision: `disagreement` turns gradients on again
         found = disagreement(policy.base, policy.family, micro, policy.temperature, policy.pad_id)
     allowed = TOLERANCE[dtype]
     passes = all(gap <= limit for gap, limit in zip(found, allowed, strict=True))

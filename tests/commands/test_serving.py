@@ -182,9 +182,9 @@ def test_what_cannot_be_served_is_refused_by_name(
 def test_other_machines_need_a_token(
     serve: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(chat_server.TOKEN, raising=False)
+    monkeypatch.delenv(serve.TOKEN, raising=False)
     start: Any = {"hf": chat_server.serve_hf, "vllm": chat_server.serve_vllm}[serve]
-    with pytest.raises(UserError, match=f"set {chat_server.TOKEN} to a secret"):
+    with pytest.raises(UserError, match=f"set {serve.TOKEN} to a secret"):
         start("nowhere", host, 8000, None, *([1] if serve == "hf" else []))
 
 

@@ -41,7 +41,7 @@ def sending(
     timeout: float = 10.0,
     over: Collection[int] = (),
 ) -> Iterator[tuple[stream.Meeting, Future[None]]]:
-    """Send to so many workers of each server."""
+    """Send to `workers` workers of each server."""
     with (
         stream.accepting("127.0.0.1", timeout) as (listener, meeting),
         ThreadPoolExecutor(1) as pool,

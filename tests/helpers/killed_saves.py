@@ -8,6 +8,7 @@ FOLDER/n is killed when it is to bring its n-th file to the disk, or to rename i
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from helpers.killed_forks import kill_at_each_call
 from helpers.small import policy
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
@@ -49,15 +51,7 @@ def save_twice(made: Policy, folder: Path, call: int) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    made = policy()
-    status = 1
-    for call in range(1000):
-        if status == 0:
-            return
-        child = os.fork()
-        if child == 0:
-            save_twice(made, folder / str(call), call)
-        _, status = os.waitpid(child, 0)
+    kill_at_each_call(folder, functools.partial(save_twice, policy()))
 
 
 if __name__ == "__main__":

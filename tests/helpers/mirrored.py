@@ -18,6 +18,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from helpers.killed_forks import kill_at_each_call
 from vlmrl.policy.mirror.claim import Claim
 from vlmrl.policy.mirror.store import open_store
 from vlmrl.policy.mirror.uploads import Uploads
@@ -78,16 +79,5 @@ def copy_twice(folder: Path, call: int) -> None:
     os._exit(0)
 
 
-def main(folder: Path) -> None:
-    status = 1
-    for call in range(1000):
-        if status == 0:
-            return
-        child = os.fork()
-        if child == 0:
-            copy_twice(folder / str(call), call)
-        _, status = os.waitpid(child, 0)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    kill_at_each_call(Path(sys.argv[1]), copy_twice)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ import pytest
 import torch
 
 from helpers import saving_ranks
-from helpers.runs import ROOT, TINY, final_state, metric_lines, torchrun
+from helpers.killed_forks import folders_of
+from helpers.runs import TINY, final_state, metric_lines, torchrun
 from helpers.small import policy
 from vlmrl.assemble import lifecycle
 from vlmrl.config import LoraConfig, load
@@ -121,11 +120,7 @@ def test_an_error_of_the_run_is_told_beside_that_of_a_save(tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_killed_at_any_moment_of_a_save_the_last_whole_one_is_there(tmp_path):
-    paths = os.pathsep.join([str(ROOT), *sys.path])
-    command = [sys.executable, "-m", "helpers.killed_saves", str(tmp_path)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
-    folders = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
-    assert len(folders) > 10
+    folders = folders_of("killed_saves", tmp_path)
     whole = (
         contents(folders[-1] / "checkpoints/step-1"),
         contents(folders[-1] / "checkpoints/step-2"),

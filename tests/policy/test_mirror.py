@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from helpers.killed_forks import folders_of
 from helpers.mirrored import begin, contents, write_step
-from helpers.runs import ROOT
 from vlmrl import config
 from vlmrl.errors import UserError
 from vlmrl.policy.mirror import claim, uploads
@@ -227,11 +226,7 @@ def test_a_missing_package_is_one_line_that_names_it(monkeypatch):
 
 @pytest.mark.slow
 def test_killed_within_any_write_a_fresh_machine_goes_on_from_a_whole_checkpoint(tmp_path):
-    paths = os.pathsep.join([str(ROOT), *sys.path])
-    command = [sys.executable, "-m", "helpers.mirrored", str(tmp_path)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})
-    folders = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
-    assert len(folders) > 10
+    folders = folders_of("mirrored", tmp_path)
     reached = []
     for folder in folders:
         fresh = folder / "fresh"

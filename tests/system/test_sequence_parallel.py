@@ -74,7 +74,7 @@ def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
 
 
 def found_by(number: int, cases: str, folder: Path) -> list[dict[str, Any]]:
-    """What every case came to on so many ranks, by rank."""
+    """What every case came to on this number of ranks, by rank."""
     script = str(Path(sequence_ranks.__file__))
     done = torchrun(script, str(folder), cases, processes=number)
     assert done.returncode == 0, done.stderr

@@ -45,6 +45,7 @@ from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
+from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import Means, Strategy
 from vlmrl.system import distributed
@@ -106,8 +107,7 @@ def build_trainer(
         config, held_out, policy, config.evaluation, quarantine, shared=True
     )
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
-    limit, turns = config.last.rollout.max_tokens, isinstance(engine, Driver)
-    checks = Checks(config.checks, policy, engine, scorer, shown, limit, tracker.message, turns)
+    checks = build_checks(config, policy, engine, scorer, shown, tracker)
     strategies = build_strategies(config)
     parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
     whole = any(part.reads_completions for part in parts)
@@ -140,6 +140,19 @@ def build_scorer(config: Config, make_pool: MakePool) -> Scorer:
     """Build the scorer of training and evaluations."""
     by_source, by_stage = rewards_by_source(config), rewards_by_stage(config)
     return Scorer(by_source, config.scoring, by_stage, make_pool)
+
+
+def build_checks(
+    config: Config,
+    policy: Policy,
+    engine: Engine,
+    scorer: Scorer,
+    shown: Sequence[Prompt],
+    tracker: RunLog,
+) -> Checks:
+    """Build the checks of a run, which look at prompts with media."""
+    most, turns = config.last.rollout.max_tokens, isinstance(engine, Driver)
+    return Checks(config.checks, policy, engine, scorer, shown, most, tracker.message, turns)
 
 
 def build_engine(config: Config, fleet: Fleet | None) -> Any:

@@ -73,7 +73,7 @@ class Hf(Engine):
 
 
 def _passes(batch: PromptBatch, sampling: Sampling, most: int) -> Iterator[slice]:
-    """Yield the prompts of each pass, at most so many.
+    """Yield the prompts of each pass, at most `most`.
 
     Where draws do not depend on company, long prompts (what tools have shown is in them) go in several.
     """

@@ -24,6 +24,8 @@ from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.system.launched.parent_watch import end_with
 
+__all__ = ["TOKEN", "TokenGuard"]
+
 TOKEN = "VLMRL_SERVER_TOKEN"
 PARENT = "VLMRL_SERVER_PARENT"
 FOLDER = "VLMRL_SERVER_FOLDER"
@@ -58,12 +60,13 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class TokenGuard:
     """ASGI middleware: 401 for every request without the token, but for a look at `/health`.
 
-    vLLM's own guard leaves the routes open that change weights.
+    The token is that of the environment, if none is given. vLLM's own guard leaves the routes open that
+    change weights.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, token: str | None = None) -> None:
         self._app = app
-        self._digest = _digest(os.environ[TOKEN].encode())
+        self._digest = _digest((token or os.environ[TOKEN]).encode())
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """Serve or refuse one request."""

@@ -111,7 +111,7 @@ class Sharing:
         return self.pays_at(saving(micro))
 
     def pays_at(self, ratio: float) -> bool:
-        """Return as `pays` does, of so many plain tokens for each shared one."""
+        """Return as `pays` does, given the plain tokens for each shared one."""
         if self.setting in ("off", "low_memory") or not self.possible or self.verified is False:
             return False
         return self.setting == "on" or ratio >= self.threshold

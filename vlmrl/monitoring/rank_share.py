@@ -10,7 +10,7 @@ import torch
 
 from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.trainable import tower_of
+from vlmrl.policy.trainable import decoder_layer_of, tower_of
 
 __all__ = ["RankShare", "Spread", "as_gathered", "rank_share"]
 
@@ -58,7 +58,7 @@ def rank_share(policy: Policy, shards: int) -> RankShare:
     low = policy.config.dtype == "bfloat16"
     layers: dict[str, list[str]] = {}
     for name in named.keys() - left:
-        if layer := _layer_of(name, policy):
+        if layer := decoder_layer_of(name, policy.family):
             layers.setdefault(layer, []).append(name)
     inside = {name for names in layers.values() for name in names}
     loose = named.keys() - left - inside
@@ -87,7 +87,11 @@ def as_gathered(policy: Policy) -> Iterator[None]:
         yield
         return
     named = policy.base.named_parameters()
-    kept = [(p, p.data) for name, p in named if p.requires_grad and _layer_of(name, policy)]
+    kept = [
+        (p, p.data)
+        for name, p in named
+        if p.requires_grad and decoder_layer_of(name, policy.family)
+    ]
     for parameter, data in kept:
         parameter.data = data.to(torch.bfloat16)
     try:
@@ -101,11 +105,3 @@ def size_of(tensor: torch.Tensor) -> int:
     """Return the bytes of a weight, with the scales of a 4-bit one."""
     scales = getattr(tensor, "quant_state", None)
     return tensor.nbytes + (scales.absmax.nbytes if scales else 0)
-
-
-def _layer_of(name: str, policy: Policy) -> str:
-    """Return the path of the layer that a weight is in; empty if it is in none."""
-    for path in policy.family.decoder_layers:
-        if name.startswith(f"{path}."):
-            return f"{path}.{name[len(path) + 1 :].partition('.')[0]}"
-    return ""

@@ -89,7 +89,7 @@ class AskedModel:
         """Return what was counted since the last time, and begin anew: counts and the budget.
 
         `asked` questions, of which `known` needed no request and `failed` got no reply that could be
-        read; `requests`, of which `answered` took `seconds` in total and cost `prompt_tokens` and
+        read; `requests`, of which `answered` took `microseconds` in total and cost `prompt_tokens` and
         `completion_tokens`.
         """
         with self._lock:

@@ -109,7 +109,7 @@ def as_overrides(changes: Mapping[str, Any]) -> str:
 
 
 def layout_of(config: Config, gpus: int) -> Layout:
-    """Return the layout of a config as it is on so many GPUs.
+    """Return the layout of a config as it is on `gpus` GPUs.
 
     The GPUs of its servers do not train: those of `cluster.serve` or `devices`, or one for each of `urls`
     or `num_servers`.
@@ -158,7 +158,7 @@ _SERVER_KEYS = ("devices", "urls", "num_servers")
 def enumerate_layouts(
     config: Config, gpus: int, gpus_per_node: int, kv_heads: int
 ) -> Iterator[Layout]:
-    """Yield the layouts that vlmrl can run on so many GPUs, for this config's batch."""
+    """Yield the layouts that vlmrl can run on `gpus` GPUs, for this config's batch."""
     tokens = config.optimizer.micro_batch_tokens
     train = [number for share in SHARES if (number := round(gpus * share)) and number < gpus]
     ways: list[Mapping[str, Any]] = [{"trainers": gpus, "servers": 0}]

@@ -1,4 +1,4 @@
-"""A config on so many GPUs: the forecast of a rank, the times of a step, and what breaks first."""
+"""A config on a number of GPUs: the forecast of a rank, the times of a step, and what breaks first."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Planner:
         self._memories: dict[Layout, Forecast] = {}
 
     def with_prompts(self, prompts: int) -> Planner:
-        """Return a planner of the same config with so many prompts a step; what was counted is kept."""
+        """Return a planner of the same config with `prompts` prompts a step; what was counted is kept."""
         other = copy.copy(self)
         rollout = self.config.rollout.model_copy(update={"prompts": prompts})
         other.config = self.config.model_copy(update={"rollout": rollout})
@@ -156,7 +156,7 @@ class Planner:
         )
 
     def as_configured(self, gpus: int) -> Layout:
-        """Return the config's own layout on so many GPUs."""
+        """Return the config's own layout on `gpus` GPUs."""
         return layout_of(self.config, gpus)
 
     # -------------------------------------------------------------------------------- many layouts

@@ -100,7 +100,7 @@ def simulate_failures(
     restart_s: float = 300.0,
     seed: int = 0,
 ) -> Failures:
-    """Run a job for so many hours: failures at random, each back to the last checkpoint.
+    """Run a job for `hours` hours: failures at random, each back to the last checkpoint.
 
     A failure costs its detection, a restart, and all since the last checkpoint. Failures that come while a
     restart is under way begin it anew.

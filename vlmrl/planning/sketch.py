@@ -37,7 +37,7 @@ def sketch(
 ) -> Policy:
     """Return the policy of a config without the numbers of its weights; its tokenizer knows the corpus.
 
-    With `layers`, a published model has only so many in its language tower.
+    With `layers`, a published model has only this number in its language tower.
 
     Raises:
         UserError: the architecture is unknown here, or its weights are quantized.
@@ -87,7 +87,7 @@ def _load_published(config: ModelConfig, corpus: Sequence[str], layers: int | No
 
 
 def sketch_prompt(policy: Policy, images: int, pixels: int, text_tokens: int) -> Prompt:
-    """Return a prompt of square images of so many pixels each, and about so many tokens beside them."""
+    """Return a prompt of square images of `pixels` pixels each, and about `text_tokens` of text."""
     side = round(pixels**0.5)
     media: list[Decoded] = [Image.new("RGB", (side, side)) for _ in range(images)]
     bare = _prompt(policy, media, "")

@@ -146,7 +146,7 @@ def _communication(
 
 
 def _link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
-    """Return the bytes/s at which each of so many ranks gets what a collective of all of them gathers.
+    """Return the bytes/s at which each of `ranks` ranks gets what a collective of all of them gathers.
 
     Between machines every rank needs what comes in through all ports of its machine, and shares it by NVLink.
     """

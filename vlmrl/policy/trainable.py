@@ -15,7 +15,7 @@ from vlmrl.models.base import Family
 from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers, KeptFeatures
 from vlmrl.policy import quantization
 
-__all__ = ["FUSED_EXPERTS", "tower_of", "towers_with_lr"]
+__all__ = ["FUSED_EXPERTS", "decoder_layer_of", "tower_of", "towers_with_lr"]
 
 FUSED_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 """Ends of the names of weights [experts, ...] that hold all experts of a layer."""
@@ -177,6 +177,14 @@ def delta_of(module: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Te
 def layer_of(name: str) -> str:
     """Return the layer's name for a weight that has an adapter or is of one, else the weight's own."""
     return _OF_PEFT.split(name, maxsplit=1)[0]
+
+
+def decoder_layer_of(name: str, family: Family) -> str:
+    """Return the path of the language tower's layer that a weight is in; empty if it is in none."""
+    for path in family.decoder_layers:
+        if name.startswith(f"{path}."):
+            return f"{path}.{name[len(path) + 1 :].partition('.')[0]}"
+    return ""
 
 
 def is_adapter(name: str) -> bool:

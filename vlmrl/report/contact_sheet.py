@@ -17,7 +17,7 @@ from vlmrl.answers import geometry
 from vlmrl.data.cards.box_checks import StatedPlace
 from vlmrl.data.check import CheckedRow
 from vlmrl.media_types import PilImage
-from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.report.media import Album, Sheet, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Box, Frame, Sample, Truth
@@ -35,8 +35,8 @@ MAX_TEXT = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """One row on the page, with the names that the macros of media.html read."""
+class CheckedSheet(Sheet):
+    """One row on the page."""
 
     sort: str
     source: str
@@ -45,23 +45,13 @@ class Sheet:
     question: str
     truth: str
     notes: tuple[str, ...]
-    views: tuple[View, ...]
-    canvas: View | None
-    truth_shapes: tuple[Shape, ...]
-    attempts: tuple[()] = ()
-    alone: None = None
-
-    @property
-    def has_spans(self) -> bool:
-        """Return whether there is something to show on a timeline."""
-        return any(shape.kind == "span" for shape in self.truth_shapes)
 
 
 @dataclass
 class ContactSheet:
     """Rows collected while they are checked: `add` is shown every row, `write` makes the page."""
 
-    sheets: list[Sheet] = field(default_factory=list)
+    sheets: list[CheckedSheet] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -85,6 +75,7 @@ class ContactSheet:
         ordered = sorted(self.sheets, key=lambda sheet: list(MOST).index(sheet.sort))
         page = render(
             "contact_sheet.html",
+            width=300,
             sheets=ordered,
             lines=lines,
             images=self._album.images.values(),
@@ -94,15 +85,14 @@ class ContactSheet:
         self._folder.cleanup()
         return f"images    {path}, with {len(ordered)} rows"
 
-    def _sheet(self, sort: str, row: CheckedRow) -> Sheet:
+    def _sheet(self, sort: str, row: CheckedRow) -> CheckedSheet:
         sample = row.sample or _recover(row)
         media = store_media(Path(self._folder.name), sample, row.decoded)
         views = tuple(view(medium, self._album) for medium in media)
-        main = sample.main_medium or 0
-        canvas = next((v for v in views[main:] if v.image), None)
+        canvas = canvas_of(views, sample.main_medium)
         truth = to_json(sample.truth)
         reason = (row.line["reason"],) if row.line["reason"] else ()
-        return Sheet(
+        return CheckedSheet(
             sort=sort,
             source=row.source.name,
             id=str(row.line["id"]),

@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 from vlmrl.report.drawing import said
-from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
 from vlmrl.runs.rollout_rows import Row
 
 __all__ = ["evenly"]
@@ -169,8 +169,7 @@ def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
 def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
     views = tuple(view(medium, album) for medium in row["media"])
     # Coordinates belong to the sample's main medium (schema.Prompt.frame).
-    main = row.get("main_medium") or 0
-    canvas = next((v for v in views[main:] if v.image), None)
+    canvas = canvas_of(views, row.get("main_medium"))
     made = [
         _attempt(
             label,

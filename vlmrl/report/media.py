@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,7 @@ from vlmrl.runs.rollout_rows import Row
 from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks
 
-__all__ = ["Album", "Shape", "View", "shapes", "view"]
+__all__ = ["Album", "Shape", "Sheet", "View", "canvas_of", "shapes", "view"]
 
 MAX_SIDE = 480
 """Longest side of an embedded image, pixels."""
@@ -97,6 +97,29 @@ class View:
     """Seconds of a video or an audio."""
     sound: EmbeddedImage | None = None
     """The waveform of the part of a video's audio that the model heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Media with one layer of shapes: what the macros of media.html read of something on a page."""
+
+    views: tuple[View, ...]
+    canvas: View | None
+    """The one of `views` on which places and spans are drawn."""
+    truth_shapes: tuple[Shape, ...]
+
+    attempts: ClassVar[tuple[()]] = ()
+    alone: ClassVar[None] = None
+
+    @property
+    def has_spans(self) -> bool:
+        """Return whether there is something to show on a timeline."""
+        return any(shape.kind == "span" for shape in self.truth_shapes)
+
+
+def canvas_of(views: Sequence[View], main_medium: int | None) -> View | None:
+    """Return the view on which places are drawn: the main medium's, or the next that has an image."""
+    return next((view for view in views[main_medium or 0 :] if view.image), None)
 
 
 def image(medium: Row, album: Album) -> View:

@@ -25,7 +25,7 @@ import psutil
 from vlmrl.errors import UserError
 from vlmrl.system.atomic_files import writing
 
-__all__ = ["describe_process", "has_ended", "own"]
+__all__ = ["describe_process", "has_ended", "name_process", "own"]
 
 TOUCH_S = 5.0
 """Seconds between two touches by the owner."""
@@ -85,11 +85,12 @@ def has_ended(owner: Mapping[str, Any]) -> bool:
     here, boot = owner.get("host") == socket.gethostname(), owner.get("boot")
     if not (here and boot and boot == _boot() and isinstance(owner.get("pid"), int)):
         return False
-    try:
-        started = _start_after_boot(owner["pid"])
-    except psutil.NoSuchProcess:
-        return True
-    return abs(started - float(owner.get("process_start") or 0)) > 2.0  # a number used again
+    return _is_gone(owner)
+
+
+def name_process(owner: Mapping[str, Any]) -> str:
+    """Return the words for a process that described itself."""
+    return f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('start')}"
 
 
 def _acquire(path: Path, folder: Path) -> dict[str, Any]:
@@ -114,10 +115,9 @@ def _acquire(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _refusal(folder: Path, path: Path, owner: Mapping[str, Any]) -> str:
-    who = f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('start')}"
     return (
-        f"{folder}: another run is writing to this folder ({who}); wait for it, stop it, or choose "
-        f"another run.name. If it is surely dead, delete {path}"
+        f"{folder}: another run is writing to this folder ({name_process(owner)}); wait for it, stop it, "
+        f"or choose another run.name. If it is surely dead, delete {path}"
     )
 
 
@@ -132,15 +132,19 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
+def _is_gone(owner: Mapping[str, Any]) -> bool:
+    """Return whether there is no such process on this machine."""
+    try:
+        started = _start_after_boot(owner["pid"])
+    except psutil.NoSuchProcess:
+        return True
+    # The number may belong to a new process by now.
+    return abs(started - float(owner.get("process_start") or 0)) > 2.0
+
+
 def _is_stale(path: Path, owner: Mapping[str, Any]) -> bool:
     if owner.get("host") == socket.gethostname() and isinstance(owner.get("pid"), int):
-        try:
-            started = _start_after_boot(owner["pid"])
-        except psutil.NoSuchProcess:
-            return True
-        # The number may belong to a new process by now.
-        moved = abs(started - float(owner.get("process_start") or 0)) > 2.0
-        return moved or owner.get("boot", "") != _boot()
+        return _is_gone(owner) or owner.get("boot", "") != _boot()
     try:
         touched = path.stat().st_mtime
         if _now(path.parent) - touched <= STALE_S:

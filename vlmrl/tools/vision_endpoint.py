@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 
 from PIL import Image
 
+from vlmrl.named_models.content import image_part, text_part
 from vlmrl.schema import Box
 from vlmrl.system.chat_endpoint import chat
 from vlmrl.tools.views import Shown
@@ -25,12 +24,6 @@ def ask(url: str, model: str, shown: Shown, prompt: str, key_variable: str, seco
         Invalid: a reply that is no chat completion.
     """
     assert isinstance(shown.medium, Image.Image)
-    stream = io.BytesIO()
-    shown.medium.save(stream, "PNG")
-    data = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-    content = [
-        {"type": "image_url", "image_url": {"url": data}},
-        {"type": "text", "text": prompt},
-    ]
+    content = [image_part(shown.medium), text_part(prompt)]
     body = {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0}
     return chat(url, body, os.environ.get(key_variable), seconds).text

@@ -25,7 +25,7 @@ from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.media.decode import decode
 from vlmrl.report.gallery import evenly
-from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Frame
@@ -128,7 +128,7 @@ def _cards(one: Evaluated, out: Path, album: Album) -> Iterator[Card]:
         decoded = decode(sample, one.source.access, one.source.reading)
         stored = store_media(out / "media", sample, decoded)
         views = tuple(view(medium, album) for medium in stored)
-        canvas = next((v for v in views[sample.main_medium or 0 :] if v.image), None)
+        canvas = canvas_of(views, sample.main_medium)
         yield Card(
             one.result.benchmark,
             "disagree" if _disagree(row) else "agree",

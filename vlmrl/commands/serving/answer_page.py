@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl.answers import parsing
-from vlmrl.report.media import Album, Shape, View, shapes, view
+from vlmrl.report.media import Album, Sheet, View, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Completion, Prompt, Truth
@@ -22,23 +22,13 @@ IMAGE_BYTES = 24_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """One completion, with the names that the macros of media.html read."""
+class Answered(Sheet):
+    """One completion on the page."""
 
     text: str
     thought: str | None
     answer: str | None
     note: str
-    views: tuple[View, ...]
-    canvas: View | None
-    truth_shapes: tuple[Shape, ...]
-    attempts: tuple[()] = ()
-    alone: None = None
-
-    @property
-    def has_spans(self) -> bool:
-        """Return whether there is something to show on a timeline."""
-        return any(shape.kind == "span" for shape in self.truth_shapes)
 
 
 def places_of(completion: Completion, prompt: Prompt) -> Truth:
@@ -67,14 +57,14 @@ def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Complet
         album = Album(Path(folder), IMAGE_BYTES)
         media = store_media(Path(folder), prompt.sample, prompt.media)
         views = tuple(view(medium, album) for medium in media)
-    main = prompt.sample.main_medium or 0
-    canvas = next((v for v in views[main:] if v.image), None)
+    canvas = canvas_of(views, prompt.sample.main_medium)
     page = render(
         "answer.html",
         model=model,
         question=prompt.sample.conversation,
         prompt=prompt.text,
-        answers=[_answered(completion, prompt, views, canvas) for completion in answers],
+        width=420,
+        sheets=[_answered(completion, prompt, views, canvas) for completion in answers],
         images=album.images.values(),
         left_out=album.left_out,
     )

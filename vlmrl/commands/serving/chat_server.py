@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import importlib.util
 import json
 import os
@@ -30,13 +29,12 @@ from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.config import PluginRef
+from vlmrl.engines.serve import TOKEN, TokenGuard
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt
 
-__all__ = ["TOKEN", "build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
+__all__ = ["build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
 
-TOKEN = "VLMRL_SERVER_TOKEN"
-"""Environment variable: the secret that clients send as their API key."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MAX_BYTES = 256 * 2**20
 """A longer request is refused unread."""
@@ -95,23 +93,16 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
     It answers only requests that name one of `hosts`, so that no web page reaches it under a name of its
     own, and that are JSON, which a page of another origin may not send.
     """
-    digest = hashlib.sha256(token.encode()).digest() if token else None
-
-    def refused(request: Request) -> Response | None:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if digest and not secrets.compare_digest(hashlib.sha256(given).digest(), digest):
-            return _error(401, "no valid API key")
-        return None
 
     async def health(request: Request) -> Response:
         return Response()
 
     async def models(request: Request) -> Response:
         found = {"id": name, "object": "model", "created": 0, "owned_by": "vlmrl"}
-        return refused(request) or JSONResponse({"object": "list", "data": [found]})
+        return JSONResponse({"object": "list", "data": [found]})
 
     async def chat(request: Request) -> Response:
-        if no := refused(request) or _unread(request):
+        if no := _unread(request):
             return no
         try:
             body = json.loads(await request.body())
@@ -142,8 +133,10 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         Route("/v1/models", models),
         Route("/v1/chat/completions", chat, methods=["POST"]),
     ]
-    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    return Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
+    guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
+    if token:
+        guards.append(Middleware(TokenGuard, token=token))
+    return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
 
 
 def _unread(request: Request) -> Response | None:

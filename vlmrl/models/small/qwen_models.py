@@ -64,15 +64,11 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     rope = mrope(width, small.side_share, small.interleaved)
     text.setdefault("rope_parameters", rope)
     tied = text.pop(TIED, False)
-    token = tokenizer.convert_tokens_to_ids
     return config_class(
         text_config={**text, **tokens},
         vision_config={**vision, small.vision_out: text["hidden_size"]},
         tie_word_embeddings=tied,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
+        **_media_tokens(tokenizer),
     )
 
 
@@ -88,7 +84,6 @@ def build_published(
     The weights are random, and as large as the published ones: for `torch.device("meta")` and its like.
     """
     tokenizer = byte_tokenizer.train(corpus, BuildConfig().vocab_size)
-    token = tokenizer.convert_tokens_to_ids
     width = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
     rope = mrope(width, small.side_share, small.interleaved)
     ends = {
@@ -98,13 +93,21 @@ def build_published(
         text_config={**text, **ends, "rope_parameters": rope},
         vision_config={**vision, small.vision_out: text["hidden_size"]},
         tie_word_embeddings=tied,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
+        **_media_tokens(tokenizer),
     )
     model = getattr(transformers, small.model)(config).eval()
     return model, _processor(small, model.config.vision_config, tokenizer)
+
+
+def _media_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the ids of the tokens of media, as the config's fields."""
+    token = tokenizer.convert_tokens_to_ids
+    return {
+        "image_token_id": token("<|image_pad|>"),
+        "video_token_id": token("<|video_pad|>"),
+        "vision_start_token_id": token("<|vision_start|>"),
+        "vision_end_token_id": token("<|vision_end|>"),
+    }
 
 
 def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:

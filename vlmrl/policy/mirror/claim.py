@@ -129,11 +129,7 @@ def _refusal(store: Store, owner: dict[str, Any]) -> str:
 
 
 def _describe(owner: dict[str, Any]) -> str:
-    return (
-        f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('start')}"
-        if owner
-        else "another process"
-    )
+    return run_lock.name_process(owner) if owner else "another process"
 
 
 def _owner(store: Store, attempt: Attempt) -> dict[str, Any]:

@@ -6,7 +6,6 @@ holds the model; only a rank that wants a unit copies it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -16,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from vlmrl.models.base import Family
 from vlmrl.policy import quantization, trainable
+from vlmrl.policy.trainable import decoder_layer_of
 
 __all__ = ["units_of", "without_adapters"]
 
@@ -28,12 +28,9 @@ def units_of(model: torch.nn.Module, family: Family) -> Iterator[Unit]:
 
     In the model's order, under its own names; of tied weights the first name.
     """
-    paths = "|".join(re.escape(path) for path in family.decoder_layers)
-    layer = re.compile(rf"(?:{paths})\.\d+\." if paths else "(?!)")
 
     def unit_of(named: tuple[str, torch.Tensor]) -> str:
-        found = layer.match(named[0])
-        return found[0] if found else trainable.layer_of(named[0])
+        return decoder_layer_of(named[0], family) or trainable.layer_of(named[0])
 
     for _, unit in groupby(model.named_parameters(), unit_of):
         yield {name: parameter.detach() for name, parameter in unit}
