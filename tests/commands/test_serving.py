@@ -27,6 +27,7 @@ from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.commands.serving.terminal import show_image
 from vlmrl.commands.serving.try_model import try_model
 from vlmrl.engines.base import Sampling
+from vlmrl.engines.serve import TOKEN
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Completion, Frame, Media, Prompt, Sample, Span, Truth
 
@@ -182,9 +183,9 @@ def test_what_cannot_be_served_is_refused_by_name(
 def test_other_machines_need_a_token(
     serve: str, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(serve.TOKEN, raising=False)
+    monkeypatch.delenv(TOKEN, raising=False)
     start: Any = {"hf": chat_server.serve_hf, "vllm": chat_server.serve_vllm}[serve]
-    with pytest.raises(UserError, match=f"set {serve.TOKEN} to a secret"):
+    with pytest.raises(UserError, match=f"set {TOKEN} to a secret"):
         start("nowhere", host, 8000, None, *([1] if serve == "hf" else []))
 
 
