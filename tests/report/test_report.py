@@ -25,6 +25,7 @@ from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, 
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
 from vlmrl.report.media import Album
 from vlmrl.report.series import MAX_POINTS, Panel, Series, colours, sections, smoothed
+from vlmrl.runs import metric_glossary as glossary
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
 from vlmrl.system import atomic_files
@@ -309,6 +310,22 @@ def test_every_metric_is_shown_somewhere(columns: dict[str, tuple[float, float]]
     sources = {key.split("/")[1] for key in columns if key.startswith("source/")}
     hidden = sum(key.startswith("source/") for key in columns) if len(sources) == 1 else 0
     assert shown == len(columns) - hidden
+
+
+def test_servers_pools_and_syncs_are_shown_among_the_machines() -> None:
+    names = [
+        name.replace("<pool>", pool).replace("<state>", "ready")
+        for name in glossary.STEP
+        for pool in ("graders", "decoders")
+        if name.startswith(("servers/", "pool/", "sync/"))
+    ]
+    (section,) = sections([{"step": i, **dict.fromkeys(names, i)} for i in (1, 2)], [], [])
+    assert section.title == "Machines"
+    panels = {panel.title: [curve.name for curve in panel.series] for panel in section.panels}
+    assert panels["Seconds of a chunk of calls"] == ["decoders", "graders"]
+    assert panels["Losses of graders"] == ["lost", "repeated"]
+    assert panels["Seconds of a weight sync"] == ["gather", "send"]
+    assert sum(map(len, panels.values())) == len(set(names))
 
 
 def test_a_run_with_one_source_says_everything_once() -> None:

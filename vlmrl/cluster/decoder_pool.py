@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from vlmrl.cluster.step_counts import PoolCounts
 from vlmrl.errors import UserError
 from vlmrl.system.deadline_pool import MakePool, Pool
 
@@ -23,12 +24,14 @@ log = logging.getLogger("vlmrl")
 class DecoderPool:
     """The pool of a loader whose calls run in decoders; it can be used again after its `close`.
 
-    `repeated` counts the calls that were done again on this machine.
+    `counts` is told of the calls that were done again on this machine.
     """
 
-    def __init__(self, make_remote: Callable[[], Pool], here: Pool) -> None:
+    def __init__(
+        self, make_remote: Callable[[], Pool], here: Pool, counts: PoolCounts | None = None
+    ) -> None:
         """Make the pool of the decoders when there is a call; `here` is one of this machine."""
-        self.repeated = 0
+        self.counts = counts or PoolCounts()
         self._make, self._here = make_remote, here
         self._there: Pool | None = None
         self._told = False
@@ -73,7 +76,7 @@ class DecoderPool:
                 log.warning("decoded here, since a decoder could not: %s", error)
             _hand_on(future, here)
 
-        self.repeated += 1
+        self.counts.add(repeated=1)
         try:
             again().add_done_callback(compare)
         except UserError as hopeless:
@@ -90,13 +93,15 @@ def _hand_on(future: Future[Any], done: Future[Any]) -> None:
         future.set_result(done.result())
 
 
-def maker_of(make_remote: MakePool, make_local: MakePool) -> MakePool:
+def maker_of(
+    make_remote: MakePool, make_local: MakePool, counts: PoolCounts | None = None
+) -> MakePool:
     """Return what makes the pool of a loader, from what makes that of the decoders and a local one."""
 
     def make(
         workers: int, prepare: Callable[[], None] | None, max_memory: int | None
     ) -> DecoderPool:
         remote = functools.partial(make_remote, workers, prepare, max_memory)
-        return DecoderPool(remote, make_local(workers, prepare, max_memory))
+        return DecoderPool(remote, make_local(workers, prepare, max_memory), counts)
 
     return make

@@ -82,7 +82,8 @@ ABOUT = {
     "Schedules": "Keys of the config whose values change over training.",
     "Checks": "Does the model look (media ablation), does the engine compute what the trainer does (parity)?",
     "Time": "Wall seconds.",
-    "Machines": "How evenly ranks were used; own seconds are those in which a rank did not wait for others.",
+    "Machines": "How evenly ranks were used (own seconds are those in which a rank did not wait for others); "
+    "servers, graders and decoders; how weights reach the engine.",
     COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
@@ -136,6 +137,14 @@ STEP_RULES = (
         "s",
     ),
     Rule("ranks/told_bytes", "Machines", "Bytes told to every rank", "told_bytes"),
+    Rule("servers/restarts", "Machines", "Servers started again", "restarts"),
+    Rule("servers/(.+)", "Machines", "Servers by state", "{0}"),
+    Rule("pool/([^/]+)/seconds", "Machines", "Seconds of a chunk of calls", "{0}", "s"),
+    Rule("pool/([^/]+)/answering", "Machines", "Graders and decoders that answer", "{0}"),
+    Rule("pool/([^/]+)/(calls|chunks)", "Machines", "Calls of {0}", "{1}"),
+    Rule("pool/([^/]+)/(.+)", "Machines", "Losses of {0}", "{1}"),
+    Rule("sync/bytes", "Machines", "Bytes of a weight sync", "bytes"),
+    Rule("sync/(.+)_seconds", "Machines", "Seconds of a weight sync", "{0}", "s"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )
 _MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)
