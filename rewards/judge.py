@@ -132,6 +132,11 @@ class Judge(Verifier):
         return self.model.concurrency if isinstance(self.model, NamedModel) else THREADS
 
     @property
+    def reads_truth(self) -> bool:
+        """Whether it judges the answer."""
+        return self.part == "answer"
+
+    @property
     def looks(self) -> bool:
         """Whether it is shown the media."""
         return self.media

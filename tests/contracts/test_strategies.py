@@ -20,12 +20,15 @@ from vlmrl.training.trainer import Trainer
 
 KIND = "strategy"
 SUBSETS = {"part": lambda cls: True}
+ROLES = ("self_play/propose", "self_play/solve", "cycle/describe", "cycle/ground")
+"""Training sources that strategies ask for by name."""
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     folder = tmp_path_factory.mktemp("strategies") / "run"
-    more = (f"{{name: self_play/{role}, card: shapes, weight: 0}}" for role in ("propose", "solve"))
+    described = "template: caption_think_answer"
+    more = [f"{{name: {name}, card: shapes, weight: 0, {described}}}" for name in ROLES]
     few = f"data.train=[{{card: shapes, limit: 6}}, {', '.join(more)}]"
     with begin_training(ahead_config(folder, "engine=hf", few)) as built:
         yield built

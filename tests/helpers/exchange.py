@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from helpers.rollouts_ahead import HELPERS, TINY, begin_training
 from helpers.runs import CLOCKS
+from helpers.witness_engine import WITNESSES
 from vlmrl.config import load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
@@ -44,6 +45,8 @@ CASES: dict[str, list[str]] = {
     "reads tokens": [*FEW, REWARDS, "algorithm=t_spmo"],
     "hints": [*FEW, REWARDS, "strategies=[{name: hints, options: {column: boxes, failed_at: 2}}]"],
     "critiques": [*FEW, REWARDS, "strategies=[critiques]"],
+    "captions": [*FEW, *WITNESSES, "strategies=[caption_sufficiency]"],
+    "blind": [*FEW, *WITNESSES, "strategies=[blind_penalty]"],
     "dynamic sampling": [
         *FEW,
         f"rewards=[{{verifier: {SCORES}:Varied, options: {{sparse: true}}}}]",

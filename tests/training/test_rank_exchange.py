@@ -15,7 +15,10 @@ from helpers.runs import torchrun
 from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth, Turn
 
 PROMPTS, RANKS = 8, 2
-OF_ROLLOUTS = ("reward/", "rollout/", "source/", "mode/", "hints/", "critiques/")
+OF_ROLLOUTS = (
+    *("reward/", "rollout/", "source/", "mode/", "hints/", "critiques/"),
+    *("caption_sufficiency/", "blind_penalty/"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +68,15 @@ def test_the_cases_are_what_they_are_called(by_two):
     assert any(counts["faults"] for counts in main["plain"]["counts"].values())
     assert main["hints"]["metrics"]["hints/share"] == 1
     assert main["critiques"]["metrics"]["critiques/share"] > 0
+    assert main["captions"]["metrics"]["reward/caption_sufficiency"] > 0
+    assert main["blind"]["metrics"]["blind_penalty/blind"] > 0
     assert main["dynamic sampling"]["metrics"]["rollout/batches"] > 1
 
 
 @pytest.mark.slow
 def test_what_was_written_stays_with_its_rank_unless_a_part_reads_it(by_two):
     for name in exchange.CASES:
-        reads = name in ("reads tokens", "critiques")
+        reads = name in ("reads tokens", "critiques", "captions")
         for found in (of_rank[name] for of_rank in by_two):
             assert found["away"] > 0
             assert found["unread"] == (0 if reads else found["away"])

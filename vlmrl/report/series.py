@@ -105,6 +105,8 @@ STEP_RULES = (
     Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
     Rule("hints/(.+)", "Rollouts", "Completions with a hint", "{0}", "share"),
     Rule("critiques/(.+)", "Rollouts", "Second answers after a critique", "{0}", "share"),
+    Rule("caption_sufficiency/(.+)", "Rollouts", "Descriptions", "{0}", "share"),
+    Rule("blind_penalty/(.+)", "Rollouts", "Answers without the media", "{0}"),
     Rule("shuffled_frames/(.+)", "Rollouts", "Frames in order and shuffled", "{0}", "share"),
     Rule("rollout/(staleness|staleness_max)", "Rollouts", "Age of tokens, updates", "{0}"),
     Rule(f"rollout/({AHEAD})", "Rollouts", "Rollouts ahead of the trainer", "{0}", "share"),

@@ -195,6 +195,10 @@ class Turn:
         """Return it with media that are bytes in memory as empty ones."""
         return replace(self, parts=_without_bytes(self.parts))
 
+    def without_media(self) -> Turn:
+        """Return its texts alone."""
+        return replace(self, parts=_texts(self.parts))
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -271,6 +275,16 @@ class Sample:
             examples=tuple(example.without_bytes() for example in self.examples),
         )
 
+    def without_media(self) -> Sample:
+        """Return what its prompt says in words: no media in the question, the history and the examples."""
+        return replace(
+            self,
+            parts=_texts(self.parts),
+            truth=replace(self.truth, image=0),
+            history=tuple(turn.without_media() for turn in self.history),
+            examples=tuple(example.without_media() for example in self.examples),
+        )
+
     def _main_place(self, turn: Turn) -> int:
         shown = turn.images
         if self.truth.image == 0 and not (self.truth.has_places and shown):
@@ -303,3 +317,7 @@ class Sample:
 
 def _without_bytes(parts: tuple[str | Media, ...]) -> tuple[str | Media, ...]:
     return tuple(replace(p, data=b"") if isinstance(p, Media) and p.data else p for p in parts)
+
+
+def _texts(parts: tuple[str | Media, ...]) -> tuple[str, ...]:
+    return tuple([part for part in parts if isinstance(part, str)])

@@ -119,6 +119,15 @@ class Scorer:
         of_source = list(by_source[sample.source])
         return from_rows(sample, of_source, self._named) if sample.rewards else of_source
 
+    def graders(self, sample: Sample, progress: float) -> dict[str, float]:
+        """Return by label the weights, above 0, of the item verifiers that read the sample's truth."""
+        components = [resolve(reward, progress) for reward in self.rewards_of(sample, progress)]
+        return {
+            c.label: c.weight
+            for c in components
+            if c.weight > 0 and c.verifier.scope == "item" and c.verifier.reads_truth
+        }
+
     def score(self, rollouts: Rollouts, progress: float = 0.0, whole: bool = True) -> Rewards:
         """Rewards of P groups of G completions: total [P, G] float32 and valid [P, G] bool.
 

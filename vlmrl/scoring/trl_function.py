@@ -31,6 +31,11 @@ class TrlVerifier(Verifier):
     function: Callable[..., Any]
     name: str = "reward"
 
+    @property
+    def reads_truth(self) -> bool:
+        """Whether the function asks for the solution."""
+        return "solution" in inspect.signature(self.function).parameters
+
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Call the function with a batch of one."""
         columns: dict[str, Any] = {"solution": solution(sample.truth), **sample.meta}

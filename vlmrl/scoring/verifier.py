@@ -65,6 +65,11 @@ class Verifier:
         """
         return False
 
+    @property
+    def reads_truth(self) -> bool:
+        """Whether it says something of what is answered, not of the form of the answer alone."""
+        return bool(self.needs)
+
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Judge one completion."""
         raise TypeError(f"{type(self).__name__} must define __call__")
@@ -190,6 +195,11 @@ class FunctionVerifier(Verifier):
 
     function: Callable[..., Any]
     name: str = "score"
+
+    @property
+    def reads_truth(self) -> bool:
+        """Whether the function asks for the truth, or for the sample that has it."""
+        return bool({"truth", "sample"} & set(inspect.signature(self.function).parameters))
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Call the function with what it names."""

@@ -18,7 +18,16 @@ from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, Origin, Prompt, PromptBatch, Rewards, Rollouts, Sample
+from vlmrl.schema import (
+    Completion,
+    Origin,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    Verdict,
+)
 from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
@@ -50,7 +59,7 @@ class Draw:
 
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
         14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques,
-        19 rehearsal, 20 partial rollouts, 21 self-play.
+        19 rehearsal, 20 partial rollouts, 21 self-play, 22 captions, 23 blind answers, 24 descriptions.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 
@@ -107,6 +116,48 @@ class Means:
         given = (asked.completions, samples, draw.progress)
         with self.timers("reward"):
             return self.scorer.judge(*given, whole=False, homes=homes, staged=True, seen=seen)
+
+    def grade(self, asked: Rollouts, prompts: Sequence[Prompt], draw: Draw) -> list[list[Verdict]]:
+        """Grade completions as answers to `prompts`, by the item verifiers that read the truth.
+
+        A grade is the mean of their scores by their weights; that of an aborted completion, or of one on
+        which a verifier failed, is a fault. It does not apply where no verifier of a positive weight reads
+        the truth. What verifiers are shown is what belongs to `prompts`.
+        """
+        shown = replace(asked, batch=PromptBatch(tuple(prompts)))
+        judged = self.judge(shown, [prompt.sample for prompt in prompts], draw)
+        return [
+            [
+                Verdict.failed("aborted")
+                if completion.finish_reason == "abort"
+                else self.grade_of(prompt.sample, one.verdicts, draw)
+                for completion, one in zip(group, of_group, strict=True)
+            ]
+            for prompt, group, of_group in zip(prompts, asked.completions, judged, strict=True)
+        ]
+
+    def grade_of(self, sample: Sample, verdicts: Mapping[str, Verdict], draw: Draw) -> Verdict:
+        """Return the grade of a completion with these verdicts; see `grade`."""
+        weights = self.scorer.graders(sample, draw.progress)
+        known = {label: verdicts[label] for label in weights if label in verdicts}
+        for label, verdict in known.items():
+            if verdict.fault is not None:
+                return Verdict.failed(f"{label}: {verdict.fault}")
+        scores = [(weights[label], v.score) for label, v in known.items() if v.score is not None]
+        if not scores:
+            return Verdict.not_applicable("no verifier of its source reads the truth")
+        total = sum(weight for weight, _ in scores)
+        return Verdict(sum(weight * score for weight, score in scores) / total)
+
+    def blind(self, prompt: Prompt, sample: Sample) -> Prompt:
+        """Return the prompt of a sample of words alone, in place of a prompt with media.
+
+        Coordinates in its answers stay those of the prompt's media. On other ranks it stands for itself.
+        """
+        if not rank_shards.is_here(prompt):
+            return replace(prompt, sample=sample)
+        made = self.make_prompt(sample, [])
+        return replace(made, home=prompt.home, place=prompt.place, frame=prompt.frame)
 
     def retell(self, prompt: Prompt, sample: Sample) -> Prompt:
         """Return the prompt of another sample with the same media; without them on other ranks."""
@@ -208,6 +259,26 @@ def add_groups(
         torch.cat([rewards.valid, valid.reshape(shape).bool()]),
         (*rewards.verdicts, *verdicts),
     )
+
+
+def pay(
+    rewards: Rewards,
+    label: str,
+    found: Mapping[tuple[int, int], Verdict],
+    weight: float = 1.0,
+) -> Rewards:
+    """Return the rewards with a further verdict, `label`, on completion (p, g) for each found.
+
+    `weight` times its score is added to the reward; a fault masks the completion.
+    """
+    total, valid = rewards.total.clone(), rewards.valid.clone()
+    verdicts = [list(group) for group in rewards.verdicts]
+    for (p, g), verdict in found.items():
+        verdicts[p][g] = {**verdicts[p][g], label: verdict}
+        if verdict.applies:
+            valid[p, g] = verdict.score is not None
+            total[p, g] = 0.0 if verdict.score is None else total[p, g] + weight * verdict.score
+    return Rewards(total, valid, tuple(map(tuple, verdicts)))
 
 
 def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tuple[int, float]]:

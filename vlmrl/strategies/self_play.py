@@ -21,7 +21,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw, Means, Strategy, add_groups
+from vlmrl.strategies.base import Draw, Means, Strategy, add_groups, pay
 
 __all__ = ["SelfPlay"]
 
@@ -100,7 +100,9 @@ class SelfPlay(Strategy):
         groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, means)
         for text, (_, _, judged) in zip(posed, groups, strict=True):
             read[text] = self._learnability(judged)
-        return add_groups(rollouts, _paid(rewards, proposals, read), groups[: self.groups])
+        found = {place: read[text] for place, text in proposals.items()}
+        verdicts = {place: v for place, v in found.items() if isinstance(v, Verdict)}
+        return add_groups(rollouts, pay(rewards, LABEL, verdicts), groups[: self.groups])
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return the shares of proposals by what became of them, and the size of the pool."""
@@ -168,20 +170,3 @@ class SelfPlay(Strategy):
         latest = [text.encode() for text in texts[max(0, len(texts) - self.pool) :]]
         self.state["texts"] = np.frombuffer(b"".join(latest), np.uint8)
         self.state["lengths"] = np.array([len(text) for text in latest], np.int64)
-
-
-def _paid(
-    rewards: Rewards,
-    proposals: Mapping[tuple[int, int], str | None],
-    found: Mapping[str | None, Sample | Verdict],
-) -> Rewards:
-    """Add what a verdict gives to the reward of each proposal; a fault masks it."""
-    total, valid = rewards.total.clone(), rewards.valid.clone()
-    verdicts = [list(group) for group in rewards.verdicts]
-    for (p, g), text in proposals.items():
-        verdict = found[text]
-        assert isinstance(verdict, Verdict)
-        verdicts[p][g] = {**verdicts[p][g], LABEL: verdict}
-        valid[p, g] = verdict.score is not None
-        total[p, g] = 0.0 if verdict.score is None else total[p, g] + verdict.score
-    return Rewards(total, valid, tuple(map(tuple, verdicts)))
