@@ -18,12 +18,14 @@ QUICK = (
     "recipes/adarft",
     "recipes/concise",
     "recipes/deepeyes",
+    "recipes/on_policy_distillation",
     "recipes/r1_aqa",
     "recipes/videochat_r1",
     "recipes/visual_rft_lisa",
     "recipes/vlm_r1_lora",
 )
-"""A sampler, stages, tools, audio, video, an image, LoRA: these train in every run, the others at night."""
+"""A sampler, stages, tools, a teacher, audio, video, an image, LoRA: these train in every run, others at
+night."""
 SMALL = [
     "model.path=",
     "model.dtype=float32",
@@ -67,10 +69,20 @@ def test_a_recipe_takes_two_steps_with_a_small_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_rows(load(name), tmp_path)
-    config = load(name, [*small(load(name)), f"run.dir={tmp_path / 'run'}"])
+    overrides = small(load(name))
+    if load(name).teacher:
+        overrides += [f"teacher.path={teacher_of(name, overrides, tmp_path / 'teacher')}"]
+    config = load(name, [*overrides, f"run.dir={tmp_path / 'run'}"])
     summary = lifecycle.train(config)
     assert summary["finished"] and summary["steps"] == 2
     assert summary["dropped"] == {} and summary["faulted"] == {}
+
+
+def teacher_of(name: str, overrides: list[str], folder: Path) -> Path:
+    """Return the checkpoint of a small model that a step of GRPO on the recipe's rows has changed."""
+    alone = ["teacher=", "algorithm=grpo", "model.lora=", "run.steps=1", "run.seed=1"]
+    assert lifecycle.train(load(name, [*overrides, *alone, f"run.dir={folder}"]))["finished"]
+    return folder / "checkpoints/step-1"
 
 
 def small(config: Config) -> list[str]:

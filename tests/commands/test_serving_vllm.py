@@ -39,6 +39,14 @@ def test_vllm_serves_a_checkpoint(tmp_path: Path) -> None:
                 time.sleep(1)
         status, found = call(url, asked, Authorization="Bearer secret")
         assert status == 200 and isinstance(found["choices"][0]["message"]["content"], str)
+        graded = f"http://127.0.0.1:{port}/inference/v1/generate"
+        fields = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 1.0}
+        body = {"token_ids": [5, 6, 7], "content_parts": [], "sampling_params": fields}
+        assert call(graded, body)[0] == 401
+        status, found = call(graded, body, Authorization="Bearer secret")
+        assert status == 200 and found["prompt_logprobs"][0] is None
+        for token, table in zip((6, 7), found["prompt_logprobs"][1:], strict=True):
+            assert table[str(token)]["logprob"] <= 0
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import math
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.schema import Advantages, MicroBatch, TrainBatch
-from vlmrl.training.teacher import LoadedTeacher, ServedTeacher, build_teacher
+from vlmrl.training.teacher import LoadedTeacher, ServedTeacher, Teacher, build_teacher
 from vlmrl.training.trainer import Trainer
 
 DISTILL = "algorithm=on_policy_distillation"
@@ -46,7 +48,7 @@ def trainer(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def micro(trainer: Trainer) -> MicroBatch:
     rollouts = trainer._generate(trainer._draw_prompts(0))
     shape = torch.ones(rollouts.shape)
-    given = Advantages(shape, shape.bool(), shape)
+    given = Advantages(0 * shape, shape.bool(), shape)  # as the recipe's, before `prepare`
     (batch,) = pack(rollouts, given, updates=1, micro_tokens=10**6, max_tokens=6)
     return batch.micro[0]
 
@@ -116,9 +118,56 @@ def test_another_tokenizer_or_no_teacher_is_refused(trainer: Trainer, tmp_path: 
     for more, asked in ([[DISTILL], True], [["teacher.path=x"], False]):
         with pytest.raises(UserError, match=r"^teacher: algorithm"):
             build_teacher(ahead_config(tmp_path, *more), trainer.policy, asked)
+    unknown = ahead_config(
+        tmp_path, DISTILL, "teacher.model=big", "models.bg={url: http://x, model: m}"
+    )
+    with pytest.raises(UserError, match=r"teacher.model: expected one of models, got 'big'.*'bg'"):
+        build_teacher(unknown, trainer.policy, True)
     hot = ahead_config(tmp_path, DISTILL, "teacher.url=http://x", "rollout.temperature=0.7")
     with pytest.raises(UserError, match=r"expected rollout\.temperature 1, got 0\.7"):
         build_teacher(hot, trainer.policy, True)
+
+
+def test_a_teacher_with_other_marks_of_a_turn_is_refused(
+    teacher: Path, trainer: Trainer, tmp_path: Path
+) -> None:
+    other = shutil.copytree(teacher, tmp_path / "other")
+    (template,) = other.glob("chat_template*")
+    template.write_text(template.read_text() + "{# another #}")
+    with pytest.raises(UserError, match=r"^teacher: expected the chat template of the policy"):
+        LoadedTeacher(str(other), trainer.policy)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf, 0.5])
+def test_what_is_no_log_prob_is_never_trained_on(micro: MicroBatch, wrong: float) -> None:
+    class Broken(Teacher):
+        def logprobs(self, micro: MicroBatch) -> torch.Tensor:
+            found = torch.full(micro.mask.shape, -1.0)
+            found[1, 2] = wrong
+            return found
+
+    batch = TrainBatch((micro,), int(micro.mask.sum()), len(micro.group), 6)
+    with pytest.raises(UserError, match=r"^teacher: the log-prob of token 2 .* expected a finite"):
+        Broken().fill([batch])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("algorithm.options.teacher_kl_in_advantage=true",),
+        ("model.lora={rank: 2}", "optimizer.minibatches=3"),
+    ],
+)
+def test_a_teacher_beside_rewards_is_asked_while_its_weight_is_above_zero(
+    teacher: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    plan = "algorithm.options.teacher_kl={schedule: {linear: [0.4, 0], until: 0.4}}"
+    grpo = ["engine=hf", "algorithm.name=grpo", plan, f"teacher.path={teacher}", "run.steps=4"]
+    with begin_training(ahead_config(tmp_path / "run", *grpo, *more)) as built:
+        reports = [built.step() for _ in range(4)]
+    assert ["loss/teacher_kl" in r.metrics for r in reports] == [True, True, False, False]
+    assert all(math.isfinite(r.metrics["loss/total"]) for r in reports)
 
 
 # ------------------------------------------------------------------------------------------ a server
@@ -177,6 +226,10 @@ def test_a_served_teacher_says_what_a_loaded_one_does(trainer: Trainer, micro: M
         known.update({key: {**v, "prompt_token_ids": [1, 2]} for key, v in known.items()})
         with pytest.raises(UserError, match="which differ from position"):
             served.logprobs(micro)
+        for broken in ({}, {"prompt_token_ids": None}, {"prompt_token_ids": ["a"]}, []):
+            answers["/inference/v1/generate"] = lambda body, told=broken: told
+            with pytest.raises(UserError, match="gave an answer of another form"):
+                served.logprobs(micro)
         answers["/tokenize"] = lambda body: {"tokens": [1, 2, 3]}
         with pytest.raises(UserError, match="another tokenizer than the policy"):
             ServedTeacher(url, 20.0, trainer.policy)

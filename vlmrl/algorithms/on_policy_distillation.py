@@ -3,7 +3,8 @@
 Source: Lu et al. 2025, "On-Policy Distillation" (thinkingmachines.ai/blog/on-policy-distillation), after
 Agarwal et al. 2024 (GKD), arXiv 2306.13649: the advantage of a token is log teacher - log policy, one
 sample of minus the reverse divergence KL(policy || teacher) there, without discount, and its loss is
--ratio A. The verifiers' rewards are logged and have no part in it. The config names the `teacher`.
+-ratio A. The verifiers' rewards are logged and have no part in it: `teacher_kl` of any other recipe adds a
+teacher to rewards. The config names the `teacher`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs, Pass
-from vlmrl.algorithms.parts import surrogates, whole_batch
+from vlmrl.algorithms.parts import surrogates, teacher_term
 from vlmrl.algorithms.parts.aggregations import Aggregation
 from vlmrl.algorithms.recipes import Recipe, one_sided_loss
-from vlmrl.schema import Advantages, MicroBatch, Rewards, Rollouts, TrainBatch
+from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 
 @dataclass(frozen=True, slots=True)
 class OnPolicyDistillation(Recipe):
     """Learning from a teacher's log-probs of what the policy wrote. Example: OnPolicyDistillation()."""
 
-    metrics: ClassVar[Mapping[str, str]] = {
-        "loss/teacher_kl": "Estimated KL(policy || teacher) per loss token (k1), in nats.",
-    }
     own_passes: ClassVar[tuple[Pass, ...]] = ("old", "teacher")
 
     baseline: Literal["none"] = "none"
     scale: Literal["none"] = "none"
     aggregation: Aggregation = "token"
+
+    def __post_init__(self) -> None:
+        Recipe.__post_init__(self)
+        if self.teacher_kl:
+            raise ValueError(
+                "teacher_kl adds a teacher to rewards, which have no part here: expected 0, got "
+                f"{self.teacher_kl}"
+            )
 
     def keep(self, rewards: Rewards, progress: float = 0.0) -> torch.Tensor:
         """Return that every group has a gradient, bool [P]."""
@@ -45,13 +51,7 @@ class OnPolicyDistillation(Recipe):
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with the advantage log teacher - log policy of each token, [B, T]."""
-
-        def make(micro: MicroBatch) -> MicroBatch:
-            assert micro.old_logprobs is not None
-            gain = torch.where(micro.mask, micro.extra["teacher"] - micro.old_logprobs, 0.0)
-            return replace(micro, advantages=gain)
-
-        return Recipe.prepare(self, whole_batch.change(batches, make), progress)
+        return Recipe.prepare(self, teacher_term.reward(batches, 1.0), progress)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -ratio A per token, [B, T], weighted as `correction` says."""
@@ -63,6 +63,5 @@ class OnPolicyDistillation(Recipe):
             losses = -ratio * inputs.advantages * self.importance(mismatch)
             metrics = {"loss/ratio": ratio}
         if "teacher" in inputs.extra:
-            gap = inputs.new.detach() - inputs.extra["teacher"]
-            metrics = {**metrics, "loss/teacher_kl": gap}
+            metrics = {**metrics, "loss/teacher_kl": teacher_term.gap(inputs)}
         return losses, metrics

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
-from vlmrl.algorithms.parts import advantages, divergences, filters
+from vlmrl.algorithms.parts import advantages, divergences, filters, teacher_term
 from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.parts.kl_in_reward import charge
 from vlmrl.algorithms.parts.surrogates import (
@@ -70,6 +70,12 @@ class Recipe:
     written."""
     kl_horizon: int = 10000
     """Completions in which an adaptive `kl` grows or shrinks by at most about a fifth."""
+    teacher_kl: float = 0.0
+    """Weight of the divergence from the config's `teacher`, KL(policy || teacher) at each token, beside the
+    rewards. 0: the teacher is not asked."""
+    teacher_kl_in_advantage: bool = False
+    """Add log teacher - log policy to the advantage of each token, where the recipe's ratio and clip hold
+    it; else half its square is a part of the loss, whatever the recipe."""
     correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"
     """For tokens that other weights, or another engine, sampled. Old is the trainer's policy at the
     start of the step. truncated: the loss times min(old / sampling probability, importance_cap).
@@ -82,8 +88,9 @@ class Recipe:
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def __post_init__(self) -> None:
-        if self.kl < 0:
-            raise ValueError(f"expected kl of at least 0, got {self.kl}")
+        for name in ("kl", "teacher_kl"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
         if self.dynamic_sampling_batches < 0:
             raise ValueError(
                 f"expected dynamic_sampling_batches of at least 0, got {self.dynamic_sampling_batches}"
@@ -112,8 +119,13 @@ class Recipe:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Return `own_passes`, and what a divergence in the reward is made of."""
-        return (*self.own_passes, *(("old", "reference") if self.kl and self.kl_in_reward else ()))
+        """Return `own_passes`, and what divergences in the reward, or from a teacher, are made of."""
+        found = [*self.own_passes]
+        if self.kl and self.kl_in_reward:
+            found += ["old", "reference"]
+        if self.teacher_kl:
+            found += ["old", "teacher"] if self.teacher_kl_in_advantage else ["teacher"]
+        return tuple(found)
 
     def shape(
         self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0
@@ -162,8 +174,12 @@ class Recipe:
         )
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
-        """Return the batches, with `kl_in_reward` its costs taken from the advantages, [B, T]."""
-        return charge(batches, self.kl) if self.kl and self.kl_in_reward else batches
+        """Return the batches with the divergences that are a part of the reward in the advantages, [B, T]."""
+        if self.kl and self.kl_in_reward:
+            batches = charge(batches, self.kl)
+        if self.teacher_kl and self.teacher_kl_in_advantage:
+            batches = teacher_term.reward(batches, self.teacher_kl)
+        return batches
 
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
@@ -186,7 +202,7 @@ class Recipe:
         return divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
-        """Return the micro-batch's share of the loss: policy loss plus `kl` * divergence, aggregated.
+        """Return the micro-batch's share of the loss: policy loss plus weighted divergences, aggregated.
 
         `inputs.extra["token_weight"]`, if there, multiplies the policy loss; denominators count all tokens.
         `inputs.extra["imitate"]`, if there, is the weight with which -log p of a token is added.
@@ -203,6 +219,10 @@ class Recipe:
             if self.kl_unbiased:
                 penalty = penalty * log_ratio(inputs.new, inputs.old, inputs.mask).exp()
             losses = losses + self.kl * penalty
+        if self.teacher_kl:
+            metrics = {**metrics, "loss/teacher_kl": teacher_term.gap(inputs)}
+            if not self.teacher_kl_in_advantage:
+                losses = losses + self.teacher_kl * teacher_term.penalty(inputs)
         if "imitate" in inputs.extra:
             copied = -inputs.extra["imitate"] * torch.where(inputs.mask, inputs.new, 0.0)
             losses, metrics = losses + copied, {**metrics, "loss/imitation": copied}

@@ -76,6 +76,7 @@ STEP = {
     "shuffled_frames/bonus_share": "Share of groups with a control group in which a bonus was paid.",
     "loss/total": "The loss, averaged over the updates of the step; 0 on policy, up to rounding.",
     "loss/kl": "Mean divergence from the reference per loss token, before its coefficient.",
+    "loss/teacher_kl": "Estimated KL(policy || teacher) per loss token (k1), in nats, before its weight.",
     "loss/imitation": "Weighted -log p of imitated tokens, over all loss tokens.",
     "loss/ratio": "Mean ratio of new to old probability at the loss tokens.",
     "loss/clip_low": "Share of loss tokens clipped below (a falling ratio, a negative advantage).",

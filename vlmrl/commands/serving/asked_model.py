@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from vlmrl import plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.commands.evaluate import run_of
@@ -12,11 +14,12 @@ from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.source import access_of, open_source
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
+from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Completion, Prompt, PromptBatch, Sample
+from vlmrl.schema import Completion, MicroBatch, Prompt, PromptBatch, Sample
 from vlmrl.scoring.answer_forms import form_of
 
 __all__ = ["AskedModel"]
@@ -76,6 +79,49 @@ class AskedModel:
         instruct = {source.label: source.instruct}
         make = build_prompt_maker(self._policy, instruct, {source.label: form})
         return make(asked, decode(asked, access, self._reading))
+
+    def tokenize(self, text: str, special: bool) -> list[int]:
+        """Return the ids of a text, with the tokens that begin and end one if `special`."""
+        found = self._policy.tokenizer(text, add_special_tokens=special)["input_ids"]
+        return [int(token) for token in found]
+
+    def grade(self, ids: Sequence[int], sample: Sample) -> tuple[tuple[int, ...], list[float]]:
+        """Return the ids of a text with its media expanded, and the log-probs of its last ones.
+
+        `ids` are compact, and `sample` holds their media. Graded, at temperature 1, is all that follows
+        the last medium, without media all but the first token.
+
+        Raises:
+            UserError: the ids are not this model's, or too many; a medium cannot be read.
+        """
+        policy, family, processor = self._policy, self._policy.family, self._policy.processor
+        marks = {*family.media_token_ids(processor)}
+        start = max((place for place, token in enumerate(ids) if token in marks), default=0) + 1
+        before, after = tuple(ids[:start]), tuple(ids[start:])
+        config = policy.base.config.get_text_config()
+        if not after or max(ids) >= config.vocab_size:
+            raise UserError(
+                "token_ids: expected tokens of this model's vocabulary behind the last medium"
+            )
+        media = decode(sample, Access(), self._reading)
+        encoded = family.encode(processor, policy.tokenizer.decode(before), media)
+        if encoded.compact_ids != before:
+            raise UserError(
+                "token_ids: this model's tokenizer makes other ids of what the media are in"
+            )
+        if (length := len(encoded.ids) + len(after)) > config.max_position_embeddings:
+            raise UserError(
+                f"{length} tokens: the model reads at most {config.max_position_embeddings}"
+            )
+        prompt = Prompt(sample, "", encoded, family.frame(processor, None), tuple(media))
+        ones = torch.ones(1, len(after))
+        row = torch.zeros(1, dtype=torch.long)
+        told = torch.tensor([after]), ones.bool(), ones, ones, torch.ones(1)
+        with torch.no_grad():
+            found, _ = completion_logprobs(
+                policy.base, family, MicroBatch((prompt,), row, *told), 1.0, policy.pad_id
+            )
+        return (*encoded.ids, *after), found[0].tolist()
 
     def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Return `sampling.n` completions for each prompt.

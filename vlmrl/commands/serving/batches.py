@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.engines.base import Sampling
@@ -15,6 +16,8 @@ from vlmrl.schema import Completion, Prompt, Sample
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["Batches"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -26,6 +29,21 @@ class _Waiting:
     done: Future[tuple[Prompt, tuple[Completion, ...]]] = field(default_factory=Future)
 
 
+@dataclass
+class _Call:
+    """What is done with the model between two passes: its result arrives in `done`."""
+
+    work: Callable[[AskedModel], Any]
+    done: Future[Any] = field(default_factory=Future)
+
+    def run(self, model: AskedModel) -> None:
+        if self.done.set_running_or_notify_cancel():
+            try:
+                self.done.set_result(self.work(model))
+            except Exception as error:
+                self.done.set_exception(error)
+
+
 class Batches:
     """Answers requests in the order in which they come, those of one kind up to `size` at a time.
 
@@ -34,7 +52,7 @@ class Batches:
 
     def __init__(self, model: AskedModel, size: int) -> None:
         self._model, self._size, self._closed = model, size, False
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Waiting | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -43,6 +61,12 @@ class Batches:
     ) -> Future[tuple[Prompt, tuple[Completion, ...]]]:
         """Return the future of a request's prompt and completions; a bad medium is its exception."""
         waiting = _Waiting(sample, sampling)
+        self._queue.put(waiting)
+        return waiting.done
+
+    def call(self, work: Callable[[AskedModel], T]) -> Future[T]:
+        """Return the future of what `work` makes of the model, on the thread that it has to itself."""
+        waiting = _Call(work)
         self._queue.put(waiting)
         return waiting.done
 
@@ -59,9 +83,13 @@ class Batches:
             while not self._queue.empty():
                 waiting.append(self._queue.get())
             kinds: dict[Sampling, list[_Waiting]] = {}
-            for each in filter(None, waiting):
+            for each in waiting:
+                if each is None:
+                    continue
                 if self._closed:
                     each.done.cancel()
+                elif isinstance(each, _Call):
+                    each.run(self._model)
                 else:
                     kinds.setdefault(replace(each.sampling, seed=0), []).append(each)
             if self._closed:

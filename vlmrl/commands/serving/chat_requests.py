@@ -16,7 +16,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Media, MediaKind, Sample, Truth, Turn
 
-__all__ = ["MAX_COMPLETIONS", "Question", "read_request"]
+__all__ = ["MAX_COMPLETIONS", "Question", "read_part", "read_request"]
 
 MAX_COMPLETIONS = 64
 """Most completions of one request."""
@@ -104,10 +104,15 @@ def _parts(content: Any, where: str) -> tuple[str | Media, ...]:
         return (content,)
     if not isinstance(content, Sequence) or not content:
         raise UserError(f"{where}.content: expected text or a list of parts, got {content!r:.40}")
-    return tuple(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    return tuple(read_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
 
 
-def _part(part: Any, where: str) -> str | Media:
+def read_part(part: Any, where: str) -> str | Media:
+    """Read a part of a message's content: a text, or a medium that is inside the request.
+
+    Raises:
+        UserError: it is neither; `where` names it.
+    """
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" and isinstance(part.get("text"), str):
         return str(part["text"])

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from vlmrl.commands.evaluate import run_of
+from vlmrl.commands.serving import grading
 from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
@@ -57,6 +58,9 @@ def serve_vllm(model: str, host: str, port: int, name: str | None) -> None:
     given = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
     given += ["--host", host, "--port", str(port)]
     given += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
+    given += ["--enable-scale-out", "--logprobs-mode", "raw_logprobs"]  # what a teacher is asked by
+    if token:  # vLLM's own guard leaves addresses beside /v1 open
+        given += ["--middleware", "vlmrl.engines.serve.TokenGuard"]
     if torch.version.cuda is None:
         given += ["--no-enable-chunked-prefill"]  # a seeded request dies of it on a CPU
     program = [sys.executable, "-m", "vlmrl.commands.serving.vllm_program"]
@@ -88,7 +92,7 @@ def serve_hf(model: str, host: str, port: int, name: str | None, batch: int) -> 
 
 
 def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, ...]) -> Starlette:
-    """Return the server: `/health`, `/v1/models`, `/v1/chat/completions`.
+    """Return the server: `/health`, `/v1/models`, `/v1/chat/completions`, and the routes of a teacher.
 
     It answers only requests that name one of `hosts`, so that no web page reaches it under a name of its
     own, and that are JSON, which a page of another origin may not send.
@@ -132,6 +136,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         Route("/health", health),
         Route("/v1/models", models),
         Route("/v1/chat/completions", chat, methods=["POST"]),
+        *grading.routes(batches, _unread, _error),
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if token:

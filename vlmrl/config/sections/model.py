@@ -51,17 +51,23 @@ class TeacherConfig(Section):
     """A model with the policy's family and tokenizer, for algorithms that learn from its log-probs."""
 
     path: str | None = None
-    """Checkpoint folder or hub name, loaded in every process. Give this or `url`."""
+    """Checkpoint folder or hub name, of any size, loaded in every process. Give this, `url` or `model`."""
     url: str | None = None
-    """vLLM server that has the model: `vllm serve --enable-scale-out`, or `python -m vlmrl.engines.serve`.
-    Its token is read from VLMRL_TEACHER_TOKEN."""
+    """Server that has the model: `vlmrl serve`, `vllm serve --enable-scale-out`, or `python -m
+    vlmrl.engines.serve`. Its token is read from VLMRL_TEACHER_TOKEN."""
+    model: str | None = None
+    """One of `models`, by its name: its `url` or `path`, its key and its `timeout_s`."""
+    quantization: Literal["nf4"] | None = None
+    """Load the language tower's linear layers of a `path` in 4 bits. Needs bitsandbytes."""
     timeout_s: float = Field(300.0, gt=0)
     """Seconds within which a server must grade a completion."""
 
     @model_validator(mode="after")
     def _one_place(self) -> TeacherConfig:
-        if (self.path is None) == (self.url is None):
-            raise ValueError("set exactly one of teacher.path and teacher.url")
+        if sum(place is not None for place in (self.path, self.url, self.model)) != 1:
+            raise ValueError("set exactly one of teacher.path, teacher.url and teacher.model")
+        if self.quantization and self.url:
+            raise ValueError("quantization: the model of a server is loaded there, not here")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url: expected http:// or https://, got {self.url!r}")
         return self
