@@ -29,12 +29,14 @@ class Calibration(Verifier):
     half of the answers are right earns 0.625 (`brier`) or 0.63 (`log`) on average. Combine it with
     a verifier that pays for the answer alone, or watch the part `right`.
 
-    Published sets: Prompt4Trust: `form: log`.
+    Published sets: Prompt4Trust: `form: prompt4trust`, in which a wrong answer that is admitted pays more
+    than an unsure right one.
 
     Refuses: an empty answer, confidences outside [0, 1] (they count as 1).
 
     Source: Prompt4Trust, arXiv 2507.09279; Brier 1950.
     Differs: bounded, so that one unreadable completion does not outweigh a group (there ln 1e-12).
+    `prompt4trust` times 5 is its reward plus 5 wherever that is above -5.
 
     Example:
     >>> from vlmrl.schema import Truth
@@ -45,7 +47,9 @@ class Calibration(Verifier):
     [0.875, 0.375]
     """
 
-    laws: ClassVar[Laws] = Laws(truth=("text",), options=({}, {"form": "log"}))
+    laws: ClassVar[Laws] = Laws(
+        truth=("text",), options=({}, {"form": "log"}), loose=({"form": "prompt4trust"},)
+    )
 
     of: str = "exact"
     """The verifier that says what is right."""
@@ -53,10 +57,11 @@ class Calibration(Verifier):
     """Its options."""
     right_above: float = 0.5
     """The answer is right if that verifier scores at least this."""
-    form: Literal["brier", "log"] = "brier"
+    form: Literal["brier", "log", "prompt4trust"] = "brier"
     """`brier`: right 1 - (1 - p)^2 / 2, wrong (1 - p^2) / 2. `log`: right 1 + ln p / 10, wrong
     (4 + ln(1 - p)) / 10, each logarithm at least -5 (-4): Prompt4Trust's ln p and ln(1 - p) - 1,
-    clamped at -5 and mapped from [-5, 0] to the halves of [0, 1]."""
+    clamped at -5 and mapped from [-5, 0] to the halves of [0, 1]. `prompt4trust`: both mapped from
+    [-5, 0] to [0, 1]."""
     _inner: Verifier = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,5 +96,9 @@ class Calibration(Verifier):
         if self.form == "brier":
             return 1 - (1 - p) ** 2 / 2 if right else (1 - p**2) / 2
         if right:
-            return 1 + max(-5.0, math.log(p) if p else -5.0) / 10
-        return (4 + max(-4.0, math.log(1 - p) if p < 1 else -4.0)) / 10
+            paid = max(-5.0, math.log(p) if p else -5.0)
+        else:
+            paid = max(-4.0, math.log(1 - p) if p < 1 else -4.0) - 1
+        if self.form == "prompt4trust":
+            return 1 + paid / 5
+        return 1 + paid / 10 if right else (5 + paid) / 10

@@ -82,6 +82,8 @@ class Judge(Verifier):
     """The worst and the best score."""
     media: bool = False
     """Whether it is shown the prompt's images, videos and audio, as the policy saw them."""
+    truth: bool = True
+    """Whether it is told what is known to be true."""
     part: str = "answer"
     """What is judged: `answer`, `text` (the whole completion) or a tag of the template."""
     seconds: float = 60.0
@@ -151,7 +153,8 @@ class Judge(Verifier):
                 "judge: the media are not at hand: expected a run, or media: false"
             )
         names = [c.name for c in self.rubric] or ["score"]
-        data = {**asking.describe(sample), "candidate": candidate[: self.max_chars]}
+        known = asking.describe(sample) if self.truth else {"question": sample.conversation}
+        data = {**known, "candidate": candidate[: self.max_chars]}
         shown = seen if self.media else None
         body = {
             "messages": asking.messages(self._rules(names), data, shown),

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from helpers.chat_server import chat_servers, reply_as_asked
 from helpers.recipe_rows import DRAWN, write_rows
+from helpers.small_recipes import small
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
+from vlmrl.assemble.sources import open_training, with_audio
 from vlmrl.commands.validate import validate
-from vlmrl.config import Config, load
+from vlmrl.config import load
 from vlmrl.config.tree import shipped
 
 RECIPES = [name for name in shipped() if name.startswith("recipes/")]
@@ -26,25 +29,6 @@ QUICK = (
 )
 """A sampler, stages, tools, a teacher, audio, video, an image, LoRA: these train in every run, others at
 night."""
-SMALL = [
-    "model.path=",
-    "model.dtype=float32",
-    "model.gradient_checkpointing=false",
-    "model.min_pixels=",
-    "run.threads=1",
-    "run.steps=2",
-    "run.report=false",
-    "tracking.tensorboard=false",
-    "evaluation=",
-    "engine=hf",
-    "rollout.max_staleness=0",
-    "rollout.prompts=4",
-    "rollout.group_size=4",
-    "rollout.max_tokens=8",
-    "optimizer.minibatches=1",
-]
-FAMILIES = {"Qwen2-Audio": "qwen2_audio", "Qwen2.5-Omni": "qwen2_5_omni", "Qwen2-VL": "qwen2_vl"}
-"""Start of a published model's name -> its family; else Qwen2.5-VL's."""
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -72,8 +56,10 @@ def test_a_recipe_takes_two_steps_with_a_small_model(
     overrides = small(load(name))
     if load(name).teacher:
         overrides += [f"teacher.path={teacher_of(name, overrides, tmp_path / 'teacher')}"]
-    config = load(name, [*overrides, f"run.dir={tmp_path / 'run'}"])
-    summary = lifecycle.train(config)
+    with chat_servers() as start:
+        models = [f"models.{one}.url={start(reply_as_asked).url}" for one in load(name).models]
+        config = load(name, [*overrides, *models, f"run.dir={tmp_path / 'run'}"])
+        summary = lifecycle.train(config)
     assert summary["finished"] and summary["steps"] == 2
     assert summary["dropped"] == {} and summary["faulted"] == {}
 
@@ -85,18 +71,13 @@ def teacher_of(name: str, overrides: list[str], folder: Path) -> Path:
     return folder / "checkpoints/step-1"
 
 
-def small(config: Config) -> list[str]:
-    """Return the overrides that make a recipe a run of seconds, its parts and stages as they are."""
-    name = str(config.model.path).rpartition("/")[2]
-    family = next((f for start, f in FAMILIES.items() if name.startswith(start)), "qwen2_5_vl")
-    pixels = "" if config.model.max_pixels is None else 3136
-    overrides = [*SMALL, f"model.build.family={family}", f"model.max_pixels={pixels}"]
-    if config.sft:
-        overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
-        overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]
-    for index, stage in enumerate(config.stages):
-        sizes = {"max_tokens": 8, "group_size": 4, "prompts": 4}
-        overrides += [
-            f"stages.{index}.rollout.{k}={v}" for k, v in sizes.items() if k in stage.rollout
-        ]
-    return overrides
+def test_humansense_sees_its_first_videos_without_their_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load("recipes/humansense")
+    write_rows(config, tmp_path)
+    sources = with_audio(open_training(config), plugins.build("family", "qwen2_5_omni"))
+    assert {s.name: s.reading.with_audio for s in sources} == {
+        "video": False, "audio": True, "both": True,
+    }  # fmt: skip

@@ -169,6 +169,30 @@ def test_reinforce_pp_whitens_returns_with_the_divergence_over_the_batch(name, k
     assert fast == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_stable_reinforce_whitens_and_filters_tokens_where_the_divergence_is_in_the_reward():
+    recipe = recipe_of("stable_reinforce", kl=0.1, kl_in_reward=True, max_deviations=1.5)
+    assert set(recipe.passes) == {"old", "reference"}
+    rewards = rewards_of([[1.5], [0.0], [0.5], [0.0]])
+    (batch,) = packed(recipe, rewards, written(rewards, [4]), micro_tokens=1000)
+    noise = torch.Generator().manual_seed(0)
+    (micro,) = batch.micro
+    old, ref = (-5 * torch.rand(micro.mask.shape, generator=noise) for _ in range(2))
+    given = replace(batch, micro=(replace(micro, old_logprobs=old, ref_logprobs=ref),))
+    (made,) = recipe.prepare([given])
+    slow = []
+    for row in range(4):
+        reward = rewards.total[int(micro.prompts[micro.group[row]].sample.id), 0].item()
+        slow += [reward - 0.1 * (old - ref)[row, t:].sum().item() for t in range(4)]
+    z = torch.tensor(slow, dtype=torch.float64)
+    z = (z - z.mean()) / (z.var() + 1e-8).sqrt()
+    expected = [0.0 if abs(value) > 1.5 else value for value in z.tolist()]
+    assert 0 < expected.count(0.0) < 8
+    assert made.micro[0].advantages.flatten().tolist() == pytest.approx(expected, abs=1e-5)
+    plain = recipe_of("stable_reinforce")
+    assert recipe_of("stable_reinforce", kl=0.1).prepare([given]) == [given]
+    assert plain.passes == ()
+
+
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "raft", "high_entropy", "dph"])
 def test_every_recipe_may_take_the_divergence_from_the_reward(name):
     recipe = recipe_of(name, kl=0.2, kl_in_reward=True)

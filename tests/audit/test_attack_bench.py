@@ -3,10 +3,12 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from helpers.chat_server import chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit import attack_bench
@@ -76,14 +78,22 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+def answer_the_hint(body: dict[str, Any]) -> str:
+    return json.dumps({"answer": json.loads(body["messages"][1]["content"])["hint"]})
+
+
 def paid(report: Report) -> set[str]:
     return {f.attack for f in report.findings if f.problem.startswith("paid")}
 
 
 @pytest.mark.slow
 def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
-    needed = {"judge": {"callable": f"{mine}:as_judge"}}
-    reports = list(verify_shipped(needed))
+    needed: dict[str, Any] = {"judge": {"callable": f"{mine}:as_judge"}}
+    with chat_servers() as start:
+        # A frozen model that answers whatever it is told: its verifier pays for no attack either.
+        model = {"name": "frozen", "url": start(answer_the_hint).url, "model": "m"}
+        needed["downstream"] = {"model": model, "of": "exact", "confidence": False, "media": False}
+        reports = list(verify_shipped(needed))
     of_texts = [
         n for n in plugins.names("verifier") if not plugins.load("verifier", n).laws.of_turns
     ]

@@ -21,8 +21,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     request_queue_size = 128  # many threads connect at once
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(("127.0.0.1", 0), Exchange)
+    def __init__(self, script: Script, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Exchange)
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -62,7 +62,20 @@ class Exchange(http.server.BaseHTTPRequestHandler):
         pass
 
 
-Start = Callable[[Script], Server]
+def reply_as_asked(body: dict[str, Any]) -> str:
+    """Return the object that the rules ask for, each number the best one and each text an A."""
+    rules = next(m["content"] for m in body["messages"] if m["role"] == "system")
+    start = rules.index("nothing else: ") + len("nothing else: ")
+    asked, _ = json.JSONDecoder().raw_decode(rules, start)
+    return json.dumps({key: 1 if said == "number" else "A" for key, said in asked.items()})
+
+
+def hang_up(exchange: Exchange) -> None:
+    """Close the connection without a reply."""
+    exchange.connection.close()
+
+
+Start = Callable[..., Server]
 
 
 @contextlib.contextmanager
@@ -70,8 +83,8 @@ def chat_servers() -> Iterator[Start]:
     """Yield what starts a server by its script; all of them end with the context."""
     servers: list[Server] = []
 
-    def start(script: Script) -> Server:
-        server = Server(script)
+    def start(script: Script, port: int = 0) -> Server:
+        server = Server(script, port)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return server

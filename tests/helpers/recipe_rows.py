@@ -105,6 +105,9 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row
+    if source.card == "preferences":
+        pair = {"chosen": "A red one.", "rejected": "A blue one."}
+        return {"image": f"{number}.png", "prompt": "Which one is it?", **pair}
     reply = SOLUTIONS.get(config.rewards_of(source)[0].verifier, "7")
     asked, image = "<image>Which one is it?", f"{number}.png"
     match source.options["layout"]:

@@ -1,15 +1,16 @@
 """StableReinforce: rewards whitened over the batch, outliers left out, log ratios cut before the exponential.
 
 Source: Zhang et al. 2025, "R1-Reward", arXiv 2505.02835, section 4.1: pre-clip at ln 1000, then PPO's
-clip; advantages beyond three deviations are set to 0. Differs: the divergence is a loss per token (`kl`),
-in its code a part of the reward; its reward acc * (1 + 0.5 consistency) + 0.5 format is a matter of
-verifiers. A group may be one completion, as there.
+clip; advantages beyond three deviations are set to 0. The divergence is a loss per token (`kl`), or, as in
+its code, a part of the reward (`kl_in_reward`): then the tokens' advantages are whitened and filtered with
+it. Its reward acc * (1 + 0.5 consistency) + 0.5 format is a matter of verifiers. A group may be one
+completion, as there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,9 +18,9 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.grpo import Grpo
-from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms.parts import advantages, surrogates, whole_batch
 from vlmrl.algorithms.recipes import check_positive
-from vlmrl.schema import Rewards
+from vlmrl.schema import MicroBatch, Rewards, TrainBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,21 @@ class StableReinforce(Grpo):
         check_positive(self, "max_deviations")
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
-        """Return whitened rewards, outliers as 0, [P, G]."""
-        values = Grpo.estimate(self, rewards)
-        return values.masked_fill(values.abs() > self.max_deviations, 0.0)
+        """Return whitened rewards, outliers as 0, [P, G]; less their mean alone where `prepare` whitens."""
+        if self.kl_in_reward:
+            return advantages.from_batch(rewards.total, rewards.valid)
+        return self._drop_outliers(Grpo.estimate(self, rewards))
+
+    def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
+        """Return the batches, with `kl_in_reward` their advantages whitened and filtered, [B, T]."""
+        found = Grpo.prepare(self, batches, progress)
+        if not self.kl_in_reward:
+            return found
+
+        def make(micro: MicroBatch) -> MicroBatch:
+            return replace(micro, advantages=self._drop_outliers(micro.advantages))
+
+        return whole_batch.change(whole_batch.whiten(found), make)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return minus the clipped ratio times the advantage per token, [B, T], log ratios cut before."""
@@ -51,3 +64,6 @@ class StableReinforce(Grpo):
         # The new log-probs that have this ratio; where the cut acts, without gradient.
         new = torch.where(inputs.mask, inputs.old, 0.0) + log_ratio
         return Grpo.policy_loss(self, replace(inputs, new=new))
+
+    def _drop_outliers(self, values: torch.Tensor) -> torch.Tensor:
+        return values.masked_fill(values.abs() > self.max_deviations, 0.0)

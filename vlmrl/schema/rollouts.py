@@ -87,6 +87,9 @@ class Completion:
     """What follows the prompt, for the forward; None where that is `token_ids` alone."""
     experts: Experts | None = field(default=None, compare=False, repr=False)
     """With `model.router_replay`: the experts that the engine chose; None: nothing is known of them."""
+    tag_tokens: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By tag, the range of the tokens from its opening to its closing mark, where the strategy `tag_tokens`
+    has found it."""
 
     @property
     def turns(self) -> tuple[Segment, ...]:

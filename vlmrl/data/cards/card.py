@@ -8,8 +8,8 @@ A card is a frozen dataclass; its fields are its options in the config. Reading 
 boxes stated in another space; `column_aliases` names columns as published; `demonstrations` writes
 answers for a cold start; `conversation` reads the turns before a question; `row_rewards` reads a row's
 own verifiers; `video_annotations` finds video files and checks spans; `audioset_labels` knows the
-classes of AudioSet. `vlmrl.media.access.reference` makes a `Media` of a path or bytes, and
-`vlmrl.truths.json_form.read` a `Truth` of its JSON form.
+classes of AudioSet; `preference_pairs` reads pairs of answers. `vlmrl.media.access.reference` makes a
+`Media` of a path or bytes, and `vlmrl.truths.json_form.read` a `Truth` of its JSON form.
 """
 
 from __future__ import annotations

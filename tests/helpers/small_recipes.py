@@ -1,0 +1,42 @@
+"""Overrides that make a recipe a run of seconds with a small model, its parts and stages as they are."""
+
+from __future__ import annotations
+
+from vlmrl.config import Config
+
+SMALL = [
+    "model.path=",
+    "model.dtype=float32",
+    "model.gradient_checkpointing=false",
+    "model.min_pixels=",
+    "run.threads=1",
+    "run.steps=2",
+    "run.report=false",
+    "tracking.tensorboard=false",
+    "evaluation=",
+    "engine=hf",
+    "rollout.max_staleness=0",
+    "rollout.prompts=4",
+    "rollout.group_size=4",
+    "rollout.max_tokens=8",
+    "optimizer.minibatches=1",
+]
+FAMILIES = {"Qwen2-Audio": "qwen2_audio", "Qwen2.5-Omni": "qwen2_5_omni", "Qwen2-VL": "qwen2_vl"}
+"""Start of a published model's name -> its family; else Qwen2.5-VL's."""
+
+
+def small(config: Config) -> list[str]:
+    """Return the overrides that make a recipe a run of seconds, its parts and stages as they are."""
+    name = str(config.model.path).rpartition("/")[2]
+    family = next((f for start, f in FAMILIES.items() if name.startswith(start)), "qwen2_5_vl")
+    pixels = "" if config.model.max_pixels is None else 3136
+    overrides = [*SMALL, f"model.build.family={family}", f"model.max_pixels={pixels}"]
+    if config.sft:
+        overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
+        overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]
+    for index, stage in enumerate(config.stages):
+        sizes = {"max_tokens": 8, "group_size": 4, "prompts": 4}
+        overrides += [
+            f"stages.{index}.rollout.{k}={v}" for k, v in sizes.items() if k in stage.rollout
+        ]
+    return overrides
