@@ -21,11 +21,11 @@ from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio
 from vlmrl.report import build_report
-from vlmrl.report.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, said
+from vlmrl.report.curves.shape import smoothed
+from vlmrl.report.drawing import SMALL, draw, said
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
 from vlmrl.report.media import Album
-from vlmrl.report.series import MAX_POINTS, Panel, Series, colours, sections, smoothed
-from vlmrl.runs import metric_glossary as glossary
+from vlmrl.report.series import MAX_POINTS, Panel, Series, colours, sections
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
 from vlmrl.system import atomic_files
@@ -65,7 +65,7 @@ def test_the_page_has_the_curves_the_pairs_and_the_groups(run: Path) -> None:
     page = Page(build_report(run))
     assert "my run" in page.text and "0.4 → 0.6" in page.text
     titles = [a["aria-label"] for _, a in page.tags if "viewbox" in a and a.get("aria-label")]
-    assert {"Reward", "Seconds per step", "all sources"} <= set(titles)
+    assert {"Reward", "Seconds per step", "All sources, greedy", "Held-out reward"} <= set(titles)
     steps = Counter(a["data-step"] for a in page.with_class("card"))
     assert steps == {"1": 2, "2": 3}  # two training prompts a step, one held-out sample
     assert len(page.with_class("try")) == 2 * 2 * 2 + 2
@@ -146,7 +146,8 @@ def test_boxes_are_drawn_in_pixels_of_the_image(run: Path) -> None:
     assert 'viewBox="0 0 200 100"' in text
     truth = '<rect x="50.0" y="50.0" width="100.0" height="50.0"><title>ace</title></rect>'
     guess = '<rect x="0.0" y="0.0" width="100.0" height="50.0">'
-    assert text.count(truth) == 5 and text.count(guess) == 4
+    # Five cards, and the held-out one again on the first screen, before and after.
+    assert text.count(truth) == 5 + 2 and text.count(guess) == 4
 
 
 @pytest.mark.slow
@@ -312,22 +313,6 @@ def test_every_metric_is_shown_somewhere(columns: dict[str, tuple[float, float]]
     assert shown == len(columns) - hidden
 
 
-def test_servers_pools_and_syncs_are_shown_among_the_machines() -> None:
-    names = [
-        name.replace("<pool>", pool).replace("<state>", "ready")
-        for name in glossary.STEP
-        for pool in ("graders", "decoders")
-        if name.startswith(("servers/", "pool/", "sync/"))
-    ]
-    (section,) = sections([{"step": i, **dict.fromkeys(names, i)} for i in (1, 2)], [], [])
-    assert section.title == "Machines"
-    panels = {panel.title: [curve.name for curve in panel.series] for panel in section.panels}
-    assert panels["Seconds of a chunk of calls"] == ["decoders", "graders"]
-    assert panels["Losses of graders"] == ["lost", "repeated"]
-    assert panels["Seconds of a weight sync"] == ["gather", "send"]
-    assert sum(map(len, panels.values())) == len(set(names))
-
-
 def test_a_run_with_one_source_says_everything_once() -> None:
     lines = [{"step": i, "reward/mean": i, "source/only/reward": i} for i in range(3)]
     evaluations = [result(0, reward=0.1, **{"only/reward": 0.1})]
@@ -398,8 +383,8 @@ def test_a_drawing_stays_inside_its_axes(
     for curve in drawing.curves:
         path = curve.line + curve.area + curve.smooth
         for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", path):
-            assert LEFT <= float(x) <= WIDTH - RIGHT
-            assert TOP - 0.1 <= float(y) <= HEIGHT - BOTTOM + 0.1
+            assert SMALL.left <= float(x) <= SMALL.width - SMALL.right
+            assert SMALL.top - 0.1 <= float(y) <= SMALL.height - SMALL.bottom + 0.1
     json.dumps(drawing.hover, allow_nan=False)
 
 

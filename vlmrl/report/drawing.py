@@ -10,13 +10,10 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from vlmrl.report.series import Panel, Series, Unit, colours, smoothed
+from vlmrl.report.curves.shape import is_quiet, smoothed
+from vlmrl.report.series import Panel, Series, Unit, colours
 from vlmrl.report.stages import Stretch
 
-WIDTH, HEIGHT = 460, 230
-"""Size of the SVG in its own units; the page scales it."""
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 10, 24
-"""Margins around the axes."""
 COLOURS = 8
 """Number of colours in style.css."""
 MAX_LABEL = 8
@@ -24,7 +21,28 @@ MAX_LABEL = 8
 DODGE = 5
 """Distance between the intervals of different curves at the same step, SVG units."""
 
+LABEL_GAP = 13
+"""Least distance between the labels of two levels, SVG units."""
+
 Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Width and height of an SVG in its own units, which the page scales, and the margins of its axes."""
+
+    width: int
+    height: int
+    left: int = 46
+    right: int = 12
+    top: int = 10
+    bottom: int = 24
+
+
+SMALL = Size(460, 230)
+"""A chart among others."""
+LARGE, NARROW = Size(1100, 300, top=18), Size(420, 300, top=18)
+"""The one chart of the first screen: on a wide screen, and on a phone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +76,36 @@ class Drawing:
     y_ticks: tuple[Tick, ...]
     curves: tuple[Curve, ...]
     hover: dict[str, Any]
+    size: Size
+    about: str = ""
+    quiet: bool = False
+    """Whether nothing happens in it."""
     stages: tuple[Tick, ...] = ()
     """Where stages of training begin, with what is said of them."""
+    levels: tuple[tuple[float, Tick], ...] = ()
+    """Heights of level lines, each with the place of its label."""
 
 
-def draw(panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = ()) -> Drawing:
-    """Lay out the panel in a box of WIDTH x HEIGHT; `known` holds the colours of names so far."""
+def draw(
+    panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = (), size: Size = SMALL
+) -> Drawing:
+    """Lay out the panel in a box of that size; `known` holds the colours of names so far."""
     layers = _stacked(panel.series) if panel.stacked else panel.series
     steps = sorted({step for series in layers for step in series.steps})
     # Intervals stand side by side: leave room for them at both ends.
     room = len(layers) / 2 * DODGE if layers[0].low else 0.0
     x_ticks, x = _axis(
-        steps[0], steps[-1], LEFT + room, WIDTH - RIGHT - room, whole=True, tight=True
+        steps[0],
+        steps[-1],
+        size.left + room,
+        size.width - size.right - room,
+        whole=True,
+        tight=True,
     )
     low, high = _range(layers, from_zero=panel.stacked or panel.unit == "share")
-    y_ticks, y = _axis(low, high, HEIGHT - BOTTOM, TOP)
+    marked = [value for _, value in panel.levels]
+    low, high = min([low, *marked]), max([high, *marked])
+    y_ticks, y = _axis(low, high, size.height - size.bottom, size.top)
     curves = []
     picked = colours(panel, known, COLOURS)
     for i, (series, layer) in enumerate(zip(panel.series, layers, strict=True)):
@@ -86,12 +119,26 @@ def draw(panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = ()) ->
         y_ticks=_ticks(y_ticks, y, panel.unit),
         curves=tuple(curves),
         hover=_hover(panel, steps, x),
+        size=size,
+        about=panel.about,
+        quiet=is_quiet(panel),
+        levels=_levels(panel.levels, y),
         stages=tuple(
             Tick(round(x(stage.first), 1), f"{stage.label}: from step {stage.first}")
             for stage in stages[1:]
             if panel.across == "step" and steps[0] <= stage.first <= steps[-1]
         ),
     )
+
+
+def _levels(levels: Sequence[tuple[str, float]], y: Scale) -> tuple[tuple[float, Tick], ...]:
+    """Place the labels of level lines above them, from the lowest line up, without overlap."""
+    found: list[tuple[float, Tick]] = []
+    for name, value in sorted(levels, key=lambda level: level[1]):
+        at = round(y(value), 1)
+        free = min(at - 4, found[-1][1].at - LABEL_GAP) if found else at - 4
+        found.append((at, Tick(free, f"{name} {said(value)}")))
+    return tuple(found)
 
 
 def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:

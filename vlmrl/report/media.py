@@ -53,6 +53,8 @@ class Album:
     budget: int
     images: dict[str, EmbeddedImage] = field(default_factory=dict)
     left_out: int = 0
+    prefix: str = "m"
+    """Begin of the images' ids: albums of one page differ in it."""
 
     def get(self, name: str) -> EmbeddedImage | None:
         """Return the image of that file; None if it is gone or the budget is used up."""
@@ -64,7 +66,7 @@ class Album:
             self.left_out += 1
             return None
         embed = _embed_waveform if path.suffix == ".wav" else _embed
-        image = embed(path, f"m{len(self.images)}")
+        image = embed(path, f"{self.prefix}{len(self.images)}")
         self.budget -= len(image.uri) + len(image.sound)
         self.images[name] = image
         return image

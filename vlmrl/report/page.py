@@ -7,6 +7,7 @@ lets no other script run. Text from models and data is escaped by jinja2's autoe
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -22,28 +23,53 @@ from vlmrl.report import drawing
 from vlmrl.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
 from vlmrl.report.groups import group_section, solved_rows
+from vlmrl.report.held_out.first_screen import compare_ends, first_screen
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import COLD_START, MAIN_COLOUR, Panel, Section, sections
 from vlmrl.report.stages import Stretch, stretches
+from vlmrl.report.words.outcome import Progress
+from vlmrl.report.words.tiles import tiles_of
+from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
-from vlmrl.runs.complaints import complain_of_last
+from vlmrl.runs.rollout_rows import Row
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes, write_lines
 
-__all__ = ["build_report", "render"]
+__all__ = [
+    "CLOSED",
+    "LEADING",
+    "build_report",
+    "environment",
+    "held_out_gallery",
+    "read_ends",
+    "render",
+    "script_hash",
+    "show",
+    "subtitle",
+    "trained_gallery",
+]
 
 IMAGE_BYTES = 12_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One number at the top of the page."""
+LEADING = ("Reward", "Evaluation")
+"""Sections that come right below the first screen, before the galleries."""
+CLOSED = ("Update", "Models", "Schedules", "Machines", COLD_START, "More")
+"""Sections that a reader opens."""
 
-    name: str
-    value: str
-    note: str = ""
+
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """A section ready for the template."""
+
+    title: str
+    about: str
+    drawings: tuple[drawing.Drawing, ...]
+    constants: tuple[tuple[str, float | None], ...]
+    open: bool
+    leads: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +101,8 @@ def build_report(run_dir: Path | str) -> Path:
     rows = {step: read_lines(path) for step, path in rollouts.items()}
     found = sections(steps, _lines(run_folder.sft_path(folder)), evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
-    galleries = _galleries(folder, album, rows)
+    ends = read_ends(folder)
+    galleries = _galleries(ends, album, rows)
     if groups := group_section(config, rows):
         found.append(groups)
         write_lines(folder / "solved.jsonl", map(asdict, solved_rows(config, rows)))
@@ -83,14 +110,36 @@ def build_report(run_dir: Path | str) -> Path:
     found = _with_compute(found, computed)
     save_plots(folder, found)
     stages = stretches(config, steps)
-    tiles = _tiles(folder, evaluations) + _stage_tiles(stages)
-    tiles += _compute_tiles(computed) + _rank_tiles(folder, steps)
-    if album.left_out:
-        note = "their files are gone, or the page would be too large"
-        tiles.append(Tile("images left out", str(album.left_out), note))
-    page = _render(config, complain_of_last(steps), tiles, found, galleries, album, stages)
+    progress = Progress.of(config, steps, run_folder.read_summary(folder), evaluations=evaluations)
+    compare_ends(progress, ends)
+    cards = galleries[0].cards if ends and galleries else ()
+    fit = computed[1] if computed else None
+    tiles = tiles_of(folder, evaluations, steps, stages, fit, album.left_out)
+    known = dict(MAIN_COLOUR)
+    page = render(
+        "template.html",
+        "report.js",
+        title=config["run"]["name"],
+        subtitle=subtitle(config),
+        screen=first_screen(config, progress, cards, stages),
+        tiles=tiles,
+        sections=[show(section, known, stages) for section in found],
+        galleries=galleries,
+        links=[*(s.title for s in found), *(g.title for g in galleries), "In numbers", "Config"],
+        images=album.images.values(),
+        config=json.dumps(config, indent=2, ensure_ascii=False),
+    )
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
+
+
+def read_ends(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the samples of the first and the last evaluation, by step."""
+    samples = run_folder.steps_in(folder / "evals", ".jsonl")
+    return {
+        step: read_lines(samples[step])
+        for step in sorted({*list(samples)[:1], *list(samples)[-1:]})
+    }
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -98,11 +147,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _galleries(
-    folder: Path, album: Album, rows: Mapping[int, Sequence[dict[str, Any]]]
+    ends: Mapping[int, Sequence[Row]], album: Album, rows: Mapping[int, Sequence[Row]]
 ) -> list[Gallery]:
-    samples = run_folder.steps_in(folder / "evals", ".jsonl")
-    ends = {step: read_lines(samples[step]) for step in {*list(samples)[:1], *list(samples)[-1:]}}
-    held_out = _gallery(
+    return [
+        gallery
+        for gallery in (held_out_gallery(ends, album), trained_gallery(rows, album))
+        if gallery.cards
+    ]
+
+
+def held_out_gallery(ends: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
+    """Return the samples of the first and the last evaluation as cards."""
+    return _gallery(
         "pairs",
         "Held out",
         "The same held-out samples as the first and the last evaluated policy answered them, "
@@ -110,7 +166,11 @@ def _galleries(
         tuple(f"step {step}" for step in sorted(ends)),
         evaluation_cards(ends, album),
     )
-    trained = _gallery(
+
+
+def trained_gallery(rows: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
+    """Return groups of completions of training, by step, as cards."""
+    return _gallery(
         "groups",
         "Training groups",
         "Prompts with all their completions. Point at a completion to see its boxes alone, "
@@ -118,7 +178,6 @@ def _galleries(
         ("predicted",),
         rollout_cards(rows, album),
     )
-    return [gallery for gallery in (held_out, trained) if gallery.cards]
 
 
 def _gallery(
@@ -127,32 +186,6 @@ def _gallery(
     sources = tuple(sorted({card.source for card in cards}))
     steps = tuple(sorted({card.step for card in cards}, reverse=True))
     return Gallery(kind, title, about, keys, tuple(cards), sources, steps)
-
-
-def _tiles(folder: Path, evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    tiles = []
-    if evaluations:
-        first, last = evaluations[0], evaluations[-1]
-        for name, value in last["metrics"].items():
-            if "/" not in name:
-                before = first["metrics"].get(name)
-                interval = last["intervals"].get(name, (None, None))
-                low, high = (drawing.said(v) for v in interval)
-                change = f"{drawing.said(before)} → {drawing.said(value)}"
-                tiles.append(Tile(f"held-out {name}", change, f"95 %: {low} to {high}"))
-    path = folder / "summary.json"
-    return tiles + (_summary_tiles(read_json(path)) if path.exists() else [])
-
-
-def _stage_tiles(stages: Sequence[Stretch]) -> list[Tile]:
-    return [
-        Tile(
-            stage.label,
-            f"reward {drawing.said(stage.reward)}",
-            f"steps {stage.first} to {stage.last}",
-        )
-        for stage in stages
-    ]
 
 
 def _with_compute(
@@ -168,125 +201,67 @@ def _with_compute(
     ]
 
 
-def _compute_tiles(computed: tuple[Panel, ComputeFit] | None) -> list[Tile]:
-    if computed is None:
-        return []
-    fit = computed[1]
-    low, high, middle = drawing.said(fit.low), drawing.said(fit.high), drawing.said(fit.middle, "s")
-    note = (
-        f"95 %: {low} to {high}; half of the way after {middle}, exponent {drawing.said(fit.power)}"
-    )
-    return [Tile("limit of more compute", drawing.said(fit.top), note)]
-
-
-def _rank_tiles(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    """Return a tile that names the rank that was slowest most often, where there are several."""
-    compared = [line for line in steps if "ranks/work/slowest" in line]
-    path = run_folder.ranks_path(folder)
-    if not compared or not path.exists():
-        return []
-    hosts = {int(done): names for done, names in read_json(path).items()}
-    found: dict[str, list[float]] = {}
-    for line in compared:
-        begun = max((done for done in hosts if done < line["step"]), default=min(hosts))
-        rank = int(line["ranks/work/slowest"])
-        found.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
-    who, excesses = max(found.items(), key=lambda item: len(item[1]))
-    over = drawing.said(sum(excesses) / len(excesses), "share")
-    note = f"in {len(excesses)} of {len(compared)} steps, by {over} over the median"
-    return [Tile("slowest rank", who, note)]
-
-
-def _summary_tiles(summary: Mapping[str, Any]) -> list[Tile]:
-    tiles = []
-    if "steps" in summary:
-        tiles.append(Tile("steps", f"{summary['steps']:,}"))
-    if wall := summary.get("wall_seconds"):
-        longest = max(wall, key=lambda phase: wall[phase])
-        note = f"most of it: {longest} {wall[longest]:.0f} s"
-        tiles.append(Tile("wall time", f"{sum(wall.values()):.0f} s", note))
-    if peak := summary.get("peak_memory_mb"):
-        tiles.append(Tile("peak memory", f"{max(peak.values()):,.0f} MiB"))
-    for name in ("dropped", "faulted"):
-        if counts := summary.get(name):
-            note = ", ".join(f"{reason}: {count}" for reason, count in counts.items())
-            tiles.append(Tile(name, str(sum(counts.values())), note))
-    return tiles
-
-
-def _render(
-    config: Mapping[str, Any],
-    complaints: Sequence[str],
-    tiles: Sequence[Tile],
-    found: Sequence[Section],
-    galleries: Sequence[Gallery],
-    album: Album,
-    stages: Sequence[Stretch],
-) -> str:
-    known = dict(MAIN_COLOUR)
-    return render(
-        "template.html",
-        "report.js",
-        title=config["run"]["name"],
-        subtitle=_subtitle(config),
-        complaints=complaints,
-        tiles=tiles,
-        sections=[
-            {
-                "title": section.title,
-                "about": section.about,
-                "drawings": [
-                    # A cold start counts steps of its own.
-                    drawing.draw(panel, known, () if section.title == COLD_START else stages)
-                    for panel in section.panels
-                ],
-                "constants": section.constants,
-            }
-            for section in found
-        ],
-        galleries=galleries,
-        links=[*(s.title for s in found), *(g.title for g in galleries), "Config"],
-        images=album.images.values(),
-        config=json.dumps(config, indent=2, ensure_ascii=False),
-        size={
-            "width": drawing.WIDTH,
-            "height": drawing.HEIGHT,
-            "left": drawing.LEFT,
-            "right": drawing.RIGHT,
-            "top": drawing.TOP,
-            "bottom": drawing.BOTTOM,
-        },
+def show(section: Section, known: dict[str, int], stages: Sequence[Stretch] = ()) -> ShownSection:
+    """Return a section with its panels drawn; `known` holds the colours of names so far."""
+    # A cold start counts steps of its own.
+    marked = () if section.title == COLD_START else stages
+    return ShownSection(
+        section.title,
+        section.about,
+        tuple(drawing.draw(with_words(panel), known, marked) for panel in section.panels),
+        section.constants,
+        open=section.title not in CLOSED,
+        leads=section.title in LEADING,
     )
 
 
-def render(template: str, script: str | None = None, **values: Any) -> str:
-    """Render a template of this room with its script, if it has one, and our style inline.
+def render(template: str, *scripts: str, **values: Any) -> str:
+    """Render a template of this room with its scripts, if it has any, and our style inline.
 
-    Texts of models and data are escaped; no script but this one runs.
+    Texts of models and data are escaped; no script but these runs.
     """
-    environment = Environment(
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+            script=Markup(_code(scripts)),
+            script_hash=script_hash(*scripts),
+            **values,
+        )
+    )
+
+
+def script_hash(*scripts: str) -> str:
+    """Return what a content policy calls these scripts, as one."""
+    digest = base64.b64encode(hashlib.sha256(_code(scripts).encode()).digest()).decode()
+    return f"sha256-{digest}"
+
+
+def _code(scripts: Sequence[str]) -> str:
+    return "".join((HERE / script).read_text(encoding="utf-8") for script in scripts)
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return the templates of this room; texts are escaped."""
+    made = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"said": drawing.said, "score": _score}
-    code = (HERE / script).read_text(encoding="utf-8") if script else ""
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    return environment.get_template(template).render(
-        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        script=Markup(code),
-        script_hash=f"sha256-{digest}",
-        **values,
-    )
+    made.filters |= {"said": drawing.said, "score": _score}
+    return made
 
 
 def _score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _subtitle(config: Mapping[str, Any]) -> str:
+def subtitle(config: Mapping[str, Any]) -> str:
+    """Return what was trained on what, in a line."""
     versions, git = config["versions"], config["git"]
     sources = ", ".join(s["name"] or s["card"] for s in config["data"]["train"])
     parts = [

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from vlmrl.report.series import MAIN_COLOUR, Panel, Section, colours, smoothed
+from vlmrl.report.curves.shape import smoothed
+from vlmrl.report.series import MAIN_COLOUR, Panel, Section, colours
 from vlmrl.system.atomic_files import write_bytes
 
 # The light palette of style.css.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Literal
 
 from vlmrl.runs.console import PHASES
@@ -44,6 +43,10 @@ class Panel:
     unit: Unit = ""
     stacked: bool = False
     across: Literal["step", "tokens", "seconds"] = "step"
+    levels: tuple[tuple[str, float], ...] = ()
+    """Values to compare with, by name: lines across the whole panel."""
+    about: str = ""
+    """What the numbers are, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,7 @@ ABOUT = {
     "Schedules": "Keys of the config whose values change over training.",
     "Checks": "Does the model look (media ablation), does the engine compute what the trainer does (parity)?",
     "Time": "Wall seconds.",
-    "Machines": "How evenly ranks were used (own seconds are those in which a rank did not wait for others); "
-    "servers, graders and decoders; how weights reach the engine.",
+    "Machines": "How evenly ranks were used; own seconds are those in which a rank did not wait for others.",
     COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
@@ -139,14 +141,6 @@ STEP_RULES = (
         "s",
     ),
     Rule("ranks/told_bytes", "Machines", "Bytes told to every rank", "told_bytes"),
-    Rule("servers/restarts", "Machines", "Servers started again", "restarts"),
-    Rule("servers/(.+)", "Machines", "Servers by state", "{0}"),
-    Rule("pool/([^/]+)/seconds", "Machines", "Seconds of a chunk of calls", "{0}", "s"),
-    Rule("pool/([^/]+)/answering", "Machines", "Graders and decoders that answer", "{0}"),
-    Rule("pool/([^/]+)/(calls|chunks)", "Machines", "Calls of {0}", "{1}"),
-    Rule("pool/([^/]+)/(.+)", "Machines", "Losses of {0}", "{1}"),
-    Rule("sync/bytes", "Machines", "Bytes of a weight sync", "bytes"),
-    Rule("sync/(.+)_seconds", "Machines", "Seconds of a weight sync", "{0}", "s"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )
 _MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)
@@ -160,28 +154,18 @@ def sections(
     evaluations: Sequence[Mapping[str, Any]],
 ) -> list[Section]:
     """Return the panels of a run from lines of metrics.jsonl and sft.jsonl and the evals/step-N.json."""
+    return sections_of(_columns(metrics), _columns(sft), evaluations)
+
+
+def sections_of(
+    metrics: Mapping[str, Series],
+    sft: Mapping[str, Series],
+    evaluations: Sequence[Mapping[str, Any]],
+) -> list[Section]:
+    """Return the panels of a run from its curves by key, and the evals/step-N.json."""
     found = {s.title: s for s in _placed(metrics, STEP_RULES) + _placed(sft, SFT_RULES)}
     found["Evaluation"] = Section("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
     return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
-
-
-def smoothed(series: Series) -> Series | None:
-    """Return the centred moving average over a twentieth of a noisy curve; None if none is needed."""
-    reach = len(series.values) // 40
-    if reach < 1 or not _is_noisy(series):
-        return None
-    means = []
-    for i in range(len(series.values)):
-        around = [v for v in series.values[max(0, i - reach) : i + reach + 1] if v is not None]
-        means.append(sum(around) / len(around) if around else None)
-    return replace(series, values=tuple(means))
-
-
-def _is_noisy(series: Series) -> bool:
-    """Return whether a curve goes up and down its range several times; a learning rate's does not."""
-    known = [value for value in series.values if value is not None]
-    way = sum(abs(b - a) for a, b in pairwise(known))
-    return bool(known) and way > 4 * (max(known) - min(known))
 
 
 def colours(panel: Panel, known: dict[str, int], count: int) -> list[int]:
@@ -201,9 +185,8 @@ def _has_content(section: Section) -> bool:
     return bool(section.panels or section.constants)
 
 
-def _placed(lines: Sequence[Mapping[str, Any]], rules: Sequence[Rule]) -> list[Section]:
-    columns = _columns(lines)
-    compared = _has_modes(lines)
+def _placed(columns: Mapping[str, Series], rules: Sequence[Rule]) -> list[Section]:
+    compared = _has_modes(_shares(columns))
     # With one source its curves are those of all sources.
     single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
     shown: dict[str, dict[str, Panel]] = {}
@@ -223,6 +206,17 @@ def _has_modes(lines: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether completions with and without a thought can be compared at all."""
     shares = ([v for k, v in line.items() if _SHARE.fullmatch(k)] for line in lines)
     return any(0 < max(found) < ONE_MODE for found in shares if found)
+
+
+def _shares(columns: Mapping[str, Series]) -> list[dict[str, float]]:
+    """Return the shares of the modes, as one mapping for each step."""
+    found: dict[int, dict[str, float]] = {}
+    for key, series in columns.items():
+        if _SHARE.fullmatch(key):
+            for step, value in zip(series.steps, series.values, strict=True):
+                if value is not None:
+                    found.setdefault(step, {})[key] = value
+    return list(found.values())
 
 
 def _compares_modes(key: str) -> bool:

@@ -1,0 +1,134 @@
+"""What would be earned without learning to look: levels to hold a run's held-out curve against.
+
+They are computed from the samples of the run's own first evaluation, and only where the metric is
+understood: the IoU of one box, or a score of right and wrong. Whatever is fitted to samples is fitted
+to one half of them and measured on the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vlmrl.report.held_out.scores import Key, chosen, halves, score_name, scores
+from vlmrl.runs.rollout_rows import Row
+
+__all__ = ["BEST_CONSTANT", "CORRECTED", "levels"]
+
+BEST_CONSTANT = "best constant answer"
+CORRECTED = "constant correction"
+FEWEST = 16
+"""Fewest samples that say something."""
+TRIED = 64
+"""True boxes of one half that are tried as the constant answer to the other."""
+CLOSE = 1e-4
+ALIKE = 0.95
+"""Least share of scores that are the IoU; a few may differ by a wrong label."""
+
+Boxes = npt.NDArray[np.float64]
+"""[N, 4] x1, y1, x2, y2 in the unit square."""
+
+
+def levels(metric: str, first: Sequence[Row]) -> dict[str, float]:
+    """Return the levels that the rows of the first evaluation tell, by name.
+
+    `BEST_CONSTANT`: the one answer to all samples that pays most. `CORRECTED`: the first model's own
+    boxes, each side moved by its mean error: what can be had without seeing better.
+    """
+    rows = chosen(metric, first)
+    paid = scores(metric, first)
+    rows = {key: row for key, row in rows.items() if key in paid}
+    if len(rows) < FEWEST or metric.startswith("sampled/"):
+        return {}
+    name = score_name(metric)
+    answered = {key: box for key, row in rows.items() if (box := _answer(row, name)) is not None}
+    true = {key: box for key, row in rows.items() if (box := _truth(row)) is not None}
+    if len(true) == len(rows) and _is_iou(paid, answered, true):
+        return _of_boxes(halves(rows), answered, true)
+    return _of_texts(rows, paid)
+
+
+def _of_boxes(
+    parts: tuple[list[Key], list[Key]],
+    answered: Mapping[Key, Boxes],
+    true: Mapping[Key, Boxes],
+) -> dict[str, float]:
+    constant, corrected = [], []
+    for fitted, measured in (parts, parts[::-1]):
+        if not fitted or not measured:
+            return {}
+        known = np.stack([true[key] for key in fitted])
+        tried = np.concatenate([known[:TRIED], [np.median(known, axis=0), known.mean(axis=0)]])
+        best = max(tried, key=lambda box: float(_iou(box[None], known).mean()))
+        constant += [float(_iou(best, true[key])) for key in measured]
+        errors = [answered[key] - true[key] for key in fitted if key in answered]
+        if errors:
+            moved = np.mean(errors, axis=0)
+            corrected += [
+                float(_iou(np.clip(answered[key] - moved, 0, 1), true[key]))
+                if key in answered
+                else 0.0
+                for key in measured
+            ]
+    found = {BEST_CONSTANT: float(np.mean(constant))}
+    if len(corrected) == len(constant):
+        found[CORRECTED] = float(np.mean(corrected))
+    return found
+
+
+def _of_texts(rows: Mapping[Key, Row], paid: Mapping[Key, float]) -> dict[str, float]:
+    """Return the share of the commonest truth, where a score is right or wrong and no place is asked."""
+    kinds = ("text", "choice", "number", "labels")
+    truths = [{kind: row["truth"].get(kind) for kind in kinds} for row in rows.values()]
+    stated = [json.dumps(truth, sort_keys=True) for truth in truths if any(_stated(truth))]
+    placed = any(row["truth"].get(kind) for row in rows.values() for kind in ("boxes", "points"))
+    if placed or len(stated) < len(rows) or not {*paid.values()} <= {0.0, 1.0}:
+        return {}
+    return {BEST_CONSTANT: Counter(stated).most_common(1)[0][1] / len(stated)}
+
+
+def _stated(truth: Mapping[str, Any]) -> list[bool]:
+    return [value not in (None, "", [], ()) for value in truth.values()]
+
+
+def _answer(row: Row, name: str) -> Boxes | None:
+    """Return the one box that the verifier read in the first completion of a row."""
+    verdict = row["completions"][0]["verdicts"].get(name) or {}
+    return _one_box(verdict.get("answer"))
+
+
+def _truth(row: Row) -> Boxes | None:
+    return _one_box(row["truth"].get("boxes"))
+
+
+def _one_box(value: Any) -> Boxes | None:
+    if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
+        return None
+    box = value[0].get("box")
+    if not isinstance(box, list) or len(box) != 4:
+        return None
+    return np.array(box, dtype=float) if all(isinstance(n, int | float) for n in box) else None
+
+
+def _is_iou(
+    paid: Mapping[Key, float], answered: Mapping[Key, Boxes], true: Mapping[Key, Boxes]
+) -> bool:
+    """Return whether a score is the IoU of the one box, and 0 without one: then it can be computed here."""
+    alike = [
+        abs(score - (float(_iou(answered[key], true[key])) if key in answered else 0.0)) < CLOSE
+        for key, score in paid.items()
+    ]
+    return bool(answered) and sum(alike) >= ALIKE * len(alike)
+
+
+def _iou(a: Boxes, b: Boxes) -> npt.NDArray[np.float64]:
+    """Return the IoU of boxes [..., 4]; a box turned inside out covers nothing."""
+    corner = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    common = np.clip(corner, 0, None).prod(-1)
+    areas = [np.clip(box[..., 2:] - box[..., :2], 0, None).prod(-1) for box in (a, b)]
+    return np.asarray(common / np.maximum(areas[0] + areas[1] - common, 1e-12))
