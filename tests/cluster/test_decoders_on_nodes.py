@@ -170,9 +170,7 @@ def test_a_decoder_whose_node_is_killed_costs_no_row(
         assert job.key == number and outcome is not None
         found.append(plain(outcome))
     assert found == local(media[:1], tmp_path) * 60
-    counts = pools[0].counts.take()
-    assert counts["repeated"] > 0 and counts["lost"] == 1 and counts["calls"] == 60
-    assert "repeated" not in pool.counts.take()  # on this machine
+    assert pools[0].lost > 0 and pool.repeated == 0
     pool.close()
     end(actors)
 

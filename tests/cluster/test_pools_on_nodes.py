@@ -6,7 +6,6 @@ servers' protocol, not vLLM.
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from helpers import stand_in_server
@@ -24,10 +22,7 @@ from helpers.ray_cluster import arguments, finish, launched
 from helpers.runs import metric_lines
 from helpers.small import policy, prompt
 from vlmrl.cluster.grader_pool import RESOURCE, RayPool, pool_maker, start_graders
-from vlmrl.cluster.kept_servers import KeptServers, fleet_of
-from vlmrl.cluster.ray_host import own_address
-from vlmrl.cluster.server_keeper import State, _PlacedKeeper, start_keepers
-from vlmrl.cluster.started_pools import Started
+from vlmrl.cluster.server_keeper import fleet_of, start_keepers
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_server import VllmServer
@@ -83,10 +78,10 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def add_node(cluster: Any, graders: int = 1, workers: int = 2, **more: Any) -> Any:
+def add_node(cluster: Any, graders: int = 1, workers: int = 2) -> Any:
     store = 100 * 2**20
     room = {RESOURCE: graders * workers}
-    return cluster.add_node(num_cpus=0, resources=room, object_store_memory=store, **more)
+    return cluster.add_node(num_cpus=0, resources=room, object_store_memory=store)
 
 
 @pytest.fixture
@@ -162,7 +157,6 @@ def test_a_node_of_graders_that_is_killed_costs_no_verdict(
         while len(pools[0]._up) < 2:  # a grader starts in seconds; one alone would take all calls
             time.sleep(0.1)
         scorer.counts.clear()
-        pools[0].counts.take()
         calls = [
             scorer._calls.start(c, completion(a), Sample("r", "s", ("?",), Truth(number=1.0)))
             for c in scorer._components(Sample("r", "s", ("?",), Truth(number=1.0)), 0.0, None)
@@ -174,9 +168,7 @@ def test_a_node_of_graders_that_is_killed_costs_no_verdict(
         cluster.remove_node(dying, allow_graceful=False)
         assert [result(call).score for call in calls] == [n / 100 for n in range(100)]
         (pool,) = pools
-        counts = pool.counts.take()
-        assert 0 < counts["repeated"] < 100 and counts["lost"] == 1 and counts["calls"] == 100
-        assert counts["answering"] == 1
+        assert 0 < pool.lost < 100
         judged = judge(scorer, groups)
     assert [j.reward for group in judged for j in group] == [n / 100 for n in range(100)]
     assert scorer.counts["s", "slow"] == {"calls": 100, "faults": 0, "skipped": 0, "kills": 0}
@@ -259,39 +251,6 @@ def test_a_node_with_a_server_that_is_killed_within_a_step_costs_no_prompt(
     cluster.remove_node(nodes[1])
 
 
-def test_folders_of_servers_go_with_their_keepers_successors_and_with_the_launch(
-    cluster: Any, tmp_path: Path
-) -> None:
-    import ray
-
-    record, own = tmp_path / "record", tmp_path / "of-node"
-    record.touch()
-    own.mkdir()
-    node = add_node(cluster, env_vars={"TMPDIR": str(own)})
-    program = (stand_in_server.__file__, "--record", str(record))
-    options = {"num_cpus": 0, "resources": {RESOURCE: 1}, "max_restarts": -1}  # on this node
-    make = ray.remote(_PlacedKeeper).options(**options)
-    keepers = [make.remote("a secret", 0, program) for _ in range(2)]
-    asks = [lambda m, *a, k=k: ray.get(getattr(k, m).remote(*a)) for k in keepers]
-    engine = VllmServer(transfer="tcp", max_model_len=1024, start_timeout_s=120.0)
-    engine.fleet = KeptServers(asks, "a secret", own_address())
-    engine.start(policy())
-    before = set(own.glob("vlmrl-server-*"))
-    assert len(before) == 2
-    server = psutil.Process(ray.get(keepers[0].pid.remote()))
-    server.parent().kill()
-    while set(own.glob("vlmrl-server-*")) <= before:
-        time.sleep(0.1)
-    assert len(set(own.glob("vlmrl-server-*")) & before) == 1
-    assert ray.get(keepers[1].status.remote()).state is State.READY
-    Started(keepers=tuple(keepers)).close(ray)
-    assert not list(own.glob("vlmrl-server-*"))
-    engine.close()
-    for keeper in keepers:
-        ray.kill(keeper)
-    cluster.remove_node(node)
-
-
 WHERE = """
 import os
 from pathlib import Path
@@ -317,12 +276,5 @@ def test_a_launched_run_with_a_grader_is_that_of_one_process(cluster: Any, tmp_p
     assert metric_lines(tmp_path / "launched") == metric_lines(tmp_path / "alone")
     assert len(there) == len(here) and set(here) == {"here"}
     assert len(set(there)) == 1 and there[0].isdecimal()
-    lines = list(map(json.loads, (tmp_path / "launched/metrics.jsonl").read_text().splitlines()))
-    assert sum(line["pool/graders/calls"] for line in lines) == len(there)
-    for line in lines:
-        assert 0 < line["pool/graders/chunks"] <= line["pool/graders/calls"]
-        assert line["pool/graders/seconds"] > 0 and line["pool/graders/answering"] == 1
-        assert line["pool/graders/lost"] == line["pool/graders/repeated"] == 0
-    assert "pool/" not in (tmp_path / "alone/metrics.jsonl").read_text()
     for node in nodes:
         cluster.remove_node(node)

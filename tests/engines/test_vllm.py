@@ -70,7 +70,6 @@ def test_an_adapter_gives_the_trainers_log_probs_after_every_sync(family):
         change(made, step)
         engine.sync(made)
         assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
-        assert engine.sync_metrics() == {"sync/bytes": sum(w.nbytes for w in made.trainable)}
     engine.close()
 
 
@@ -90,7 +89,6 @@ def test_a_tied_head_arrives_with_the_rest():
     change(made)
     engine.sync(made)
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
-    assert engine.sync_metrics() == {"sync/bytes": sum(p.nbytes for p in made.base.parameters())}
     engine.close()
 
 

@@ -134,9 +134,6 @@ def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
         assert measure_parity(engine, made, prompts).max_abs > 1e-2  # it does not know yet
         engine.sync(made)
         assert measure_parity(engine, made, prompts).max_abs < 1e-5
-        found = engine.sync_metrics()
-        assert found["sync/bytes"] == sum(p.nbytes for p in made.base.parameters())
-        assert min(found["sync/gather_seconds"], found["sync/send_seconds"]) > 0
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
@@ -181,7 +178,6 @@ def test_an_adapter_arrives_at_every_sync_and_at_a_new_server():
         assert measure_parity(engine, made, prompts).max_abs > 1e-2
         engine.sync(made)
         assert measure_parity(engine, made, prompts).max_abs < 1e-5
-        assert engine.sync_metrics()["sync/bytes"] == sum(w.nbytes for w in made.trainable)
     os.killpg(engine._servers[0].pid, signal.SIGKILL)
     assert measure_parity(engine, made, prompts).max_abs < 1e-5
     engine.close()

@@ -25,7 +25,7 @@ from helpers.videos import video
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
-from vlmrl.engines.vllm import Vllm
+from vlmrl.engines.vllm import Vllm, _items
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.forward.dealing import deal
@@ -323,9 +323,9 @@ def synced(policy: Policy, folder: Path, dtype: str = "float32") -> dict[str, in
 
 def taken(policy: Policy) -> dict[str, Any]:
     """What this rank makes while an engine of its own takes the weights, and how many it is given."""
-    given, names, engine = 0, [], Vllm()
+    given, names = 0, []
     with HeldBytes() as held:
-        for name, weight in engine._items(engine.units(policy)):
+        for name, weight in _items(Vllm().units(policy)):
             given += weight.nbytes
             names.append(name)
             del weight

@@ -38,8 +38,8 @@ TINY = [
 ]
 
 
-CLOCKS = ("time/", "ranks/", "sync/", "servers/", "pool/")
-"""How the names of metrics begin that no two runs, or no two engines, have in common."""
+CLOCKS = ("time/", "ranks/")
+"""How the names of metrics begin that no two runs have in common."""
 
 
 def final_state(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from vlmrl.runs import metric_glossary as glossary
 PACKAGE = Path(__file__).parents[2] / "vlmrl"
 ROOMS = (
     *("training", "forward", "policy", "algorithms", "monitoring", "samplers", "strategies"),
-    *("named_models", "engines", "cluster"),
+    "named_models",
 )
 GROUPS = {name.partition("/")[0] for name in glossary.STEP if "/" in name}
 OF_EVALUATIONS = ("sampled/", "forced/")

@@ -37,7 +37,7 @@ from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.monitoring.machines import Count, Machines
+from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
@@ -69,8 +69,6 @@ class Pools:
     """Makes the pool in which media are decoded ahead of use."""
     fleet: Fleet | None = None
     """Servers for the rollouts; None: the engine's own."""
-    counts: Count = dict
-    """Gives the metrics of a step about all of them."""
 
 
 LOCAL = Pools()
@@ -134,7 +132,7 @@ def build_trainer(
         teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
         checks=checks,
         timers=timers,
-        machines=build_machines(config, progress, tracker, [engine.sync_metrics, pools.counts]),
+        machines=build_machines(config, progress, tracker),
     )
 
 
@@ -191,14 +189,12 @@ def begin_folder(config: Config, start: Path | None) -> None:
         run_folder.write_config(config.folder, config)
 
 
-def build_machines(
-    config: Config, progress: Progress, tracker: RunLog, counts: Sequence[Count]
-) -> Machines:
+def build_machines(config: Config, progress: Progress, tracker: RunLog) -> Machines:
     """Build what compares the ranks; the run folder gets the names of their machines, if several."""
     hosts = distributed.gather(socket.gethostname())
     if distributed.is_main() and len(hosts) > 1:
         run_folder.write_ranks(config.folder, done_steps(progress), hosts)
-    return Machines(hosts, tracker.message, counts)
+    return Machines(hosts, tracker.message)
 
 
 def done_steps(progress: Progress) -> int:

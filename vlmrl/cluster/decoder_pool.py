@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from vlmrl.cluster.step_counts import PoolCounts
 from vlmrl.errors import UserError
 from vlmrl.system.deadline_pool import MakePool, Pool
 
@@ -24,14 +23,12 @@ log = logging.getLogger("vlmrl")
 class DecoderPool:
     """The pool of a loader whose calls run in decoders; it can be used again after its `close`.
 
-    `counts` is told of the calls that were done again on this machine.
+    `repeated` counts the calls that were done again on this machine.
     """
 
-    def __init__(
-        self, make_remote: Callable[[], Pool], here: Pool, counts: PoolCounts | None = None
-    ) -> None:
+    def __init__(self, make_remote: Callable[[], Pool], here: Pool) -> None:
         """Make the pool of the decoders when there is a call; `here` is one of this machine."""
-        self.counts = counts or PoolCounts()
+        self.repeated = 0
         self._make, self._here = make_remote, here
         self._there: Pool | None = None
         self._told = False
@@ -76,7 +73,7 @@ class DecoderPool:
                 log.warning("decoded here, since a decoder could not: %s", error)
             _hand_on(future, here)
 
-        self.counts.add(repeated=1)
+        self.repeated += 1
         try:
             again().add_done_callback(compare)
         except UserError as hopeless:
@@ -93,15 +90,13 @@ def _hand_on(future: Future[Any], done: Future[Any]) -> None:
         future.set_result(done.result())
 
 
-def maker_of(
-    make_remote: MakePool, make_local: MakePool, counts: PoolCounts | None = None
-) -> MakePool:
+def maker_of(make_remote: MakePool, make_local: MakePool) -> MakePool:
     """Return what makes the pool of a loader, from what makes that of the decoders and a local one."""
 
     def make(
         workers: int, prepare: Callable[[], None] | None, max_memory: int | None
     ) -> DecoderPool:
         remote = functools.partial(make_remote, workers, prepare, max_memory)
-        return DecoderPool(remote, make_local(workers, prepare, max_memory), counts)
+        return DecoderPool(remote, make_local(workers, prepare, max_memory))
 
     return make

@@ -73,13 +73,6 @@ class _Launch:
         self._pools: started_pools.Started | None = None
 
     def run(self) -> bool:
-        try:
-            return self._run()
-        finally:
-            if self._pools is not None:
-                self._pools.close(self._ray)
-
-    def _run(self) -> bool:
         failures, number = 0, self._next_attempt()
         while True:
             before = self._reached()

@@ -26,7 +26,6 @@ from vlmrl.cluster.large_bytes.lending import Reference
 from vlmrl.cluster.large_bytes.packing import Lender
 from vlmrl.cluster.pool_actor import PoolActor, SentCall
 from vlmrl.cluster.ray_host import own_address
-from vlmrl.cluster.step_counts import PoolCounts
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import MakePool
@@ -94,15 +93,13 @@ def _name(kind: Kind, number: int) -> str:
 # ---------------------------------------------------------------------------------------- in a rank
 
 
-def pool_maker(
-    count: int, namespace: str, kind: Kind = "grader", counts: PoolCounts | None = None
-) -> MakePool:
+def pool_maker(count: int, namespace: str, kind: Kind = "grader") -> MakePool:
     """Return what makes a pool of the `count` actors that were started in this namespace."""
     ray = import_extra("ray", "ray")
 
     def make(workers: int, prepare: Callable[[], None] | None, max_memory: int | None) -> RayPool:
         actors = [ray.get_actor(_name(kind, number), namespace) for number in range(count)]
-        return RayPool(actors, workers, prepare, max_memory, kind, counts)
+        return RayPool(actors, workers, prepare, max_memory, kind)
 
     return make
 
@@ -121,7 +118,7 @@ class _Call:
 class RayPool:
     """A pool as `DeadlinePool` is one, whose calls run in actors. `close` it; the actors stay.
 
-    `counts` is told what becomes of its calls.
+    `lost` counts the calls that were asked for again because their actor was lost.
     """
 
     def __init__(
@@ -131,11 +128,10 @@ class RayPool:
         prepare: Callable[[], None] | None = None,
         max_memory: int | None = None,
         kind: Kind = "grader",
-        counts: PoolCounts | None = None,
     ) -> None:
         """Use these actors, whichever of them live; the rest as in `DeadlinePool`, for each of them."""
         self._ray = import_extra("ray", "ray")
-        self.counts = counts or PoolCounts()
+        self.lost = 0
         self._made = pickle.dumps((workers, prepare, max_memory))
         self._waiting: deque[_Call] = deque()
         self._open: set[_Call] = set()
@@ -201,22 +197,13 @@ class RayPool:
                     if self._ray.wait([asked], timeout=LOOK_S)[0]:
                         node = self._ray.get(asked, timeout=LOOK_S)
                         log.info("%s %d is on %s", self._kind, number, node)
-                        self._note(number, up=True)
+                        self._up.add(number)
                         return True
                     self._look_for_actors()
             except self._ray.exceptions.RayError:
                 time.sleep(LOOK_S)
                 self._look_for_actors()
         return False
-
-    def _note(self, number: int, up: bool) -> None:
-        with self._changed:
-            if up:
-                self._up.add(number)
-            elif number in self._up:  # other threads send to it, too
-                self._up.discard(number)
-                self.counts.add(lost=1)
-            self.counts.answering = len(self._up)
 
     def _look_for_actors(self) -> None:
         """Fail all calls if there has been no actor for long."""
@@ -252,7 +239,7 @@ class RayPool:
             call.sent += 1
         sent = [SentCall(c.packed, c.deadline, c.references) for c in calls.values()]
         parts = actor.run.remote(self._made, sent)
-        heard = begin = time.monotonic()
+        heard = time.monotonic()
         while calls and not self._closed:
             if not self._ray.wait([parts], timeout=LOOK_S)[0]:
                 if time.monotonic() - heard > SILENT_S:
@@ -262,8 +249,6 @@ class RayPool:
             for number, error, value in self._ray.get(next(parts), timeout=SILENT_S):
                 found = None if error else self._lender.unpack(value)
                 self._settle(calls.pop(number), error, found)
-        if not calls:
-            self.counts.add(chunks=1, seconds=time.monotonic() - begin)
 
     def _claim(self, call: _Call) -> bool:
         """Return whether the call's result is still asked for, and from now on nobody else's to give."""
@@ -277,7 +262,6 @@ class RayPool:
     def _settle(self, call: _Call, error: BaseException | None, found: Any) -> None:
         if not self._claim(call):
             return
-        self.counts.add(calls=1)
         if error is not None:
             call.future.set_exception(error)
         else:
@@ -285,9 +269,9 @@ class RayPool:
 
     def _put_back(self, number: int, calls: Sequence[_Call], error: BaseException) -> None:
         """Let calls whose actor was lost be sent to another, first; one that lost many fails."""
+        self._up.discard(number)
         if self._closed:
             return
-        self._note(number, up=False)
         again = [call for call in calls if call.sent < MAX_TRIES]
         why = getattr(error, "cause", None) or error  # what the actor raised
         log.warning(
@@ -295,7 +279,7 @@ class RayPool:
             number, len(again), next(iter(str(why).splitlines()), type(why).__name__),
         )  # fmt: skip
         with self._changed:
-            self.counts.add(repeated=len(again))
+            self.lost += len(again)
             self._waiting.extendleft(reversed(again))
             self._changed.notify_all()
         kept = set(again)

@@ -13,10 +13,11 @@ import json
 import logging
 import os
 import secrets
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ from vlmrl.cluster.ray_host import own_address
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import LOOK, PROGRAM, Server
 from vlmrl.engines.vllm_parts.server_options import command_line
+from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
 from vlmrl.system.launched import parent_watch
-from vlmrl.system.launched.own_folder import OwnFolder
 
-__all__ = ["ServerKeeper", "State", "Status", "digest_of", "name_of", "start_keepers"]
+__all__ = ["KeptServers", "ServerKeeper", "State", "fleet_of", "start_keepers"]
 
 WATCH_S = 0.5
 """Seconds between two looks of a keeper at its server."""
 MAX_RESTARTS = 3
 """Times in a row that a server is started again without getting weights in between."""
+PLACE_S = 600.0
+"""Seconds within which some keeper must have found a place."""
+ANSWER_S = 10.0
+"""Seconds within which a keeper answers; one that does not is left out, with its node."""
 
 INCIDENTAL = {"_name_or_path", "dtype", "is_local", "local_files_only", "name_or_path"}
 """Keys of a model's files that say how they were loaded; servers are told the dtype by an argument."""
@@ -62,10 +67,6 @@ class Status:
     """Version of the weights of a READY one."""
     words: str = ""
     """Why it is DEAD."""
-    keeper: str = ""
-    """What tells its keeper from all others."""
-    starts: int = 0
-    """How often the keeper has started it."""
 
 
 def digest_of(given: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
@@ -99,12 +100,11 @@ class ServerKeeper:
         self._token = token
         self._server = Server("", token, sync_timeout_s=LOOK)
         self._host, self._gpus, self._program = host, gpus, tuple(program)
-        self._folder = OwnFolder("server-")
+        self._folder = tempfile.TemporaryDirectory(prefix="vlmrl-server-")
         self._asked: tuple[Mapping[str, Any], Mapping[str, bytes]] = {}, {}
         self._status = Status()
         self._due = self._over = False
-        self._restarts = self._starts = 0
-        self._name = secrets.token_hex(8)
+        self._restarts = 0
         self._lock = threading.Lock()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
@@ -115,7 +115,7 @@ class ServerKeeper:
 
     def status(self) -> Status:
         """Return the state of the server."""
-        return replace(self._status, keeper=self._name, starts=self._starts)
+        return self._status
 
     def pid(self) -> int | None:
         """Return the process id of the server, and of its process group."""
@@ -187,7 +187,6 @@ class ServerKeeper:
                     self._status = Status(State.STALE, before.model, self._server.url)
 
     def _start(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        self._starts += 1
         self._server.stop()
         folder = Path(self._folder.name)
         model = folder / "model"  # it stays: vLLM reads it again when the first video comes
@@ -215,7 +214,7 @@ def start_keepers(
     options = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
     return [
         ray.remote(_PlacedKeeper)
-        .options(name=name_of(number), namespace=namespace, **options)
+        .options(name=_name(number), namespace=namespace, **options)
         .remote(token, gpus, tuple(program))
         for number in range(count)
     ]
@@ -226,9 +225,91 @@ class _PlacedKeeper(ServerKeeper):
 
     def __init__(self, token: str, gpus: int, program: Sequence[str]) -> None:
         super().__init__(token, own_address(), gpus, program)
-        parent_watch.end_with(os.getppid(), self._folder.cleanup)  # the node's raylet
+        parent_watch.end_with(os.getppid())  # the node's raylet
 
 
-def name_of(number: int) -> str:
-    """Return the name in Ray of a keeper."""
+def _name(number: int) -> str:
     return f"server-{number}"
+
+
+# -------------------------------------------------------------------------------------------- in a rank
+
+
+Ask = Callable[..., Any]
+"""Calls a method of a keeper, by name, with arguments; None if the keeper does not answer."""
+
+
+def fleet_of(count: int, namespace: str) -> KeptServers:
+    """Return the servers of the `count` keepers that were started in this namespace.
+
+    Raises:
+        UserError: none of them answers.
+    """
+    ray = import_extra("ray", "ray")
+    keepers = [_asker(ray, ray.get_actor(_name(number), namespace)) for number in range(count)]
+    deadline = time.monotonic() + PLACE_S
+    while time.monotonic() < deadline:
+        for keeper in keepers:
+            if (token := keeper("token")) is not None:
+                return KeptServers(keepers, token, own_address())
+        time.sleep(WATCH_S)
+    raise UserError(
+        f"cluster.serve: no node had room for a server within {PLACE_S:g} s: see cluster.serve.gpus"
+    )
+
+
+def _asker(ray: Any, keeper: Any) -> Ask:
+    last: list[Any] = []
+
+    def ask(method: str, *arguments: Any) -> Any:
+        if last and not ray.wait(last, timeout=0)[0]:
+            return None  # it has not answered since, or has no place yet
+        last[:] = [getattr(keeper, method).remote(*arguments)]
+        try:
+            return ray.get(last[0], timeout=ANSWER_S)
+        except ray.exceptions.RayError:
+            return None
+
+    return ask
+
+
+class KeptServers:
+    """The servers of several keepers: what engine `vllm_server` calls a fleet."""
+
+    def __init__(self, keepers: Sequence[Ask], token: str, address: str) -> None:
+        """Use these keepers, whichever of them live; servers reach this machine at `address`."""
+        self.token, self.address = token, address
+        self._keepers = list(keepers)
+        self._model: tuple[Mapping[str, Any], Mapping[str, bytes]] = {}, {}
+        self._digest = ""
+
+    def launch(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """See `Fleet`."""
+        self._model, self._digest = (given, files), digest_of(given, files)
+        for keeper in self._keepers:
+            keeper("launch", given, files)
+
+    def look(self) -> tuple[list[str], int]:
+        """See `Fleet`. A keeper that is new, since its node was lost, is told what to serve."""
+        found = [keeper("status") for keeper in self._keepers]
+        for keeper, status in zip(self._keepers, found, strict=True):
+            if status is not None and status.model != self._digest:
+                keeper("launch", *self._model)
+        own = [s for s in found if s is not None and s.model == self._digest]
+        urls = [s.url for s in own if s.state in (State.STALE, State.READY)]
+        dead = [s for s in own if s.state is State.DEAD]
+        starting = len(found) - len(urls) - len(dead)
+        if not urls and not starting:
+            raise UserError(f"cluster.serve: every server was given up: {dead[0].words}")
+        return urls, starting
+
+    def restart(self, url: str) -> None:
+        """See `Fleet`."""
+        for keeper in self._keepers:
+            keeper("restart", url)
+
+    def synced(self, urls: Sequence[str], version: int) -> None:
+        """See `Fleet`."""
+        for url in urls:
+            for keeper in self._keepers:
+                keeper("synced", url, version)

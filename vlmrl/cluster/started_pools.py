@@ -14,9 +14,7 @@ from typing import Any
 from vlmrl.assemble.build import LOCAL, Pools
 from vlmrl.cluster.decoder_pool import maker_of
 from vlmrl.cluster.grader_pool import RESOURCE, pool_maker, start_graders
-from vlmrl.cluster.kept_servers import fleet_of
-from vlmrl.cluster.server_keeper import start_keepers
-from vlmrl.cluster.step_counts import PoolCounts, StepCounts
+from vlmrl.cluster.server_keeper import fleet_of, start_keepers
 from vlmrl.config import Config
 from vlmrl.system.extras import import_extra
 
@@ -24,10 +22,6 @@ __all__ = ["Started", "pools_of", "room", "start"]
 
 POOLS = "VLMRL_POOLS"
 """Environment variable of a rank: Ray's address, and the namespace of the actors."""
-ANSWER_S = 3.0
-"""Seconds within which a keeper answers at the end; one without a place never does."""
-END_S = 15.0
-"""Seconds that servers have to end."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +31,6 @@ class Started:
     variables: Mapping[str, str] = field(default_factory=dict)
     """By which ranks find it."""
     actors: tuple[Any, ...] = ()
-    keepers: tuple[Any, ...] = ()
-
-    def close(self, ray: Any) -> None:
-        """Let servers end, and their folders with them; Ray ends what does not answer."""
-        asked = {keeper.pid.remote(): keeper for keeper in self.keepers}
-        if not asked:
-            return
-        there, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-        if there:
-            ended = [asked[answer].close.remote() for answer in there]
-            ray.wait(ended, num_returns=len(ended), timeout=END_S)
 
 
 def room(config: Config) -> dict[str, float]:
@@ -75,7 +58,7 @@ def start(ray: Any, config: Config, say: Callable[[str], None]) -> Started:
     decoders = start_graders(cluster.decoders, config.data.workers, namespace, "decoder")
     servers = start_keepers(cluster.serve.replicas, cluster.serve.gpus, namespace)
     address = ray.get_runtime_context().gcs_address
-    return Started({POOLS: f"{address} {namespace}"}, (*graders, *decoders), tuple(servers))
+    return Started({POOLS: f"{address} {namespace}"}, (*graders, *decoders, *servers))
 
 
 def pools_of(config: Config) -> Pools:
@@ -90,14 +73,11 @@ def pools_of(config: Config) -> Pools:
     address, namespace = os.environ[POOLS].split()
     ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     graders, servers = config.cluster.graders, config.cluster.serve.replicas
-    judge, decode = LOCAL.make_pool, LOCAL.make_decoders
-    counts: dict[str, PoolCounts] = {}
-    if graders:
-        counts["graders"] = PoolCounts()
-        judge = pool_maker(graders, namespace, "grader", counts["graders"])
+    decode = LOCAL.make_decoders
     if decoders := config.cluster.decoders:
-        counts["decoders"] = PoolCounts()
-        there = pool_maker(decoders, namespace, "decoder", counts["decoders"])
-        decode = maker_of(there, decode, counts["decoders"])
-    fleet = fleet_of(servers, namespace) if servers else None
-    return Pools(judge, decode, fleet, StepCounts(counts, fleet).metrics)
+        decode = maker_of(pool_maker(decoders, namespace, "decoder"), decode)
+    return Pools(
+        pool_maker(graders, namespace) if graders else LOCAL.make_pool,
+        decode,
+        fleet_of(servers, namespace) if servers else None,
+    )

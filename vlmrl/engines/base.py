@@ -175,10 +175,6 @@ class Engine:
         """Take the policy's new weights; afterwards no completion uses older ones."""
         raise TypeError(f"{type(self).__name__} must define sync")
 
-    def sync_metrics(self) -> dict[str, float]:
-        """Return the metrics `sync/...` of the last sync; empty where no weights go anywhere."""
-        return {}
-
     def rest(self) -> None:
         """Leave the trainer as much memory as possible: nothing is generated before the next `sync`."""
 

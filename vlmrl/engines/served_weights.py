@@ -23,7 +23,6 @@ from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.media_parts import KEPT, MediaFolder, make_shared
 from vlmrl.engines.vllm_parts.options import (
     Weights,
-    bytes_of,
     model_files,
     save_adapter,
     save_model_files,
@@ -56,7 +55,6 @@ class ServerLifecycle(ServerOptions, ConcurrentEngine):
     _media: MediaFolder | None = field(default=None, init=False, repr=False)
     _version: int = field(default=-1, init=False, repr=False)
     _temperature: float = field(default=1.0, init=False, repr=False)
-    _last_sync: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lock: Any = field(default_factory=threading.RLock, init=False, repr=False)
 
     def start(self, policy: ServedPolicy) -> None:
@@ -125,10 +123,6 @@ class ServerLifecycle(ServerOptions, ConcurrentEngine):
                 policy.take_part(**self.form(policy))
             self._join(policy.version)
 
-    def sync_metrics(self) -> dict[str, float]:
-        """See `Engine`; the main rank has them."""
-        return self._last_sync
-
     def close(self) -> None:
         """Stop all servers that the run started, and remove the files."""
         atexit.unregister(self.close)
@@ -152,12 +146,10 @@ class ServerLifecycle(ServerOptions, ConcurrentEngine):
         return here * stays, here * generating
 
     def _deliver(self, policy: ServedPolicy, whole: bool, adapter: Weights) -> None:
-        begin = time.perf_counter()
         if adapter:
             save_adapter(policy, adapter, self._adapter)
         if whole:
             self._held.replace(self.units(policy))
-        gathered = time.perf_counter()
         first, self._version = self._version < 0, policy.version
         if self.fleet is not None:  # who is gone is not waited for
             self._servers, _ = refresh(self._servers, self.fleet, self.sync_timeout_s)
@@ -167,12 +159,6 @@ class ServerLifecycle(ServerOptions, ConcurrentEngine):
             self._bring_up()
         else:
             self._take_in(self.fleet, wait=first)
-        size = bytes_of(adapter) + whole * self._held.num_bytes
-        self._last_sync = {
-            "sync/bytes": float(size),
-            "sync/gather_seconds": gathered - begin,
-            "sync/send_seconds": time.perf_counter() - gathered,
-        }
 
     @property
     def _adapter(self) -> Path:

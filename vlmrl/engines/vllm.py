@@ -19,13 +19,11 @@ from typing import Any, ClassVar
 import torch
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
-from vlmrl.engines.completions import make_completions
+from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.routed_experts import StepRecorder, join_group, routers_of, select_layers
 from vlmrl.engines.vllm_parts import vllm_model
 from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
-    Weights,
-    bytes_of,
     save_adapter,
     save_model_files,
     scratch,
@@ -68,7 +66,6 @@ class Vllm(VllmOptions, Engine):
     _asleep: bool = field(default=False, init=False, repr=False)
     _routers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
     _recorder: StepRecorder | None = field(default=None, init=False, repr=False)
-    _bytes: int = field(default=0, init=False, repr=False)
 
     def start(self, policy: ServedPolicy) -> None:
         """Start vLLM with the policy's weights.
@@ -124,10 +121,6 @@ class Vllm(VllmOptions, Engine):
         log.warning("vLLM is started again: %s", fault)
         if again := self._fault_of(self._restart):
             raise UserError(f"vLLM cannot take the weights: {again}")
-
-    def sync_metrics(self) -> dict[str, float]:
-        """See `Engine`."""
-        return {"sync/bytes": float(self._bytes)}
 
     def rest(self) -> None:
         """Give back the cache's memory and, where the next sync brings them anew, the weights'."""
@@ -201,7 +194,6 @@ class Vllm(VllmOptions, Engine):
     def _take_weights(self) -> None:
         """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
         policy: ServedPolicy = self._policy
-        self._bytes = 0
         self._wake("weights")
         if self.lacks_weights(first=self._adapter is None):
             self._load(self.units(policy))
@@ -216,20 +208,14 @@ class Vllm(VllmOptions, Engine):
         self._llm.update_weight_version(str(policy.version))
         self._version = policy.version
 
-    def _load(self, units: Iterator[Weights]) -> None:
+    def _load(self, units: Iterator[Mapping[str, torch.Tensor]]) -> None:
         """Give vLLM all weights; of a sharded policy all ranks gather each unit together."""
         try:
-            self._llm.collective_rpc(vllm_model.load_weights, args=(self._items(units),))
+            self._llm.collective_rpc(vllm_model.load_weights, args=(_items(units),))
         except Exception as error:  # whatever it was, half of the weights may be gone
             for _ in units:  # the other ranks gather the rest
                 pass
             raise EngineFault(f"the weight update failed: {error!r}") from error
-
-    def _items(self, units: Iterator[Weights]) -> Iterator[tuple[str, torch.Tensor]]:
-        for unit in units:
-            self._bytes += bytes_of(unit)
-            yield from unit.items()
-            del unit  # before the next one is gathered
 
     def _fault_of(self, do: Callable[[], None]) -> EngineFault | None:
         """Do something on all ranks; return the first fault of any."""
@@ -240,12 +226,11 @@ class Vllm(VllmOptions, Engine):
             fault = error
         return next((found for found in distributed.gather(fault) if found), None)
 
-    def _take_adapter(self, state: Weights) -> None:
+    def _take_adapter(self, state: Mapping[str, torch.Tensor]) -> None:
         """Write the adapter under a new number: of a known number vLLM keeps the old weights."""
         from vllm.lora.request import LoRARequest
 
         number = 1 if self._adapter is None else self._adapter.lora_int_id + 1
-        self._bytes += bytes_of(state)
         folder = scratch(0)
         save_adapter(self._policy, state, folder.name)
         self._adapter = LoRARequest(f"step-{number}", number, folder.name)
@@ -263,7 +248,7 @@ class Vllm(VllmOptions, Engine):
         assert not self._asleep, "nothing is generated between rest and sync"
         self._set_temperature(sampling.temperature)
         answers = [
-            Answer.of(output, self._experts_of(output, request))
+            _answer(output, self._experts_of(output, request))
             for output, request in self._outputs(batch.prompts, sampling)
         ]
         if sampling.greedy:
@@ -336,3 +321,23 @@ class Vllm(VllmOptions, Engine):
         if len(outputs) != count:
             raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")
         return outputs
+
+
+def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    for unit in units:
+        yield from unit.items()
+        del unit  # before the next one is gathered
+
+
+def _answer(output: Any, experts: Sequence[Experts | None]) -> Answer:
+    group = tuple(
+        Sampled(
+            tuple(c.token_ids),
+            tuple(c.logprobs.logprobs),
+            c.finish_reason,
+            tuple((int(v.version), v.end - v.start) for v in c.weight_versions or ()),
+            chosen,
+        )
+        for c, chosen in zip(output.outputs, experts, strict=True)
+    )
+    return Answer(tuple(output.prompt_token_ids), group)

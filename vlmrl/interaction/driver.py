@@ -119,10 +119,6 @@ class Driver(Engine):
         self._policy = policy
         self.inner.sync(policy)
 
-    def sync_metrics(self) -> dict[str, float]:
-        """Return those of the inner engine."""
-        return self.inner.sync_metrics()
-
     def rest(self) -> None:
         """Let the inner engine rest."""
         self.inner.rest()

@@ -1,5 +1,4 @@
-"""How a step used the machines: each rank's own seconds by part, how long it waited for others, and what
-was counted of servers and pools elsewhere.
+"""How evenly a step used the ranks: each one's own seconds by part, and how long it waited for others.
 
 The step takes all ranks equally long, since they meet in it several times. What tells them apart is what
 is left of a rank's seconds without those in which it waited in such a meeting.
@@ -14,10 +13,7 @@ from dataclasses import dataclass, field
 from vlmrl.system import distributed
 from vlmrl.system.timers import Lap
 
-__all__ = ["Count", "Machines"]
-
-Count = Callable[[], Mapping[str, float]]
-"""Gives metrics of a step; all ranks call it once a step."""
+__all__ = ["Machines"]
 
 SLOW = 0.2
 """A rank lags in a step in which its work took this much longer than the median rank's, as a share."""
@@ -35,24 +31,21 @@ class Machines:
     """Name of the machine of every rank."""
     say: Callable[[str], None] = print
     """Shows a line to the person who watches."""
-    counts: Sequence[Count] = ()
-    """What else has numbers of the step, whatever the number of ranks."""
     _lagging: int | None = field(default=None, init=False, repr=False)
     _steps: int = field(default=0, init=False, repr=False)
     _named: set[int] = field(default_factory=set, init=False, repr=False)
 
     def metrics(self, lap: Lap) -> dict[str, float]:
-        """Return the metrics of the step that took this rank `lap`: with several `ranks/...`, and the counts.
+        """Return the metrics `ranks/...` of the step that took this rank `lap`; empty for one rank.
 
-        All ranks call it; what the main one gets is that of the run.
+        All ranks call it, and get the same numbers.
         """
-        counted = {key: value for count in self.counts for key, value in count().items()}
         if distributed.world() == 1:
-            return counted
+            return {}
         own = {part: s - lap.waited.get(part, 0.0) for part, s in lap.wall.items()}
         table = distributed.gather((own, lap.waited_s / lap.whole_s))
         found = self.compare([own for own, _ in table], [idle for _, idle in table])
-        return {**found, "ranks/told_bytes": float(lap.told_bytes), **counted}
+        return {**found, "ranks/told_bytes": float(lap.told_bytes)}
 
     def compare(
         self, own: Sequence[Mapping[str, float]], idle: Sequence[float]

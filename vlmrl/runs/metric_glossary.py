@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 from vlmrl import plugins
 
+__all__ = ["find"]
+
 STEP = {
     "step": "GRPO steps done when the line was written.",
     "reward/mean": "Mean reward of the completions that are not masked.",
@@ -124,20 +126,6 @@ STEP = {
     "ranks/idle/max": "Largest share of the step that a rank waited for other ranks.",
     "ranks/told_bytes": "Bytes that every rank was told by all ranks together in the step: counts, lengths, "
     "scores; neither weights nor gradients.",
-    "sync/bytes": "Bytes of the weights (of `lora: adapter` those of the adapter) that the engine took after "
-    "the step, counted once, however many servers take them.",
-    "sync/gather_seconds": "Seconds of this sync until the main rank held the weights, for servers.",
-    "sync/send_seconds": "Seconds of this sync in which servers took them, new ones included.",
-    "servers/<state>": "Servers of `vlmrl launch` that are ready, stale, starting or dead after the step, or "
-    "silent: the keeper has no place, or its node is lost.",
-    "servers/restarts": "Times in the step that such a server was started again.",
-    "pool/<pool>/calls": "Calls that graders or decoders of `vlmrl launch` answered in the step.",
-    "pool/<pool>/chunks": "Chunks of calls that were answered as a whole.",
-    "pool/<pool>/seconds": "Mean seconds from sending a chunk to its last answer.",
-    "pool/<pool>/repeated": "Calls made again: elsewhere, since their grader or decoder was lost, or by the "
-    "rank itself, since a decoder could not.",
-    "pool/<pool>/lost": "Times that a grader or decoder was lost, as counted by the rank that saw most.",
-    "pool/<pool>/answering": "Graders or decoders that answer, as counted by the rank that knows fewest.",
     "time/sft": "Wall seconds of the cold start, in the first line.",
 }
 """Names in metrics.jsonl."""

@@ -25,7 +25,7 @@ import psutil
 from vlmrl.errors import UserError
 from vlmrl.system.atomic_files import writing
 
-__all__ = ["describe_process", "has_ended", "name_process", "own"]
+__all__ = ["STALE_S", "describe_process", "has_ended", "lock_path", "name_process", "own"]
 
 TOUCH_S = 5.0
 """Seconds between two touches by the owner."""

@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +15,6 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 
 import torch
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -29,14 +27,14 @@ from vlmrl.commands.serving import grading
 from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.config import PluginRef
-from vlmrl.engines.serve import TOKEN, TokenGuard
+from vlmrl.engines.serve import TokenGuard
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt
 
 __all__ = ["build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MAX_BYTES = 256 * 2**20
 """A longer request is refused unread."""
 
@@ -53,7 +51,7 @@ def serve_vllm(model: str, host: str, port: int, name: str | None) -> None:
         UserError: no such model, or other machines could ask without a token.
     """
     environment = dict(os.environ, VLLM_WORKER_MULTIPROC_METHOD="spawn")
-    if token := _token(host):
+    if token := token_for(host):
         environment["VLLM_API_KEY"] = token
     given = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
     given += ["--host", host, "--port", str(port)]
@@ -73,22 +71,10 @@ def serve_hf(model: str, host: str, port: int, name: str | None, batch: int) -> 
     Raises:
         UserError: no such model, or it would listen to other machines without a token.
     """
-    token, name = _token(host), name or _name_of(model)
+    token, name = token_for(host), name or _name_of(model)
     batches = Batches(AskedModel(model, PluginRef(name="hf")), batch)
     app = build_app(batches, name, token, LOOPBACK if host in LOOPBACK else ("*",))
-    settings = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
-    try:
-        listening = settings.bind_socket()
-    except SystemExit as error:  # uvicorn has said why
-        raise UserError(f"--host {host} --port {port}: cannot listen there") from error
-    listening.listen()  # who asks from here on waits for the server to start
-    at = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"serving {name} at http://{shown}:{at}/v1 (Ctrl-C ends it)", flush=True)
-    # uvicorn closes in good order, and then raises the signal that it was ended by.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with listening, contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run(sockets=[listening])
+    listen(app, host, port, f"serving {name} at", "/v1")
 
 
 def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, ...]) -> Starlette:
@@ -180,18 +166,6 @@ def _reply(
 def _error(status: int, message: str) -> JSONResponse:
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
-
-
-def _token(host: str) -> str | None:
-    """Return the secret that clients must send; on the loopback there may be none.
-
-    Raises:
-        UserError: other machines could ask without one.
-    """
-    token = os.environ.get(TOKEN) or None
-    if token is None and host not in LOOPBACK:
-        raise UserError(f"--host {host} lets other machines ask: set {TOKEN} to a secret first")
-    return token
 
 
 def _name_of(model: str) -> str:

@@ -6,7 +6,6 @@ in shared memory if they fit, so that whoever writes or sends them holds a unit 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -34,11 +33,6 @@ class HeldWeights:
     def files(self) -> list[Path]:
         """The files, in the model's order."""
         return list(self._files)
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the weights, each counted once."""
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.kinds.values())
 
     def replace(self, units: Iterable[Mapping[str, torch.Tensor]]) -> None:
         """Write these weights in place of the last; a server may still read those, whose names go.

@@ -14,6 +14,7 @@ import base64
 import hashlib
 import io
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ import numpy as np
 
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio, Decoded, Video
-from vlmrl.system.launched.own_folder import OwnFolder
 
 __all__ = ["lend"]
 
@@ -41,7 +41,7 @@ KEPT = 2**30
 """Bytes of files of which a process removes those that no request in flight names."""
 
 
-def make_shared(inside: str | Path | None) -> OwnFolder | None:
+def make_shared(inside: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:
     """Make the folder that all servers read and all ranks have a folder of their own in; None: none.
 
     Raises:
@@ -50,7 +50,7 @@ def make_shared(inside: str | Path | None) -> OwnFolder | None:
     if inside is None:
         return None
     try:
-        return OwnFolder("media-", inside)
+        return tempfile.TemporaryDirectory(prefix="vlmrl-media-", dir=inside)
     except OSError as error:
         raise UserError(f"engine option media_folder: {error}") from error
 

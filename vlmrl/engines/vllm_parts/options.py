@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from vlmrl.engines.vllm_parts.requests import refuse_long, refuse_many
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt
 from vlmrl.system.atomic_files import writing
-from vlmrl.system.launched.own_folder import OwnFolder
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
@@ -210,16 +210,11 @@ def save_adapter(policy: ServedPolicy, state: Weights, folder: str | Path) -> No
         safetensors.torch.save_file(named, file)
 
 
-def bytes_of(weights: Weights) -> int:
-    """Return the size of weights; one that has several names counts once."""
-    return sum({id(weight): weight.nbytes for weight in weights.values()}.values())
-
-
-def scratch(needed: int) -> OwnFolder:
+def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
     """Make a folder for `needed` bytes, in memory if they fit there; it goes with the process."""
     memory = Path("/dev/shm")
     fits = memory.is_dir() and shutil.disk_usage(memory).free > 2 * needed
-    return OwnFolder(inside=memory if fits else None)
+    return tempfile.TemporaryDirectory(prefix="vlmrl-", dir=memory if fits else None)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.media_parts import as_seen
 from vlmrl.errors import LostEngine, UserError
 from vlmrl.media_types import Audio, Video
-from vlmrl.schema import Experts, Prompt
+from vlmrl.schema import Prompt
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["EngineFault", "require_same_prompt"]
@@ -40,21 +40,6 @@ class Answer:
     prompt_ids: tuple[int, ...]
     """The prompt after media expansion, as the engine saw it."""
     group: tuple[Sampled, ...]
-
-    @classmethod
-    def of(cls, output: Any, experts: Sequence[Experts | None]) -> Answer:
-        """Return the answer in a finished request of vLLM; `experts` are those of its completions."""
-        group = tuple(
-            Sampled(
-                tuple(c.token_ids),
-                tuple(c.logprobs.logprobs),
-                c.finish_reason,
-                tuple((int(v.version), v.end - v.start) for v in c.weight_versions or ()),
-                chosen,
-            )
-            for c, chosen in zip(output.outputs, experts, strict=True)
-        )
-        return cls(tuple(output.prompt_token_ids), group)
 
     def repeated(self, n: int) -> Answer:
         """Return the answer to a greedy request, which vLLM writes once, as `n` equal completions."""

@@ -1,0 +1,123 @@
+"""`vlmrl watch`: what its server answers, to whom, and under which content policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from helpers.report_page import Page, config
+from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app, watch
+from vlmrl.engines.serve import TOKEN
+from vlmrl.errors import UserError
+from vlmrl.runs import run_folder
+from vlmrl.system import atomic_files
+
+HERE = ("testserver",)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for name, reward in (("one", 0.25), ("two & <b>", 0.5)):
+        run_folder.write_config(tmp_path / name, config())
+        for step in (1, 2):
+            line = {"step": step, "reward/mean": reward * step, "time/update": 1.0}
+            atomic_files.append_line(run_folder.metrics_path(tmp_path / name), line)
+    return tmp_path
+
+
+@pytest.fixture
+def client(runs: Path) -> TestClient:
+    return TestClient(build_watch_app(WatchedRuns(runs), None, HERE))
+
+
+def asked(**seen: str) -> dict[str, str]:
+    return {"seen": json.dumps(seen)}
+
+
+def test_a_page_runs_exactly_our_script_and_loads_nothing(
+    client: TestClient, tmp_path: Path
+) -> None:
+    for address in ("/", "/run/one"):
+        reply = client.get(address)
+        assert reply.status_code == 200
+        policy = reply.headers["content-security-policy"]
+        (script,) = re.findall(r"<script>(.*?)</script>", reply.text, re.S)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+        saved = tmp_path / "page.html"
+        saved.write_text(reply.text)
+        for tag, attributes in Page(saved).tags:
+            assert tag not in {"link", "iframe", "object", "embed", "base"}
+            assert not [key for key in attributes if key.startswith("on") or key == "src"]
+
+
+def test_what_is_new_of_a_run_is_given_once(client: TestClient, runs: Path) -> None:
+    first = client.get("/run/one/changes", params=asked(status="", Reward="")).json()
+    assert set(first) == {"status", "Reward"} and "2 of 100" in first["status"][1]
+    seen = {name: key for name, (key, _) in first.items()}
+    assert client.get("/run/one/changes", params=asked(**seen)).json() == {}
+    line = {"step": 3, "reward/mean": 0.9, "time/update": 1.0}
+    atomic_files.append_line(run_folder.metrics_path(runs / "one"), line)
+    again = client.get("/run/one/changes", params=asked(**seen)).json()
+    assert set(again) == {"status", "Reward"} and "3 of 100" in again["status"][1]
+
+
+def test_runs_are_compared_and_the_chosen_ones_alone(client: TestClient) -> None:
+    found = client.get("/changes", params=asked(runs="", compared="")).json()
+    assert all(
+        "two &amp; &lt;b&gt;" in html and "two & <b>" not in html for _, html in found.values()
+    )
+    assert found["compared"][1].count('class="line"') == 2
+    chosen = {**asked(compared=""), "chosen": json.dumps(["one", "no such run"])}
+    assert client.get("/changes", params=chosen).json()["compared"][1].count('class="line"') == 1
+
+
+@pytest.mark.parametrize("name", ["none", "..%2Fone", "%2E%2E", "two"])
+def test_only_runs_that_are_in_the_folder_have_a_page(client: TestClient, name: str) -> None:
+    assert client.get(f"/run/{name}").status_code == 404
+    assert client.get(f"/run/{name}/changes").status_code == 404
+
+
+@pytest.mark.parametrize("seen", ["{", "[]", "7", "[" * 20_000])
+def test_nonsense_is_answered_as_nothing_seen(client: TestClient, seen: str) -> None:
+    assert client.get("/run/one/changes", params={"seen": seen}).json() == {}
+
+
+def test_a_single_run_is_shown_at_once_and_a_run_may_begin_later(runs: Path) -> None:
+    alone = TestClient(build_watch_app(WatchedRuns(runs / "one"), None, HERE))
+    assert alone.get("/").url.path == "/run/one"
+    client = TestClient(build_watch_app(WatchedRuns(runs), None, HERE))
+    assert client.get("/run/three").status_code == 404
+    run_folder.write_config(runs / "three", config())
+    assert client.get("/run/three").status_code == 200
+
+
+def test_a_foreign_host_name_and_a_wrong_token_are_refused(runs: Path) -> None:
+    app = build_watch_app(WatchedRuns(runs), "secret", HERE)
+    client = TestClient(app)
+    for address in ("/", "/changes", "/run/one", "/run/one/changes"):
+        refused = client.get(address)
+        assert refused.status_code == 401 and "Basic" in refused.headers["www-authenticate"]
+        assert client.get(address, auth=("me", "wrong")).status_code == 401
+        assert client.get(address, headers={"Authorization": "Basic é".encode()}).status_code == 401
+        assert client.get(address, auth=("anyone", "secret")).status_code == 200
+        bearer = {"Authorization": "Bearer secret"}
+        assert client.get(address, headers=bearer).status_code == 200
+        assert client.get(address, headers={**bearer, "Host": "evil.test"}).status_code == 400
+        assert client.post(address, headers=bearer).status_code == 405
+
+
+def test_other_machines_need_a_token_and_a_folder_must_be_there(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    with pytest.raises(UserError, match=f"set {TOKEN} to a secret"):
+        watch(runs, "0.0.0.0", 0)
+    with pytest.raises(UserError, match="expected a run folder or a folder of runs"):
+        watch(runs / "nothing", "127.0.0.1", 0)

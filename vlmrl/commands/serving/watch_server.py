@@ -1,0 +1,180 @@
+"""`vlmrl watch`: a page that follows runs as they train; it reads run folders and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
+from vlmrl.errors import UserError
+from vlmrl.report.live.live_run import LiveRun
+from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page
+from vlmrl.report.live.parts import MAX_COMPARED, LiveParts, compared, table
+from vlmrl.report.page import script_hash
+
+__all__ = ["WatchedRuns", "build_watch_app", "watch"]
+
+POLICY = (
+    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; script-src '{}'"
+)
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class WatchedRuns:
+    """The runs of a folder by name, found again at each look; or the one run that the folder is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parts: dict[str, LiveParts] = {}
+        self.alone = (folder / "config.json").is_file()
+
+    def names(self) -> list[str]:
+        """Return the runs that there are, the one written to last first."""
+        if self.alone:
+            return [self._folder.absolute().name]
+        found = [path.parent for path in self._folder.glob("*/config.json")]
+        return [path.name for path in sorted(found, key=_written, reverse=True)]
+
+    def get(self, name: str) -> LiveParts | None:
+        """Return a run with what is new read; None if there is no such run."""
+        if name not in self.names():
+            self._parts.pop(name, None)
+            return None
+        if name not in self._parts:
+            self._parts[name] = LiveParts(
+                LiveRun(self._folder if self.alone else self._folder / name)
+            )
+        self._parts[name].run.refresh()
+        return self._parts[name]
+
+
+def _written(folder: Path) -> float:
+    paths = (folder / "metrics.jsonl", folder / "sft.jsonl", folder / "config.json")
+    return max(path.stat().st_mtime for path in paths if path.exists())
+
+
+def watch(folder: Path, host: str, port: int) -> None:
+    """Serve the pages of the runs in a folder until SIGTERM or Ctrl-C.
+
+    Raises:
+        UserError: there is no such folder, or other machines could look without a token.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: expected a run folder or a folder of runs, got none")
+    token = token_for(host)
+    hosts = LOOPBACK if host in LOOPBACK else ("*",)
+    app = build_watch_app(WatchedRuns(folder), token, hosts)
+    listen(app, host, port, f"watching {folder} at", "")
+
+
+def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]) -> Starlette:
+    """Return the server: `/`, `/run/NAME`, and the addresses at which their scripts ask for what is new.
+
+    Everything is read-only. With a token, a browser asks for it as the password of any user.
+    """
+    digest = hashlib.sha256(token.encode()).digest() if token else None
+    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(*SCRIPTS))}
+    turn = asyncio.Lock()
+
+    def guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            if digest and not secrets.compare_digest(_digest(request), digest):
+                return Response(
+                    "no valid token",
+                    401,
+                    {**HEADERS, "WWW-Authenticate": 'Basic realm="vlmrl watch"'},
+                )
+            async with turn:  # runs are read by one request at a time
+                found = await asyncio.to_thread(answer, request)
+            found.headers.update(policy)
+            return found
+
+        return serve
+
+    def index(_: Request) -> Response:
+        return (
+            RedirectResponse(f"/run/{runs.names()[0]}") if runs.alone else HTMLResponse(runs_page())
+        )
+
+    def page(request: Request) -> Response:
+        found = runs.get(name := request.path_params["name"])
+        if found is None or not found.run.config:
+            return _absent(name, found)
+        return HTMLResponse(run_page(name, found.run, runs.alone).encode("utf-8", "replace"))
+
+    def changes(request: Request) -> Response:
+        seen = _read_json(request, "seen", dict)
+        found = runs.get(name := request.path_params["name"])
+        if found is None or not found.run.config:
+            return _absent(name, found)
+        return _reply(found.newer(seen))
+
+    def all_changes(request: Request) -> Response:
+        seen = _read_json(request, "seen", dict)
+        known = {name: found.run for name in runs.names() if (found := runs.get(name))}
+        chosen = [n for n in _read_json(request, "chosen", list) if n in known] or list(known)
+        chosen = chosen[:MAX_COMPARED]
+        shown = {name: known[name] for name in chosen if known[name].config}
+        parts = {"runs": table(list_rows(known), chosen), "compared": compared(shown)}
+        keyed = {name: (_key(html), html) for name, html in parts.items()}
+        return _reply({name: new for name, new in keyed.items() if seen.get(name) != new[0]})
+
+    routes = [
+        Route("/", guarded(index)),
+        Route("/changes", guarded(all_changes)),
+        Route("/run/{name}", guarded(page)),
+        Route("/run/{name}/changes", guarded(changes)),
+    ]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return Starlette(routes=routes, middleware=[guard])
+
+
+def _reply(parts: dict[str, tuple[str, str]]) -> Response:
+    # Lone surrogates, which JSON can carry and UTF-8 cannot, are escaped.
+    return Response(json.dumps(parts), media_type="application/json")
+
+
+def _key(html: str) -> str:
+    return hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _absent(name: str, found: LiveParts | None) -> Response:
+    mistake = found.run.mistake if found else f"no run {name!r:.80} here"
+    return JSONResponse({"error": mistake or "the run has not begun"}, 404)
+
+
+def _read_json(request: Request, key: str, kind: type) -> Any:
+    try:
+        value = json.loads(request.query_params.get(key, "null"))
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, kind) else kind()
+
+
+def _digest(request: Request) -> bytes:
+    """Return the digest of the token that a request carries: as a bearer's, or as a password."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:  # no base64, or no text
+            given = ""
+    return hashlib.sha256(given.encode()).digest()

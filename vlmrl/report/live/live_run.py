@@ -1,0 +1,197 @@
+"""One run as it stands now: what has been read of its folder, kept small however long it trains."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vlmrl.errors import UserError
+from vlmrl.report.curves.growing_curve import GrowingCurves
+from vlmrl.report.held_out.first_screen import compare_ends
+from vlmrl.report.live.appended_lines import AppendedLines
+from vlmrl.report.page import read_ends
+from vlmrl.report.words.outcome import Progress
+from vlmrl.runs import run_folder, run_lock
+from vlmrl.runs.complaints import WINDOW
+from vlmrl.runs.console import PHASES
+from vlmrl.system.atomic_files import read_json
+
+__all__ = ["LiveRun", "State"]
+
+State = dict[str, Any]
+
+
+class LiveRun:
+    """A run folder that may be written to: `refresh` reads what is new, `version` changes with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = 0
+        self.config: dict[str, Any] = {}
+        self.evaluations: dict[int, dict[str, Any]] = {}
+        self.rollouts: tuple[int, Path] | None = None
+        self.mistake = ""
+        self._stamps: dict[str, Any] = {}
+        self._compared: tuple[Any, Progress] = (None, Progress())
+        self._begin()
+
+    def _begin(self) -> None:
+        self._metrics = AppendedLines(run_folder.metrics_path(self.folder))
+        self._sft = AppendedLines(run_folder.sft_path(self.folder))
+        self._begin_metrics()
+        self._begin_imitation()
+
+    def _begin_metrics(self) -> None:
+        self._starts = self._metrics.starts
+        self.curves = GrowingCurves()
+        self.first_lines: list[Mapping[str, Any]] = []
+        self.last_lines: deque[Mapping[str, Any]] = deque(maxlen=WINDOW)
+        self.newest: dict[str, Any] = {}
+
+    def _begin_imitation(self) -> None:
+        self._imitation_starts = self._sft.starts
+        self.imitation = GrowingCurves()
+        self.imitated = 0
+
+    def refresh(self) -> None:
+        """Read what is new. A file that cannot be read is said in `mistake`, and read again next time."""
+        before = self.mistake
+        try:
+            self.mistake = ""
+            if self._read():
+                self.version += 1
+        except UserError as error:
+            self.mistake = str(error)
+        self.version += self.mistake != before
+
+    def progress(self) -> Progress:
+        """Return what the sentence of the first screen is made of."""
+        evaluations = [self.evaluations[step] for step in sorted(self.evaluations)]
+        progress = Progress(
+            metric=(self.config.get("evaluation") or {}).get("metric") or "reward",
+            planned=self.config["run"]["steps"],
+            steps=self.steps,
+            ended=not self.is_running and self.steps >= self.config["run"]["steps"],
+            evaluations=evaluations,
+            first_lines=self.first_lines,
+            last_lines=list(self.last_lines),
+            newest=self.newest,
+        )
+        ends = tuple(self._stamps.get(f"step-{step}.json") for step in sorted(self.evaluations))
+        key = (progress.metric, *ends[:1], *ends[-1:])
+        if self._compared[0] != key:
+            found = Progress(metric=progress.metric)
+            compare_ends(found, read_ends(self.folder))
+            self._compared = (key, found)
+        progress.levels, progress.change = self._compared[1].levels, self._compared[1].change
+        return progress
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps are done."""
+        return self.last_lines[-1]["step"] if self.last_lines else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether a process owns the folder, as far as can be seen from here."""
+        return self._owner() is not None
+
+    def state(self) -> State:
+        """Return the line of numbers: steps, seconds of a step, samples a second, time left, memory."""
+        seconds = [
+            sum(line.get(f"time/{phase}") or 0.0 for phase in PHASES) for line in self.last_lines
+        ]
+        step_s = statistics.fmean(seconds) if seconds else None
+        rollout = self.config["rollout"]
+        planned, running = self.config["run"]["steps"], self.is_running
+        left = max(planned - self.steps, 0)
+        return {
+            "name": self.config["run"]["name"],
+            "running": running,
+            "steps": self.steps,
+            "planned": planned,
+            "imitated": self.imitated,
+            "step_s": step_s,
+            "samples_s": rollout["prompts"] * rollout["group_size"] / step_s if step_s else None,
+            "left_s": left * step_s if running and step_s is not None else None,
+            "memory_mb": self._memory(),
+            "reward": self.newest.get("reward/mean"),
+            "damaged": self._metrics.damaged + self._sft.damaged,
+        }
+
+    def _read(self) -> bool:
+        if self._has_changed(self.folder / "config.json"):
+            config = read_json(self.folder / "config.json")
+            if config != self.config:  # another run took the folder
+                self._begin()
+                self.config, self.evaluations, self.rollouts = config, {}, None
+                self._has_changed(self.folder / "config.json")
+        metrics, sft = self._metrics.read(), self._sft.read()
+        if self._metrics.starts != self._starts:
+            self._begin_metrics()
+        if self._sft.starts != self._imitation_starts:
+            self._begin_imitation()
+        self._take(metrics, sft)
+        return self._read_folders() or bool(metrics or sft)
+
+    def _take(self, metrics: list[dict[str, Any]], sft: list[dict[str, Any]]) -> None:
+        self.curves.extend(metrics)
+        self.imitation.extend(sft)
+        self.first_lines += metrics[: max(WINDOW - len(self.first_lines), 0)]
+        self.last_lines.extend(metrics[-WINDOW:])
+        self.imitated = sft[-1]["step"] if sft else self.imitated
+        for line in metrics:
+            self.newest.update({key: value for key, value in line.items() if value is not None})
+
+    def _read_folders(self) -> bool:
+        """Read evaluations that are new or were written again; note the newest rollouts."""
+        found = run_folder.steps_in(self.folder / "evals", ".json")
+        changed = self.evaluations.keys() != found.keys()
+        self.evaluations = {s: one for s, one in self.evaluations.items() if s in found}
+        for step, path in found.items():
+            if self._has_changed(path):
+                self.evaluations[step] = read_json(path)
+                changed = True
+        rollouts = run_folder.steps_in(self.folder / "rollouts", ".jsonl")
+        newest = max(rollouts.items(), default=None)
+        changed |= newest != self.rollouts
+        self.rollouts = newest
+        return changed
+
+    def _has_changed(self, path: Path) -> bool:
+        """Return whether a file is another than at the last call."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        return self._stamps.get(path.name) != stamp and not self._stamps.update({path.name: stamp})
+
+    def _owner(self) -> dict[str, Any] | None:
+        """Return what the living owner of the folder said of itself; None if there is none."""
+        path = run_lock.lock_path(self.folder)
+        try:
+            touched = time.time() - path.stat().st_mtime < run_lock.STALE_S
+            found = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+        alive = touched and isinstance(found, dict) and not run_lock.has_ended(found)
+        return found if alive else None
+
+    def _memory(self) -> float | None:
+        """Return the resident memory of the process that trains, in MiB, where it is on this machine."""
+        owner = self._owner()
+        if owner is None or owner.get("host") != socket.gethostname():
+            return None
+        try:
+            return psutil.Process(int(owner["pid"])).memory_info().rss / 2**20
+        except (psutil.Error, KeyError, ValueError):
+            return None

@@ -1,0 +1,58 @@
+"""The whole pages of `vlmrl watch`, which its script then keeps up to date: one run, and all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from vlmrl.report.drawing import said
+from vlmrl.report.live.live_run import LiveRun
+from vlmrl.report.live.parts import say_state
+from vlmrl.report.page import render, subtitle
+
+__all__ = ["SCRIPTS", "list_rows", "run_page", "runs_page"]
+
+SCRIPTS = ("report.js", "watch.js")
+
+
+def run_page(name: str, run: LiveRun, alone: bool) -> str:
+    """Return the page of one run; without the way to the others if it is watched alone."""
+    return render(
+        "watch_run.html",
+        *SCRIPTS,
+        title=run.config["run"]["name"],
+        subtitle=subtitle(run.config),
+        address=f"run/{quote(name)}/changes",
+        alone=alone,
+    )
+
+
+def runs_page() -> str:
+    """Return the page of all runs."""
+    return render("watch_runs.html", *SCRIPTS, address="changes")
+
+
+def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
+    """Return what the table of runs says of each."""
+    rows: list[dict[str, Any]] = []
+    for name, run in runs.items():
+        if not run.config:
+            rows.append({"name": name, "state": [], "held_out": "", "mistake": run.mistake})
+            continue
+        metric = (run.config.get("evaluation") or {}).get("metric") or "reward"
+        known = [
+            one["metrics"][metric]
+            for _, one in sorted(run.evaluations.items())
+            if metric in one["metrics"]
+        ]
+        held_out = f"{metric} {said(known[0])} → {said(known[-1])}" if known else ""
+        rows.append(
+            {
+                "name": name,
+                "state": say_state(run.state()),
+                "held_out": held_out,
+                "mistake": run.mistake,
+            }
+        )
+    return rows

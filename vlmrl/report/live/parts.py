@@ -1,0 +1,154 @@
+"""The parts of a live page, each rendered when somebody looks at it and only when its data are new.
+
+They are the parts of the report, by the same templates: text of models and data is escaped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmrl.report.drawing import said
+from vlmrl.report.gallery import evaluation_cards
+from vlmrl.report.held_out.first_screen import first_screen
+from vlmrl.report.live.live_run import LiveRun, State
+from vlmrl.report.media import Album
+from vlmrl.report.page import LEADING, environment, read_ends, show, trained_gallery
+from vlmrl.report.series import MAIN_COLOUR, Panel, Section, Series, Unit, sections_of
+from vlmrl.runs import run_folder
+from vlmrl.system.atomic_files import read_lines
+
+__all__ = ["MAX_COMPARED", "LiveParts", "compared", "say_state", "table"]
+
+IMAGE_BYTES = 3_000_000
+"""Budget of the images of one part, in characters of their data URIs."""
+MAX_COMPARED = 8
+"""Runs on one pair of axes: there are as many colours."""
+
+
+@dataclass
+class LiveParts:
+    """The parts of one run's page by name, with what they were last made of."""
+
+    run: LiveRun
+    _made: dict[str, tuple[Any, str]] = field(default_factory=dict)
+
+    def newer(self, seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return for each part whose key is no longer the one seen its new key, and its HTML.
+
+        Parts are `status`, `answer`, `pairs`, `layout` (the places of the others) and `rollouts`; any
+        other name is the title of a section.
+        """
+        found = {section.title: section for section in self._sections()}
+        makers: dict[str, tuple[Any, Callable[[], str]]] = {
+            "status": (self.run.state(), self._status),
+            "answer": (self.run.version, self._answer),
+            "pairs": (sorted(self.run.evaluations), self._pairs),
+            "rollouts": (self.run.rollouts, self._rollouts),
+            "layout": (list(found), lambda: self._layout(list(found))),
+        }
+        for title, section in found.items():
+            makers[title] = (self.run.version, functools.partial(self._section, section))
+        newer = {}
+        for name, (made_of, make) in makers.items():
+            if name not in seen:
+                continue
+            key = f"{abs(hash(repr(made_of))):x}"
+            if seen[name] != key:
+                if self._made.get(name, ("", ""))[0] != key:
+                    self._made[name] = (key, make())
+                newer[name] = self._made[name]
+        return newer
+
+    def _status(self) -> str:
+        return str(_module().status(say_state(self.run.state()), self.run.mistake))
+
+    def _answer(self) -> str:
+        return str(_module().answer(first_screen(self.run.config, self.run.progress(), ())))
+
+    def _pairs(self) -> str:
+        album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES, prefix="p")
+        cards = evaluation_cards(read_ends(self.run.folder), album)
+        screen = first_screen(self.run.config, self.run.progress(), cards)
+        return str(_module().album(album.images.values()) + _module().pairs(screen))
+
+    def _rollouts(self) -> str:
+        if self.run.rollouts is None:
+            return ""
+        step, path = self.run.rollouts
+        album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
+        gallery = trained_gallery({step: read_lines(path)}, album)
+        return str(_module().album(album.images.values()) + _module().gallery(gallery))
+
+    def _layout(self, titles: Sequence[str]) -> str:
+        leading = [title for title in titles if title in LEADING]
+        return str(_module().layout(leading, [t for t in titles if t not in LEADING]))
+
+    def _sections(self) -> list[Section]:
+        evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
+        return sections_of(self.run.curves.series(), self.run.imitation.series(), evaluations)
+
+    def _section(self, section: Section) -> str:
+        return str(_module().section(show(section, dict(MAIN_COLOUR))))
+
+
+def say_state(state: State) -> list[tuple[str, str]]:
+    """Return the numbers of a run's state as a reader says them: name and value."""
+    steps = f"{state['steps']:,} of {state['planned']:,}"
+    if state["running"] and not state["steps"] and state["imitated"]:
+        steps = f"cold start, step {state['imitated']:,}"
+    found = [("running" if state["running"] else "not running", steps)]
+    units: tuple[tuple[str, str, Unit], ...] = (
+        ("reward", "reward", ""),
+        ("samples a second", "samples_s", ""),
+        ("a step", "step_s", "s"),
+    )
+    found += [(name, said(state[key], unit)) for name, key, unit in units if state[key] is not None]
+    if state["left_s"] is not None:
+        found.append(("time left", _duration(state["left_s"])))
+    if state["memory_mb"] is not None:
+        found.append(("memory", f"{state['memory_mb']:,.0f} MiB"))
+    if state["damaged"]:
+        found.append(("unreadable lines", str(state["damaged"])))
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> str:
+    """Return the table of all runs; the chosen ones are those that are compared."""
+    return str(_module().runs(rows, chosen))
+
+
+def compared(runs: Mapping[str, LiveRun]) -> str:
+    """Return curves of several runs on one pair of axes: the training reward, and each held-out metric."""
+    chosen = dict(list(runs.items())[:MAX_COMPARED])
+    held_out: dict[str, list[Series]] = {}
+    for name, run in chosen.items():
+        metric = (run.config.get("evaluation") or {}).get("metric") or "reward"
+        known = [
+            (step, one["metrics"][metric])
+            for step, one in sorted(run.evaluations.items())
+            if metric in one["metrics"]
+        ]
+        if known:
+            steps, values = zip(*known, strict=True)
+            held_out.setdefault(metric, []).append(Series(name, steps, values))
+    rewards = [(name, run.curves.one("reward/mean")) for name, run in chosen.items()]
+    trained = [Series(name, s.steps, s.values) for name, s in rewards if s is not None]
+    panels = [Panel(f"Held-out {metric}", tuple(found)) for metric, found in held_out.items()]
+    panels += [Panel("Training reward", tuple(trained))] if trained else []
+    known_colours = dict(MAIN_COLOUR)
+    about = "Runs on one pair of axes, by their steps; a name keeps its colour."
+    section = Section("Compared", about, tuple(panels))
+    return str(_module().section(show(section, known_colours)))
+
+
+def _module() -> Any:
+    return environment().get_template("parts.html").module
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
