@@ -100,8 +100,8 @@ class SelfPlay(Strategy):
         groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, means)
         for text, (_, _, judged) in zip(posed, groups, strict=True):
             read[text] = self._learnability(judged)
-        found = {place: read[text] for place, text in proposals.items()}
-        verdicts = {place: v for place, v in found.items() if isinstance(v, Verdict)}
+        outcomes = ((place, read[text]) for place, text in proposals.items())
+        verdicts = {place: one for place, one in outcomes if isinstance(one, Verdict)}
         return add_groups(rollouts, pay(rewards, LABEL, verdicts), groups[: self.groups])
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
