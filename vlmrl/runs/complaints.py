@@ -15,6 +15,8 @@ UNREADABLE = 0.02
 """Share of readable answers up to which there are none to learn from."""
 BLIND_NATS = 1e-3
 """Log-prob a token that own answers must lose without their media."""
+COLLAPSED = 0.9
+"""Share of the majorities of a step that are one answer from which the policy has collapsed to it."""
 NO_ANSWERS = (
     "try a cold start (sft), instruct: true, a template that the model follows, or a larger "
     "rollout.max_tokens"
@@ -41,6 +43,11 @@ def complain(metrics: Mapping[str, float]) -> list[str]:
         )
     if (cut := metrics.get("rollout/truncated", 0.0)) >= 0.5:
         lines.append(f"{100 * cut:.0f} % of completions were cut at rollout.max_tokens")
+    if (one := metrics.get("majority/one_answer", 0.0)) >= COLLAPSED:
+        lines.append(
+            f"collapse: {100 * one:.0f} % of the majorities are one answer, which `majority` pays in full "
+            "whether it is right or not; stop, or mix in rows with a truth"
+        )
     if metrics.get("update/skipped", 0.0) > 0:
         lines.append("a gradient was not finite and was not applied")
     return lines
