@@ -37,6 +37,7 @@ from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.models.loading import Loaded, load_model
+from vlmrl.monitoring.loopholes.watch import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
@@ -131,9 +132,16 @@ def build_trainer(
         strategies=strategies,
         teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
         checks=checks,
+        loopholes=build_loophole_watch(config, scorer, tracker),
         timers=timers,
         machines=build_machines(config, progress, tracker),
     )
+
+
+def build_loophole_watch(config: Config, scorer: Scorer, tracker: RunLog) -> LoopholeWatch:
+    """Build what compares the reward with other readings of the same answers."""
+    every = config.checks.loopholes_every
+    return LoopholeWatch(scorer, every, config.folder, tracker.message)
 
 
 def build_scorer(config: Config, make_pool: MakePool) -> Scorer:

@@ -182,6 +182,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         trainer.done, trainer.kl = progress.step, progress.extra.get("kl")
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
+        if trainer.loopholes is not None and distributed.is_main():
+            trainer.loopholes.restore(run_folder.read_metrics(config.folder))
     with finite.naming("before the first step"):
         policy.require_finite()
     trainer.engine.sync(policy)

@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 from vlmrl.report.drawing import said
+from vlmrl.report.loopholes.alarms import odd_flags
 from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
 from vlmrl.runs.rollout_rows import Row
 
@@ -291,7 +292,7 @@ def _flags(completion: Row) -> list[str]:
         flags.append("masked from the loss")
     elif completion["kept"] is False:
         flags.append("not in the update")
-    return flags
+    return flags + odd_flags(completion)
 
 
 def _answers(completion: Row) -> list[Any]:

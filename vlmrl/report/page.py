@@ -24,6 +24,7 @@ from vlmrl.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
 from vlmrl.report.groups import group_section, solved_rows
 from vlmrl.report.held_out.first_screen import compare_ends, first_screen
+from vlmrl.report.loopholes.alarms import ABOUT, alarm_rows, alarm_sentences
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import COLD_START, MAIN_COLOUR, Panel, Section, sections
@@ -102,7 +103,7 @@ def build_report(run_dir: Path | str) -> Path:
     found = sections(steps, _lines(run_folder.sft_path(folder)), evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     ends = read_ends(folder)
-    galleries = _galleries(ends, album, rows)
+    galleries = _galleries(ends, album, rows, alarm_rows(folder))
     if groups := group_section(config, rows):
         found.append(groups)
         write_lines(folder / "solved.jsonl", map(asdict, solved_rows(config, rows)))
@@ -110,7 +111,8 @@ def build_report(run_dir: Path | str) -> Path:
     found = _with_compute(found, computed)
     save_plots(folder, found)
     stages = stretches(config, steps)
-    progress = Progress.of(config, steps, run_folder.read_summary(folder), evaluations=evaluations)
+    summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
+    progress = Progress.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
     compare_ends(progress, ends)
     cards = galleries[0].cards if ends and galleries else ()
     fit = computed[1] if computed else None
@@ -147,13 +149,14 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _galleries(
-    ends: Mapping[int, Sequence[Row]], album: Album, rows: Mapping[int, Sequence[Row]]
+    ends: Mapping[int, Sequence[Row]],
+    album: Album,
+    rows: Mapping[int, Sequence[Row]],
+    odd: Mapping[int, Sequence[Row]],
 ) -> list[Gallery]:
-    return [
-        gallery
-        for gallery in (held_out_gallery(ends, album), trained_gallery(rows, album))
-        if gallery.cards
-    ]
+    alarms = _gallery("groups", "Behind an alarm", ABOUT, ("predicted",), rollout_cards(odd, album))
+    found = (held_out_gallery(ends, album), alarms, trained_gallery(rows, album))
+    return [gallery for gallery in found if gallery.cards]
 
 
 def held_out_gallery(ends: Mapping[int, Sequence[Row]], album: Album) -> Gallery:

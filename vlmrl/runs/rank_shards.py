@@ -8,6 +8,9 @@ completion: its length, finish reason, versions and origin (`RemoteCompletion`).
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
@@ -28,7 +31,15 @@ from vlmrl.schema import (
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["gather_groups", "gather_rows", "generate", "is_here", "numbers_here", "own_draws"]
+__all__ = [
+    "average",
+    "gather_groups",
+    "gather_rows",
+    "generate",
+    "is_here",
+    "numbers_here",
+    "own_draws",
+]
 
 Group = tuple[Completion, ...]
 
@@ -134,3 +145,29 @@ def _stand_ins(home: int, sizes: np.ndarray, *columns: np.ndarray) -> Iterator[G
             )
             for length, reason, origin, begin, run in itertools.islice(numbers, size)
         )
+
+
+def average(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the means over all ranks' values, to the bit those of one rank that has them all.
+
+    All ranks call it; a name that a rank has no value of may be missing there.
+    """
+    if distributed.world() == 1:
+        return {key: statistics.fmean(v) for key, v in values.items()}
+    counts: Counter[str] = Counter()
+    sums: dict[str, list[float]] = defaultdict(list)
+    for share in distributed.gather({key: (len(v), exact_sum(v)) for key, v in values.items()}):
+        for key, (count, parts) in share.items():
+            counts[key] += count
+            sums[key] += parts
+    return {key: math.fsum(parts) / counts[key] for key, parts in sums.items()}
+
+
+def exact_sum(values: Sequence[float]) -> list[float]:
+    """Return a few numbers whose sum is that of the values without any rounding."""
+    parts: list[float] = []
+    while rest := math.fsum([*values, *(-part for part in parts)]):
+        parts.append(rest)
+        if not math.isfinite(rest):
+            break
+    return parts

@@ -5,6 +5,7 @@
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
     rollouts/media/         thumbnails of the images those lines show, named by content
+    loopholes.jsonl         alarms of the loophole watch, with the prompts to look at
     ranks.json              where the ranks ran, if several: {"<steps done>": ["node-a", ...]}
     evals/step-N.json       the result of an evaluation: metrics and their intervals
     evals/step-N.jsonl      its samples, one line each (`vlmrl.runs.rollout_rows`)
@@ -31,15 +32,24 @@ from vlmrl.runs.rank_shards import gather_rows, numbers_here
 from vlmrl.runs.rollout_rows import Row, rows
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import read_json, truncate_lines, write_json, write_lines, writing
+from vlmrl.system.atomic_files import (
+    read_json,
+    read_lines,
+    truncate_lines,
+    write_json,
+    write_lines,
+    writing,
+)
 from vlmrl.system.launched import fence
 from vlmrl.truths.json_form import to_json
 
 __all__ = [
+    "loopholes_path",
     "media_folder",
     "metrics_path",
     "move_aside",
     "ranks_path",
+    "read_metrics",
     "read_summary",
     "replies_folder",
     "revision",
@@ -71,6 +81,11 @@ def metrics_path(folder: Path) -> Path:
 def sft_path(folder: Path) -> Path:
     """Return the file with the curves of the cold start."""
     return folder / "sft.jsonl"
+
+
+def loopholes_path(folder: Path) -> Path:
+    """Return the file with the alarms of the loophole watch."""
+    return folder / "loopholes.jsonl"
 
 
 def ranks_path(folder: Path) -> Path:
@@ -190,10 +205,21 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, none where there is no such file.
+
+    Raises:
+        UserError: a line is damaged.
+    """
+    path = metrics_path(folder)
+    return read_lines(path) if path.exists() else []
+
+
 def rewind(folder: Path, step: int) -> None:
     """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
     fence.require_current()
     truncate_lines(metrics_path(folder), step)
+    truncate_lines(loopholes_path(folder), step)
     for part in ("rollouts", "evals"):
         for suffix in (".json", ".jsonl"):
             for number, path in steps_in(folder / part, suffix).items():

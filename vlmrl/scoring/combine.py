@@ -15,10 +15,10 @@ from typing import Any
 from vlmrl.errors import UserError
 from vlmrl.schema import Verdict
 from vlmrl.scoring.reward_components import Component
-from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
+from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed
 
-__all__ = ["guard", "guard_many"]
+__all__ = ["combine", "guard", "guard_many", "touching"]
 
 ROUNDING = 1e-6
 """A score this close outside its range is float rounding: it is clamped, not a fault."""
@@ -89,6 +89,17 @@ def touching(components: Sequence[Component]) -> list[Component]:
     counted = {c.label for c in components if c.weight and weights[c.reward.counts_in or c.label]}
     gates = {name for c in components if c.label in counted for name in c.reward.gated_by}
     return [c for c in components if c.label in counted | gates or c.reward.gate]
+
+
+def deciding(
+    verifier: Verifier, rewards: Sequence[float | None], verdicts: Sequence[Mapping[str, Verdict]]
+) -> list[float | None]:
+    """Return what decides whether a completion is correct: its reward, or the score of `correct_by`."""
+    by = verifier.correct_by if isinstance(verifier, CorrectnessVerifier) else None
+    if by is None:
+        return list(rewards)
+    pairs = zip(rewards, verdicts, strict=True)
+    return [None if reward is None else of_one[by].score for reward, of_one in pairs]
 
 
 def combine(

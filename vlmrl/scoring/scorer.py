@@ -26,11 +26,11 @@ from vlmrl.schema import (
     Verdict,
 )
 from vlmrl.scoring.calls import Calls
-from vlmrl.scoring.combine import check_verdict, combine, guard, guard_many, touching
+from vlmrl.scoring.combine import check_verdict, combine, deciding, guard, guard_many, touching
 from vlmrl.scoring.fault_limit import FaultLimit
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
 from vlmrl.scoring.verdict_exchange import collect_rows, exchange
-from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
+from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool, was_killed
 
@@ -167,7 +167,7 @@ class Scorer:
         value of a schedule) it starts itself.
         """
         sample = prompt.sample
-        for c in self._components(sample, progress, progress):
+        for c in self.components(sample, progress, progress):
             if c.runs_elsewhere and c.verifier.scope == "item" and c.verifier.applies_to(sample):
                 shown = (prompt.seen,) if c.verifier.looks else ()
                 for completion in group:
@@ -199,7 +199,7 @@ class Scorer:
         stage = progress if (whole if staged is None else staged) else None
         shown: Sequence[Seen | None] = seen or [None] * len(samples)
         rows = [
-            _Row(sample, group, self._components(sample, progress, stage), [{} for _ in group], own)
+            _Row(sample, group, self.components(sample, progress, stage), [{} for _ in group], own)
             for sample, group, own in zip(samples, groups, shown, strict=True)
         ]
         here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
@@ -217,6 +217,14 @@ class Scorer:
         self._faults.enforce()
         return [self._judged(row) for row in rows]
 
+    def probe(
+        self, calls: Sequence[tuple[Completion, Sample, Sequence[Component]]]
+    ) -> list[dict[str, Verdict]]:
+        """Return what item components say, by label, of completions to any samples; nothing is counted."""
+        rows = [_Row(sample, (one,), components, [{}]) for one, sample, components in calls]
+        self._judge_items(rows)
+        return [row.verdicts[0] for row in rows]
+
     def close(self) -> None:
         """End the worker processes; a thread that still waits ends with its call."""
         self._calls.close()
@@ -227,7 +235,8 @@ class Scorer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _components(self, sample: Sample, progress: float, stage: float | None) -> list[Component]:
+    def components(self, sample: Sample, progress: float, stage: float | None) -> list[Component]:
+        """Return a sample's components at a progress; `stage` as in `rewards_of`."""
         components = [resolve(reward, progress) for reward in self.rewards_of(sample, stage)]
         if not any(c.verifier.applies_to(sample) for c in components):
             needs = (f"{c.label} needs {c.verifier.describe_needs()}" for c in components)
@@ -268,7 +277,7 @@ class Scorer:
         whole = whole and row.all_here()
         for c in components:
             if whole and c.verifier.applies_to(row.sample):
-                rewards = _deciding(c.verifier, judged)
+                rewards = deciding(c.verifier, [one.reward for one in judged], row.verdicts)
                 call = (row.group, row.sample, rewards, *row.shown_to(c.verifier))
                 found = self._judge_many(c, len(row.group), *call)
             else:
@@ -337,11 +346,3 @@ class Scorer:
         if reward is None:
             return Judged(None, verdicts, "no verifier applies")
         return Judged(0.0 if truncated and self.scoring.truncated == "zero" else reward, verdicts)
-
-
-def _deciding(verifier: Verifier, judged: Sequence[Judged]) -> list[float | None]:
-    """Return what decides whether a completion is correct: its reward, or the score of `correct_by`."""
-    by = verifier.correct_by if isinstance(verifier, CorrectnessVerifier) else None
-    if by is None:
-        return [one.reward for one in judged]
-    return [None if one.reward is None else one.verdicts[by].score for one in judged]

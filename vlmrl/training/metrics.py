@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Mapping
 from typing import get_args
 
 from vlmrl.answers import geometry, templates
+from vlmrl.config import Config
+from vlmrl.runs import rank_shards
 from vlmrl.runs.rank_shards import numbers_here
 from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts
 from vlmrl.system import distributed
@@ -52,7 +53,7 @@ def rollout_metrics(
             values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts))
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
                 values[key].append(number)
-    means = _average_over_ranks(values) | branch_metrics(rollouts)
+    means = rank_shards.average(values) | branch_metrics(rollouts)
     totals = [
         total
         for group, valid, of_group in zip(
@@ -65,35 +66,25 @@ def rollout_metrics(
     return {**means, **spread, **advantages.metrics}
 
 
-def _average_over_ranks(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the means over all ranks' values, to the bit those of one rank that has them all."""
-    if distributed.world() == 1:
-        return {key: statistics.fmean(v) for key, v in values.items()}
-    counts: Counter[str] = Counter()
-    sums: dict[str, list[float]] = defaultdict(list)
-    for share in distributed.gather({key: (len(v), exact_sum(v)) for key, v in values.items()}):
-        for key, (count, parts) in share.items():
-            counts[key] += count
-            sums[key] += parts
-    return {key: math.fsum(parts) / counts[key] for key, parts in sums.items()}
-
-
-def exact_sum(values: Sequence[float]) -> list[float]:
-    """Return a few numbers whose sum is that of the values without any rounding."""
-    parts: list[float] = []
-    while rest := math.fsum([*values, *(-part for part in parts)]):
-        parts.append(rest)
-        if not math.isfinite(rest):
-            break
-    return parts
-
-
 def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
     """Return the scores of completion g of prompt p: `<verifier>`, and `reward` unless it is masked."""
     found = {"reward": float(rewards.total[p, g])} if rewards.valid[p, g] else {}
     for name, verdict in rewards.verdicts[p][g].items():
         if verdict.applies and verdict.score is not None:
             found[name] = verdict.score
+    return found
+
+
+def schedule_metrics(config: Config, changing: Container[str], done: int) -> dict[str, float]:
+    """Return what the `changing` keys of the config were in step `done`, where they are numbers."""
+    if config.is_constant:
+        return {}
+    progress = (done - 1) / max(1, config.run.steps)
+    values = config.values_at(progress)
+    numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
+    found = {f"schedule/{key}": float(v) for key, v in numbers.items() if key in changing}
+    if config.stages:
+        found["schedule/stage"] = 1.0 + config.stage_at(progress)
     return found
 
 

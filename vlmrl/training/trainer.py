@@ -19,6 +19,7 @@ from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
+from vlmrl.monitoring.loopholes.watch import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.named_models.opened import take_metrics
@@ -73,6 +74,8 @@ class Trainer:
     """What grades completions, where the algorithm asks for it."""
     checks: Checks | None = None
     """None: the run does not check itself."""
+    loopholes: LoopholeWatch | None = None
+    """None: nobody compares the reward with other readings of the same answers."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
     machines: Machines = field(default_factory=Machines)
     done: int = 0
@@ -274,7 +277,13 @@ class Trainer:
         for strategy in self.strategies:
             numbers |= strategy.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
-        numbers |= self._scheduled() | (take_metrics() if self.config.models else {})
+        numbers |= metrics.schedule_metrics(self.config, self._changing, self.done)
+        numbers |= take_metrics() if self.config.models else {}
+        if self.loopholes is not None:
+            with self.timers("check"):
+                progress = (self.done - 1) / max(1, self.config.run.steps)
+                line = numbers | update
+                numbers |= self.loopholes(self.done, progress, rollouts, rewards, line)
         lap = self.timers.lap()
         seconds = {f"time/{phase}": s for phase, s in lap.wall.items()} | self.machines.metrics(lap)
         return StepReport(
@@ -285,18 +294,6 @@ class Trainer:
     def _changing(self) -> frozenset[str]:
         """The keys of the config that change during the run."""
         return self.config.changing
-
-    def _scheduled(self) -> dict[str, float]:
-        """Return what the changing keys of the config were in the step that has ended, where numbers."""
-        if self.config.is_constant:
-            return {}
-        progress = (self.done - 1) / max(1, self.config.run.steps)
-        values = self.config.values_at(progress)
-        numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
-        found = {f"schedule/{key}": float(v) for key, v in numbers.items() if key in self._changing}
-        if self.config.stages:
-            found["schedule/stage"] = 1.0 + self.config.stage_at(progress)
-        return found
 
     def _learning_rate(self) -> float:
         return learning_rate(self._now.optimizer, self.done, self.config.run.steps)

@@ -20,7 +20,7 @@ from vlmrl import plugins
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Space, Truth
 
-__all__ = ["PLACES", "STRANGERS", "Mark", "TruthKind", "kinds"]
+__all__ = ["PLACES", "STRANGERS", "Mark", "TruthKind", "kinds", "known"]
 
 PLACES: dict[Space, str] = {
     "pixel": "in pixels of the image",
@@ -32,6 +32,9 @@ PLACES: dict[Space, str] = {
 
 STRANGERS = ("pneumothorax", "traffic cone", "ace of spades")
 """Names that no example's truth has."""
+
+Readers = Mapping[str, Mapping[str, Any]]
+"""Shipped verifiers by name, each with its options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class TruthKind:
     demonstrated as the first of them; `form` is an answer with words for its values; `types` are
     the classes of its values. `placed`: its values have coordinates in an image. `listed`: its
     answer lists instances, so that an empty list says that there is nothing. `words`: its answer is
-    words. `graded`: a list that holds the right answer may earn a part of the score.
+    words. `graded`: a list that holds the right answer may earn a part of the score. `readers`: the
+    verifiers that read an answer of this kind strictly; a run compares its reward with their mean.
     """
 
     key: ClassVar[str] = ""
@@ -78,6 +82,7 @@ class TruthKind:
     listed: ClassVar[bool] = False
     words: ClassVar[bool] = False
     graded: ClassVar[bool] = False
+    readers: ClassVar[Readers] = {}
 
     @property
     def name(self) -> str:

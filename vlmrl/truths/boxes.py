@@ -12,6 +12,7 @@ from vlmrl.truths.base import (
     PLACES,
     Claim,
     Mark,
+    Readers,
     TruthKind,
     label_of,
     list_items,
@@ -29,6 +30,7 @@ class Boxes(TruthKind):
     types: ClassVar[tuple[type, ...]] = (Box,)
     placed: ClassVar[bool] = True
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"detection": {"check_labels": False}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[Box, ...]:
         """Order and clip each box; one without area inside the media is refused."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import TruthKind
+from vlmrl.truths.base import Readers, TruthKind
 from vlmrl.truths.checks import check_text
 from vlmrl.truths.text import LETTERS
 
@@ -22,6 +22,7 @@ class Choice(TruthKind):
     rank: ClassVar[int] = 70
     form: ClassVar[str] = "the letter of the right option"
     words: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"choice": {}}
 
     def parse(self, value: Any, frame: Frame) -> str:
         """Return the letter or text."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Box, Frame, Point, Space, Truth
-from vlmrl.truths.base import PLACES, Claim, TruthKind
+from vlmrl.truths.base import PLACES, Claim, Readers, TruthKind
 from vlmrl.truths.boxes import EXAMPLES
 from vlmrl.truths.checks import check_object
 from vlmrl.truths.points import places_to_point_at, write_point
@@ -23,6 +23,7 @@ class Fields(TruthKind):
 
     rank: ClassVar[int] = 10
     form: ClassVar[str] = '{"action": name, "position": [x, y]}'
+    readers: ClassVar[Readers] = {"json_fields": {}}
 
     def parse(self, value: Any, frame: Frame) -> dict[str, Any]:
         """Return an object that is not empty."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from vlmrl.answers import geometry, literals
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of, list_items, round_place
+from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind, label_of, list_items, round_place
 from vlmrl.truths.checks import check_label, check_list, check_number
 
 __all__ = ["Instance", "read", "scale_of"]
@@ -54,6 +54,7 @@ class Keypoints(TruthKind):
     types: ClassVar[tuple[type, ...]] = (Instance,)
     placed: ClassVar[bool] = True
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"oks": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[Instance, ...]:
         """Refuse an instance without area, or with a visibility other than 0, 1 and 2."""

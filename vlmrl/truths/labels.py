@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import STRANGERS, TruthKind
+from vlmrl.truths.base import STRANGERS, Readers, TruthKind
 from vlmrl.truths.checks import check_texts
 
 
@@ -18,6 +18,7 @@ class Labels(TruthKind):
     rank: ClassVar[int] = 92
     form: ClassVar[str] = "label"
     words: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"labels": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
         """Return a list of texts."""

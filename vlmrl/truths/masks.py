@@ -12,6 +12,7 @@ from vlmrl.truths.base import (
     PLACES,
     Claim,
     Mark,
+    Readers,
     TruthKind,
     list_items,
     round_place,
@@ -33,6 +34,7 @@ class Masks(TruthKind):
     types: ClassVar[tuple[type, ...]] = (Polygon,)
     placed: ClassVar[bool] = True
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"mask_iou": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[Any, ...]:
         """Return polygons in the unit square, run lengths as they are."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import TruthKind
+from vlmrl.truths.base import Readers, TruthKind
 from vlmrl.truths.checks import check_number
 
 
@@ -17,6 +17,7 @@ class Number(TruthKind):
 
     rank: ClassVar[int] = 94
     form: ClassVar[str] = "a number"
+    readers: ClassVar[Readers] = {"number": {}, "regression": {}}
 
     def parse(self, value: Any, frame: Frame) -> float:
         """Return the number; a bool is none."""

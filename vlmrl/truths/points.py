@@ -12,6 +12,7 @@ from vlmrl.truths.base import (
     PLACES,
     Claim,
     Mark,
+    Readers,
     TruthKind,
     label_of,
     list_items,
@@ -30,6 +31,7 @@ class Points(TruthKind):
     types: ClassVar[tuple[type, ...]] = (Point,)
     placed: ClassVar[bool] = True
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"point": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[Point, ...]:
         """Refuse a point outside the media."""

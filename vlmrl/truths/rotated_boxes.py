@@ -10,7 +10,16 @@ from typing import Any, ClassVar
 from vlmrl.answers import geometry, literals
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of, list_items, round_place, scale
+from vlmrl.truths.base import (
+    PLACES,
+    Mark,
+    Readers,
+    TruthKind,
+    label_of,
+    list_items,
+    round_place,
+    scale,
+)
 from vlmrl.truths.checks import check_label, check_list, check_numbers
 
 __all__ = ["Corner", "RotatedBox", "read"]
@@ -49,6 +58,7 @@ class RotatedBoxes(TruthKind):
     types: ClassVar[tuple[type, ...]] = (RotatedBox,)
     placed: ClassVar[bool] = True
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"rotated_iou": {"check_labels": False}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[RotatedBox, ...]:
         """Refuse a box that is not convex or has no area."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Space, Span, Truth
-from vlmrl.truths.base import Claim, Mark, TruthKind, label_of
+from vlmrl.truths.base import Claim, Mark, Readers, TruthKind, label_of
 from vlmrl.truths.checks import check_label, check_list, check_numbers
 
 STEP = 5
@@ -24,6 +24,7 @@ class Spans(TruthKind):
     form: ClassVar[str] = "start to end"
     types: ClassVar[tuple[type, ...]] = (Span,)
     listed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"temporal_iou": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[Span, ...]:
         """Clip each span to the duration; refuse one that runs backwards or lies outside."""

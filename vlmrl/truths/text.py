@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Truth
-from vlmrl.truths.base import STRANGERS, Claim, TruthKind
+from vlmrl.truths.base import STRANGERS, Claim, Readers, TruthKind
 from vlmrl.truths.checks import check_texts
 
 OPPOSITES = {"yes": "no", "no": "yes"}
@@ -24,6 +24,7 @@ class Text(TruthKind):
     rank: ClassVar[int] = 90
     words: ClassVar[bool] = True
     graded: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"exact": {}, "ocr": {}, "text": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
         """Return one text as a list of one."""

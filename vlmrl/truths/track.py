@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from vlmrl import schema
 from vlmrl.schema import Box, Frame, Space, Truth
-from vlmrl.truths.base import PLACES, Mark, TruthKind, label_of
+from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind, label_of
 from vlmrl.truths.boxes import Boxes, move_aside, parse_box, write_box
 from vlmrl.truths.checks import check_label, check_list, check_number
 
@@ -25,6 +25,7 @@ class Track(TruthKind):
     form: ClassVar[str] = '[{"time": seconds, "bbox_2d": [x1, y1, x2, y2]}]'
     types: ClassVar[tuple[type, ...]] = (schema.Track,)
     placed: ClassVar[bool] = True
+    readers: ClassVar[Readers] = {"track": {}}
 
     def parse(self, value: Any, frame: Frame) -> schema.Track:
         """Refuse times that do not rise."""

@@ -26,3 +26,6 @@ class ChecksConfig(Section):
     nats per token; absent: never."""
     media_ablation_stop: bool = False
     """Stop the run instead of warning."""
+    loopholes_every: int = Field(1, ge=0)
+    """Compare the reward with strict readings of the same answers, and with what they earn by other prompts'
+    truths, every N steps; 0: never."""

@@ -40,6 +40,8 @@ class Progress:
     last_lines: Sequence[Line] = ()
     newest: Mapping[str, Any] = field(default_factory=dict)
     """The last known value of each metric."""
+    alarms: Sequence[str] = ()
+    """Sentences of the loophole watch."""
 
     @classmethod
     def of(cls, config: Line, lines: Sequence[Line], summary: Line | None, **more: Any) -> Progress:
@@ -71,7 +73,7 @@ class Outcome:
 def describe(progress: Progress) -> Outcome:
     """Return the outcome of a run, finished or not."""
     state, sentence = _compare(progress)
-    advice = complain_of_last(progress.last_lines)
+    advice = [*complain_of_last(progress.last_lines), *progress.alarms]
     if state in ("same", "fell"):
         advice = advice or _advise(progress, state)
     facts = (*_of_answers(progress), *_of_levels(progress), *_of_sight(progress))
