@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -169,6 +170,28 @@ def test_a_frozen_node_is_given_up(cluster: FakeCluster, by_torchrun: Path, tmp_
                 each.kill()
     assert_equal_runs(run, by_torchrun)
     assert "no answer for 1" in said
+
+
+@pytest.mark.nightly
+def test_a_launch_whose_folder_is_lost_with_a_node_goes_on_from_its_mirror(
+    cluster: FakeCluster, by_torchrun: Path, tmp_path: Path
+) -> None:
+    store, lost, fresh = (tmp_path / name for name in ("store", "lost/run", "fresh/run"))
+    mirror = [f"run.steps={STEPS}", f"run.mirror=file://{store}"]
+    with launched(cluster, 2, arguments(lost, *mirror)) as process:
+        wait_until(lambda: list(store.rglob("step-2.*.json")), process)
+        cluster.kill(cluster.used())
+        process.kill()
+    assert not (lost / "summary.json").exists()
+    left = [rank for node in cluster.nodes for rank in ranks_under(raylet(node))]
+    psutil.wait_procs(left, timeout=60)  # they end with the launcher
+    shutil.rmtree(lost.parent)
+    cluster.add()
+    with launched(cluster, 2, arguments(fresh, *mirror, "resume=auto")) as process:
+        said = finish(process)
+    assert "of the mirror file://" in said
+    assert_equal_runs(fresh, by_torchrun)
+    assert "going on from" in (fresh / "logs/attempt-1/rank-0.log").read_text()
 
 
 @pytest.mark.nightly

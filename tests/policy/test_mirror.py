@@ -89,6 +89,23 @@ def test_a_large_file_is_not_read_at_once(tmp_path, url, monkeypatch):
     assert contents(tmp_path / "fresh") == contents(tmp_path / "run")
 
 
+def test_the_output_of_a_launch_that_goes_on_is_not_replaced_by_that_of_an_earlier_one(
+    tmp_path, url
+):
+    for number in (1, 2):
+        home = tmp_path / f"run/logs/attempt-{number}"
+        home.mkdir(parents=True)
+        (home / "rank-0.log").write_text("earlier")
+    copied(tmp_path / "run", url, 1)
+    own = tmp_path / "fresh/logs/attempt-1/rank-0.log"
+    own.parent.mkdir(parents=True)
+    with own.open("w") as file:
+        assert download_newest(open_store(url), tmp_path / "fresh", None, print)
+        file.write("now")
+    assert own.read_text() == "now"
+    assert (tmp_path / "fresh/logs/attempt-2/rank-0.log").read_text() == "earlier"
+
+
 def test_a_local_checkpoint_that_is_as_far_stays(tmp_path, url):
     copied(tmp_path / "run", url, 1)
     local = write_step(tmp_path / "other", 1, size=7)

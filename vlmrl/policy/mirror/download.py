@@ -25,6 +25,8 @@ from vlmrl.system.launched import fence
 __all__ = ["download_newest"]
 
 WORKING = ".mirror.part"
+LOGS = "logs/"
+"""Where `vlmrl launch` keeps the output of ranks, by the number of the attempt."""
 
 
 def download_newest(
@@ -93,6 +95,8 @@ def _move(working: Path, folder: Path, files: dict[str, Stored], name: str) -> P
     final = folder / "checkpoints" / name
     with writing(folder):
         for path in files:
+            if path.startswith(LOGS) and (folder / path).exists():
+                continue  # `vlmrl launch` counts its attempts anew, and this one is written now
             if not path.startswith(f"checkpoints/{name}/"):
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(working / path, folder / path)
