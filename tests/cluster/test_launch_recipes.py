@@ -1,4 +1,4 @@
-"""Launch recipes that run to their end on this machine, with stand-ins for SLURM alone."""
+"""Launch recipes that run to their end on this machine, with stand-ins for SLURM and ssh alone."""
 
 from __future__ import annotations
 
@@ -38,12 +38,17 @@ def marked() -> Iterator[str]:
                     process.kill()
 
 
-def train(tmp_path: Path, script: str, **variables: str) -> Path:
-    """Run a recipe with the commands of this environment; return the run folder."""
+def train(tmp_path: Path, script: str, *machines: str, **variables: str) -> Path:
+    """Run a recipe with the commands of this environment; return the run folder.
+
+    `ray stop`, which would end every Ray of this user, is only noted.
+    """
     stubs, run = Stubs(tmp_path / "bin"), tmp_path / "run"
-    for name in ("srun", "scontrol"):
+    for name in ("srun", "scontrol", "ssh"):
         stubs.add(name)
+    stubs.add("ray", f'if [[ $1 == stop ]]; then exit; fi\nexec {BIN}/ray "$@"\n')
     overrides = arguments(run, "run.steps=2")[1:]
+    given = [*machines, "--", *overrides] if machines else overrides
     with marked() as mark:
         environment = stubs.environment(**variables, **{MARK: mark, "OMP_NUM_THREADS": "1"})
         environment["RAY_worker_niceness"] = "0"
@@ -51,7 +56,7 @@ def train(tmp_path: Path, script: str, **variables: str) -> Path:
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
         with (tmp_path / "output").open("wb") as output:
             done = subprocess.run(
-                ["bash", str(RECIPES / script), "quickstart", *overrides],
+                ["bash", str(RECIPES / script), "quickstart", *given],
                 cwd=tmp_path,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -93,3 +98,14 @@ def test_slurm_with_ray(tmp_path: Path) -> None:
     run = train(tmp_path, "slurm_ray.sbatch", **slurm(2, 1), **where, SPARE_NODES="0")
     assert steps(run) == [1, 2]
     assert len(list((run / "logs/attempt-1").iterdir())) == 2
+
+
+@pytest.mark.ray
+def test_ssh_with_ray(tmp_path: Path) -> None:
+    """Three machines, one of them a spare; ssh runs its command here."""
+    machines = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+    run = train(tmp_path, "ssh.sh", *machines, GPUS="1", SPARE="1", RAY_PORT=free_port())
+    assert steps(run) == [1, 2]
+    assert len(list((run / "logs/attempt-1").iterdir())) == 2
+    stopped = [call for call in Stubs(tmp_path / "bin").calls("ray") if call == ["stop"]]
+    assert len(stopped) == len(machines)
