@@ -38,7 +38,7 @@ loss/ratio loss/clip_low loss/clip_high rollout/entropy rollout/logprob_gap roll
 update/shared rollout/logprob_max_ratio loss/total update/grad_norm update/lr update/tokens
 update/skipped time/data time/generate time/reward time/logprob time/update time/sync
 """.split()
-OPEN = ("status", "answer", "pairs", "layout", "rollouts", "Reward", "Evaluation")
+OPEN = ("status", "sentence", "curve", "pairs", "layout", "rollouts", "Reward", "Evaluation")
 
 
 def line_of(step: int) -> dict[str, float]:

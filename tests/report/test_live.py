@@ -174,14 +174,14 @@ def test_only_parts_that_are_new_and_looked_at_are_given(folder: Path) -> None:
     write_step(folder, 1)
     parts = LiveParts(LiveRun(folder))
     parts.run.refresh()
-    seen = {"answer": "", "pairs": "", "Reward": ""}
+    seen = {"sentence": "", "curve": "", "pairs": "", "Reward": "", "Evaluation": ""}
     found = parts.newer(seen)
     assert set(found) == set(seen)
     keys = {name: key for name, (key, _) in found.items()}
     assert parts.newer(keys) == {}
     write_step(folder, 2)
     parts.run.refresh()
-    assert set(parts.newer(keys)) == {"answer", "Reward"}  # no new evaluation, no new images
+    assert set(parts.newer(keys)) == {"sentence", "Reward"}  # no new evaluation, no new images
     assert parts.newer({"no such part": ""}) == {}
 
 
@@ -199,7 +199,17 @@ def test_hostile_names_and_answers_stay_text_in_every_part(folder: Path) -> None
     atomic_files.write_lines(run_folder.rollouts_path(folder, 1), rows)
     parts = LiveParts(LiveRun(folder))
     parts.run.refresh()
-    titles = ("status", "answer", "pairs", "layout", "rollouts", "Reward", "More", "Evaluation")
+    titles = (
+        "status",
+        "sentence",
+        "curve",
+        "pairs",
+        "layout",
+        "rollouts",
+        "Reward",
+        "More",
+        "Evaluation",
+    )
     found = parts.newer(dict.fromkeys(titles, ""))
     found["compared"] = ("", compared({HOSTILE: parts.run}))
     whole = "".join(html for _, html in found.values())

@@ -22,7 +22,7 @@ from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.errors import UserError
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page
-from vlmrl.report.live.parts import MAX_COMPARED, LiveParts, compared, table
+from vlmrl.report.live.parts import MAX_COMPARED, LiveParts, compared, table, warm_up
 from vlmrl.report.page import script_hash
 
 __all__ = ["WatchedRuns", "build_watch_app", "watch"]
@@ -45,6 +45,7 @@ class WatchedRuns:
         self._folder = folder
         self._parts: dict[str, LiveParts] = {}
         self.alone = (folder / "config.json").is_file()
+        warm_up()
 
     def names(self) -> list[str]:
         """Return the runs that there are, the one written to last first."""

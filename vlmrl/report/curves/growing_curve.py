@@ -9,7 +9,7 @@ from vlmrl.report.series import Series
 
 __all__ = ["GrowingCurve", "GrowingCurves"]
 
-MOST = 400
+MOST = 256
 """Stretches of a curve; when there are more, two become one."""
 
 

@@ -35,6 +35,8 @@ class LiveRun:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.version = 0
+        self.evaluated = 0
+        """How often evaluations were new, or gone."""
         self.config: dict[str, Any] = {}
         self.evaluations: dict[int, dict[str, Any]] = {}
         self.rollouts: tuple[int, Path] | None = None
@@ -85,8 +87,7 @@ class LiveRun:
             last_lines=list(self.last_lines),
             newest=self.newest,
         )
-        ends = tuple(self._stamps.get(f"step-{step}.json") for step in sorted(self.evaluations))
-        key = (progress.metric, *ends[:1], *ends[-1:])
+        key = (progress.metric, self.evaluated)
         if self._compared[0] != key:
             found = Progress(metric=progress.metric)
             compare_ends(found, read_ends(self.folder))
@@ -160,6 +161,7 @@ class LiveRun:
             if self._has_changed(path):
                 self.evaluations[step] = read_json(path)
                 changed = True
+        self.evaluated += changed
         rollouts = run_folder.steps_in(self.folder / "rollouts", ".jsonl")
         newest = max(rollouts.items(), default=None)
         changed |= newest != self.rollouts

@@ -16,14 +16,17 @@ from vlmrl.report.held_out.first_screen import first_screen
 from vlmrl.report.live.live_run import LiveRun, State
 from vlmrl.report.media import Album
 from vlmrl.report.page import LEADING, environment, read_ends, show, trained_gallery
-from vlmrl.report.series import MAIN_COLOUR, Panel, Section, Series, Unit, sections_of
+from vlmrl.report.series import ABOUT, MAIN_COLOUR, Panel, Section, Series, Unit, sections_of
+from vlmrl.report.words.outcome import describe
 from vlmrl.runs import run_folder
+from vlmrl.runs.metric_glossary import find
 from vlmrl.system.atomic_files import read_lines
 
-__all__ = ["MAX_COMPARED", "LiveParts", "compared", "say_state", "table"]
+__all__ = ["MAX_COMPARED", "LiveParts", "compared", "say_state", "table", "warm_up"]
 
 IMAGE_BYTES = 3_000_000
 """Budget of the images of one part, in characters of their data URIs."""
+EVALUATION = "Evaluation"
 MAX_COMPARED = 8
 """Runs on one pair of axes: there are as many colours."""
 
@@ -34,23 +37,26 @@ class LiveParts:
 
     run: LiveRun
     _made: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    _evaluated: tuple[int, list[Section]] = field(default_factory=lambda: (-1, []))
 
     def newer(self, seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Return for each part whose key is no longer the one seen its new key, and its HTML.
 
-        Parts are `status`, `answer`, `pairs`, `layout` (the places of the others) and `rollouts`; any
-        other name is the title of a section.
+        Parts are `status`, `sentence`, `curve`, `pairs`, `layout` (the places of the others) and `rollouts`;
+        any other name is the title of a section.
         """
         found = {section.title: section for section in self._sections()}
         makers: dict[str, tuple[Any, Callable[[], str]]] = {
             "status": (self.run.state(), self._status),
-            "answer": (self.run.version, self._answer),
-            "pairs": (sorted(self.run.evaluations), self._pairs),
+            "sentence": (self.run.version, self._sentence),
+            "curve": (self.run.evaluated, self._curve),
+            "pairs": (self.run.evaluated, self._pairs),
             "rollouts": (self.run.rollouts, self._rollouts),
             "layout": (list(found), lambda: self._layout(list(found))),
         }
         for title, section in found.items():
-            makers[title] = (self.run.version, functools.partial(self._section, section))
+            version = self.run.evaluated if title == EVALUATION else self.run.version
+            makers[title] = (version, functools.partial(self._section, section))
         newer = {}
         for name, (made_of, make) in makers.items():
             if name not in seen:
@@ -65,8 +71,11 @@ class LiveParts:
     def _status(self) -> str:
         return str(_module().status(say_state(self.run.state()), self.run.mistake))
 
-    def _answer(self) -> str:
-        return str(_module().answer(first_screen(self.run.config, self.run.progress(), ())))
+    def _sentence(self) -> str:
+        return str(_module().sentence(describe(self.run.progress())))
+
+    def _curve(self) -> str:
+        return str(_module().main_curve(first_screen(self.run.config, self.run.progress(), ())))
 
     def _pairs(self) -> str:
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES, prefix="p")
@@ -87,8 +96,12 @@ class LiveParts:
         return str(_module().layout(leading, [t for t in titles if t not in LEADING]))
 
     def _sections(self) -> list[Section]:
-        evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
-        return sections_of(self.run.curves.series(), self.run.imitation.series(), evaluations)
+        """Return the sections in the order of the page; that of evaluations is kept until there are more."""
+        if self._evaluated[0] != self.run.evaluated:
+            evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
+            self._evaluated = (self.run.evaluated, sections_of({}, {}, evaluations))
+        found = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
+        return sorted([*found, *self._evaluated[1]], key=lambda one: list(ABOUT).index(one.title))
 
     def _section(self, section: Section) -> str:
         return str(_module().section(show(section, dict(MAIN_COLOUR))))
@@ -142,6 +155,12 @@ def compared(runs: Mapping[str, LiveRun]) -> str:
     about = "Runs on one pair of axes, by their steps; a name keeps its colour."
     section = Section("Compared", about, tuple(panels))
     return str(_module().section(show(section, known_colours)))
+
+
+def warm_up() -> None:
+    """Load what the first page would wait for: the templates, and the glossary with its parts."""
+    _module()
+    find("step")
 
 
 def _module() -> Any:
