@@ -32,15 +32,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import conversation, demonstrations, multiple_choice
+from vlmrl.data.cards import augmentation, conversation, demonstrations, multiple_choice
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.column_aliases import under_our_keys
 from vlmrl.data.files.opening import open_rows
-from vlmrl.data.files.rows import WHERE, View
+from vlmrl.data.files.rows import WHERE, Rows, View
 from vlmrl.errors import UserError
-from vlmrl.media.access import reference
-from vlmrl.schema import Box, Demo, Frame, MediaKind, Sample, Truth
+from vlmrl.media.access import Access, access_given, reference
+from vlmrl.media.decode import decode
+from vlmrl.media_types import PilImage
+from vlmrl.schema import Box, Demo, Frame, Media, MediaKind, Sample, Truth
 from vlmrl.truths import json_form
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
@@ -77,17 +79,34 @@ class Records(Card):
     """Then grow it to the lines of a grid of this many cells across and down, so that a small model
     has few numbers to learn; 0: no grid."""
     seed: int = 0
-    """Seed of the draws for `loose`."""
+    """Seed of the draws for `loose` and `variants`."""
+    variants: int = 0
+    """Show each photo with boxes in this number of ways: turned, mirrored, cropped, in other light; 0: as
+    it is."""
+    side: int = 0
+    """Squeeze each photo to a square of this many pixels a side (`variants` needs one); 0: as it is."""
+    ramp: float = 0.0
+    """Share of a ramp of colour that tells a model built from scratch where each part of a photo lies."""
 
     def __post_init__(self) -> None:
         if self.grid < 0:
             raise ValueError(f"grid: expected a number of cells or 0, got {self.grid}")
         if not 0 <= self.loose < 1:
             raise ValueError(f"loose: expected a share of the image in [0, 1), got {self.loose}")
+        if not 0 <= self.ramp < 1:
+            raise ValueError(f"ramp: expected a share of the colours in [0, 1), got {self.ramp}")
+        if self.variants < 0 or self.side < 0 or ((self.variants or self.ramp) and not self.side):
+            raise ValueError(
+                f"expected variants and side of at least 0, and a side with variants or a ramp, got "
+                f"variants {self.variants}, side {self.side}, ramp {self.ramp}"
+            )
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """Return the rows of a split that have one of the tasks; broken lines stay, to be reported."""
-        rows = open_rows(Path(self.path), split)
+        rows = self._of_tasks(open_rows(Path(self.path), split), split)
+        return augmentation.Variants(rows, self.variants) if self.variants else rows
+
+    def _of_tasks(self, rows: Rows, split: str) -> Rows:
         if not self.tasks:
             return rows
         tasks = [_task(rows, i) for i in range(len(rows))]
@@ -109,6 +128,13 @@ class Records(Card):
         name = row.get("id")
         if not isinstance(name, str | int):
             raise UserError(f"key 'id': expected a text or integer, got {name!r:.60}")
+        media = tuple(reference(path, self._folder, kind) for kind, path in _media(row))
+        meta = _meta(row, truth)
+        if self.variants:
+            name = f"{name}-{row[augmentation.VARIANT]}"
+        if self.side:
+            media, truth = self._shown(Sample(str(name), source, media, truth, meta=meta))
+            meta["size"] = (self.side, self.side)
         rng = random.Random(f"{self.seed} {name}")
         question = _native(row["question"]) if self.native else row["question"]
         if options:
@@ -120,13 +146,13 @@ class Records(Card):
         return Sample(
             id=str(name),
             source=source,
-            parts=(*(reference(path, self._folder, kind) for kind, path in _media(row)), question),
+            parts=(*media, question),
             truth=truth,
             template="think_answer_glue" if grounded else "think_answer",
             demo=_with_tags(
                 row, Demo(text=truth.choice, evidence=truth.spans) if grounded else demo
             ),
-            meta=_meta(row, truth),
+            meta=meta,
             system=conversation.read_system(row.get("system")),
             history=conversation.read_history(row.get("history"), self._folder),
         )
@@ -142,7 +168,25 @@ class Records(Card):
 
     def corpus(self) -> list[str]:
         """Return questions and answers of the split `train`."""
-        return demonstrations.corpus(self, self.rows("train"))
+        plain = replace(self, variants=0, side=0, ramp=0.0)  # no text depends on the photos
+        return demonstrations.corpus(plain, plain.rows("train"))
+
+    def _shown(self, plain: Sample) -> tuple[tuple[Media, ...], Truth]:
+        """Return the one photo of a row as it is shown, and the truth with its boxes there."""
+        boxes = plain.truth.boxes
+        if [medium.kind for medium in plain.media] != ["image"] or boxes is None:
+            raise UserError("option `side` is for rows with one image whose answer is boxes")
+        (photo,) = decode(plain, access_given(Access(self.media_root())))
+        assert isinstance(photo, PilImage)
+        if self.variants:
+            rng = random.Random(f"{self.seed} {plain.id}")
+            photo, boxes = augmentation.augment(photo, boxes, self.side, rng)
+        else:
+            photo = augmentation.squeeze(photo, self.side)
+        if self.ramp:
+            photo = augmentation.with_ramp(photo, self.ramp)
+        shown = Media("image", data=augmentation.as_bmp(photo))
+        return (shown,), replace(plain.truth, boxes=boxes)
 
     @property
     def _folder(self) -> Path:

@@ -18,7 +18,7 @@ Curve = dict[int, dict[str, Any]]
 
 def start(settings: str, folder: Path, seed: int) -> Path:
     """Return the checkpoint of a cold start alone; makes it if it is not there."""
-    return _train(
+    return train(
         settings,
         folder,
         [f"run.seed={seed}", "run.threads=1", "run.steps=0", "evaluation=null", "run.report=false"],
@@ -28,7 +28,7 @@ def start(settings: str, folder: Path, seed: int) -> Path:
 def curve(settings: str, folder: Path, seed: int, begin: Path, *overrides: str) -> Curve:
     """Return the evaluations of a run that begins at a checkpoint; trains it if it is not there."""
     begun = [f"model.path={begin}", "model.build=null", "sft=null", f"run.seed={seed}"]
-    _train(settings, folder, [*begun, "run.report=false", *overrides])
+    train(settings, folder, [*begun, "run.report=false", *overrides])
     return evaluations(folder)
 
 
@@ -54,7 +54,7 @@ def tell(text: str, out: Path | None) -> None:
         out.write_text(text + "\n", encoding="utf-8")
 
 
-def _train(settings: str, folder: Path, overrides: list[str]) -> Path:
+def train(settings: str, folder: Path, overrides: list[str]) -> Path:
     """Run a config of `configs/` beside this file or a shipped one; return its newest checkpoint."""
     own = CONFIGS / f"{settings}.yaml"
     name = str(own) if own.exists() else settings

@@ -71,12 +71,15 @@ def test_what_is_written_in_the_background_is_what_was_asked_for(lora, tmp_path,
 
 def test_the_next_one_waits_and_old_ones_go(tmp_path):
     with CheckpointWriter(tmp_path, stepped(), keep=2, in_background=True) as writer:
+        for step in (5, 25):
+            writer.save(Progress("sft", step))
         for step in range(1, 5):
             writer.save(Progress("rl", step), best=1)
             assert all(
                 (tmp_path / f"checkpoints/step-{n}").is_dir() for n in range(max(1, step - 2), step)
             )
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
+        "sft-25",
         "step-1",
         "step-3",
         "step-4",

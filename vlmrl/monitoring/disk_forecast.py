@@ -28,7 +28,8 @@ def require_room_for_run(config: Config, policy: Policy, existing: int) -> str |
     if config.evaluation is not None:
         every = min(every, config.evaluation.every)  # the best so far is saved as well
     written = math.ceil(run.steps / every) + (config.sft is not None)
-    count = min(run.keep_checkpoints + 1, written) - existing
+    kept = run.keep_checkpoints + (config.sft is not None)
+    count = min(kept + 1, written) - existing
     trained = sum(4 * p.numel() for p in policy.trainable)
     size = checkpoint.size(policy, STATE_SIZE[config.optimizer.name] * trained)
     free = distributed.from_main(free_bytes(config.folder))

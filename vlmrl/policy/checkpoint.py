@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from vlmrl.system.checksums import find_damage
 
 __all__ = [
     "Progress",
+    "cold_start",
     "count",
     "damage_of",
     "find_all",
@@ -220,6 +221,12 @@ def rl_steps(folder: Path) -> list[int]:
 def find_all(folder: Path) -> list[Path]:
     """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
     return list((folder / "checkpoints").glob("[!.]*-*"))
+
+
+def cold_start(names: Iterable[str]) -> list[str]:
+    """Return the name of the last checkpoint of the cold start, if there is one: controls begin there."""
+    found = [name for name in names if name.startswith("sft-")]
+    return sorted(found, key=lambda name: order_of(Path(name)))[-1:]
 
 
 def order_of(path: Path) -> tuple[bool, int]:

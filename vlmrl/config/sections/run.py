@@ -28,7 +28,7 @@ class RunConfig(Section):
     """Go on training while a checkpoint is written, from a copy of weights and optimizer state in the
     host's memory. The next checkpoint and the end of the run wait for it."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Number of recent checkpoints to keep. The best one is kept as well."""
+    """Number of recent checkpoints to keep, beside the best one and the last of the cold start."""
     mirror: str | None = None
     """URL of a folder of runs in an object store, such as `s3://bucket/runs`, or of any other kind that
     fsspec knows. Each checkpoint is copied to the folder of the run's name in it, with the logs, and

@@ -39,7 +39,7 @@ PROGRESS_S = 10.0
 
 
 class Uploads:
-    """Copies the checkpoints of a run folder, and keeps the last `keep` and the best of a mirror's."""
+    """Copies the checkpoints of a run folder, and keeps of a mirror's what the run folder would keep."""
 
     def __init__(
         self, folder: Path, store: Store, claim: Claim, keep: int, tell: Callable[[str], None]
@@ -195,7 +195,7 @@ class Uploads:
             raise
 
     def _prune(self) -> None:
-        """Delete the checkpoints but the last `keep` and the best, and all objects that none of them has."""
+        """Delete the checkpoints that the run folder would not keep, and all objects that no other has."""
         among = [a for a in attempts(self._store) if a <= self._claim.attempt]
         found = manifests(self._store, among)
         newest = {(m.attempt, m.checkpoint): m for m in found}  # of one checkpoint the last
@@ -206,8 +206,9 @@ class Uploads:
             except Damaged:
                 continue
         ordered = sorted(read, key=lambda manifest: manifest.order)
-        best = [m for m in ordered if m.checkpoint == f"step-{self._best}"][-1:]
-        kept = {*ordered[-self._keep :], *best}
+        named = {m.checkpoint: m for m in ordered}
+        spared = (f"step-{self._best}", *checkpoint.cold_start(named))
+        kept = {*ordered[-self._keep :], *(named[name] for name in spared if name in named)}
         self._require_current()
         self._store.delete(m.name for m in found if m not in kept)
         used = {stored.name for manifest in kept for stored in read[manifest].values()}

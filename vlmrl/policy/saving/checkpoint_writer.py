@@ -43,7 +43,7 @@ Arrays = Mapping[str, Mapping[str, np.ndarray]]
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run folder, and keeps the last `keep` of them and the best.
+    """Writes checkpoints of a run folder, and keeps the last `keep`, the best, and the cold start's last.
 
     `with` it the last one is waited for; not so after Ctrl-C, which leaves it unwritten.
     """
@@ -65,7 +65,7 @@ class CheckpointWriter:
         queue: Sequence[Mapping[str, Any]] = (),
         learned: Arrays | None = None,
     ) -> Path:
-        """Write one checkpoint and remove old ones beyond `keep` (the `best` step's is kept).
+        """Write one checkpoint and remove old ones, see `prune`; `best` is a step.
 
         `queue` are JSON values of the batches that are issued and not yet trained on
         (`RolloutQueue.collect_state`), `learned` the arrays of the sampler (`DrawPlan.arrays`), of the
@@ -154,15 +154,20 @@ class CheckpointWriter:
         self.prune()
 
     def prune(self) -> None:
-        """Delete all but the last `keep`, the best, and one that is being copied to the mirror."""
+        """Delete all but the last `keep`, the best, the cold start's last, and what is being copied."""
 
         def prune() -> None:
             with (
                 contextlib.nullcontext() if self.mirror is None else self.mirror.sparing() as copied
             ):
                 found = sorted(checkpoint.find_all(self._folder), key=checkpoint.order_of)
+                spared = (
+                    f"step-{self._best}",
+                    copied,
+                    *checkpoint.cold_start(p.name for p in found),
+                )
                 for path in found[: -self._keep]:
-                    if path.name not in (f"step-{self._best}", copied):
+                    if path.name not in spared:
                         path.rename(path.with_name(f".{path.name}.old"))
             _clear(self._folder / "checkpoints")
 
