@@ -81,12 +81,12 @@ class Records(Card):
     seed: int = 0
     """Seed of the draws for `loose` and `variants`."""
     variants: int = 0
-    """Show each photo with boxes in this number of ways: turned, mirrored, cropped, in other light; 0: as
+    """Show each image with boxes in this number of ways: turned, mirrored, cropped, in other light; 0: as
     it is."""
     side: int = 0
-    """Squeeze each photo to a square of this many pixels a side (`variants` needs one); 0: as it is."""
+    """Squeeze each image to a square of this many pixels a side (`variants` needs one); 0: as it is."""
     ramp: float = 0.0
-    """Share of a ramp of colour that tells a model built from scratch where each part of a photo lies."""
+    """Share of a ramp of colour that tells a model built from scratch where each part of a image lies."""
 
     def __post_init__(self) -> None:
         if self.grid < 0:
@@ -168,24 +168,24 @@ class Records(Card):
 
     def corpus(self) -> list[str]:
         """Return questions and answers of the split `train`."""
-        plain = replace(self, variants=0, side=0, ramp=0.0)  # no text depends on the photos
+        plain = replace(self, variants=0, side=0, ramp=0.0)  # no text depends on the images
         return demonstrations.corpus(plain, plain.rows("train"))
 
     def _shown(self, plain: Sample) -> tuple[tuple[Media, ...], Truth]:
-        """Return the one photo of a row as it is shown, and the truth with its boxes there."""
+        """Return the one image of a row as it is shown, and the truth with its boxes there."""
         boxes = plain.truth.boxes
         if [medium.kind for medium in plain.media] != ["image"] or boxes is None:
             raise UserError("option `side` is for rows with one image whose answer is boxes")
-        (photo,) = decode(plain, access_given(Access(self.media_root())))
-        assert isinstance(photo, PilImage)
+        (image,) = decode(plain, access_given(Access(self.media_root())))
+        assert isinstance(image, PilImage)
         if self.variants:
             rng = random.Random(f"{self.seed} {plain.id}")
-            photo, boxes = augmentation.augment(photo, boxes, self.side, rng)
+            image, boxes = augmentation.augment(image, boxes, self.side, rng)
         else:
-            photo = augmentation.squeeze(photo, self.side)
+            image = augmentation.squeeze(image, self.side)
         if self.ramp:
-            photo = augmentation.with_ramp(photo, self.ramp)
-        shown = Media("image", data=augmentation.as_bmp(photo))
+            image = augmentation.with_ramp(image, self.ramp)
+        shown = Media("image", data=augmentation.as_bmp(image))
         return (shown,), replace(plain.truth, boxes=boxes)
 
     @property

@@ -1,6 +1,6 @@
-"""Photos with boxes, each shown in several ways, so that few of them teach a small model to see.
+"""Images with boxes, each shown in several ways, so that few of them teach a small model to see.
 
-A way: the photo turned by a multiple of 90 degrees, mirrored or not, a crop of 55 to 100 % of its longer side
+A way: the image turned by a multiple of 90 degrees, mirrored or not, a crop of 55 to 100 % of its longer side
 that keeps at least 85 % of every box, squeezed to a square, its light and colours shifted.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["VARIANT", "Variants", "as_bmp", "augment", "squeeze", "with_ramp"]
 VARIANT = "variant"
 """Key of a row: which of the ways it is."""
 TRIES = 60
-"""Crops that are drawn until one keeps the boxes; then the photo stays whole."""
+"""Crops that are drawn until one keeps the boxes; then the image stays whole."""
 KEPT = 0.85
 NARROWEST = 0.55
 ASPECT = 4 / 3
@@ -52,50 +52,50 @@ class Variants(Sequence[Mapping[str, Any]]):
 
 
 def augment(
-    photo: PilImage, boxes: Sequence[Box], side: int, rng: random.Random
+    image: PilImage, boxes: Sequence[Box], side: int, rng: random.Random
 ) -> tuple[PilImage, tuple[Box, ...]]:
-    """Return a photo in a way of its own, `side` x `side` pixels, with its boxes (unit square)."""
+    """Return an image in a way of its own, `side` x `side` pixels, with its boxes (unit square)."""
     for _ in range(rng.randrange(4)):
-        photo = photo.transpose(Image.Transpose.ROTATE_90)  # counter-clockwise
+        image = image.transpose(Image.Transpose.ROTATE_90)  # counter-clockwise
         boxes = [_moved(box, box.y1, 1 - box.x2, box.y2, 1 - box.x1) for box in boxes]
     if rng.random() < 0.5:
-        photo = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         boxes = [_moved(box, 1 - box.x2, box.y1, 1 - box.x1, box.y2) for box in boxes]
-    region = _draw_crop(photo.size, boxes, rng)
-    photo = _jitter(squeeze(photo, side, region), rng)
-    return photo, tuple(_inside(box, region) for box in boxes)
+    region = _draw_crop(image.size, boxes, rng)
+    image = _jitter(squeeze(image, side, region), rng)
+    return image, tuple(_inside(box, region) for box in boxes)
 
 
-def squeeze(photo: PilImage, side: int, region: Box | None = None) -> PilImage:
-    """Return a photo, or a region of it (unit square), as a square of `side` pixels."""
-    width, height = photo.size
+def squeeze(image: PilImage, side: int, region: Box | None = None) -> PilImage:
+    """Return an image, or a region of it (unit square), as a square of `side` pixels."""
+    width, height = image.size
     region = region or Box(0, 0, 1, 1)
     pixels = (region.x1 * width, region.y1 * height, region.x2 * width, region.y2 * height)
-    return photo.resize((side, side), Image.Resampling.BOX, box=pixels)
+    return image.resize((side, side), Image.Resampling.BOX, box=pixels)
 
 
-def with_ramp(photo: PilImage, share: float) -> PilImage:
+def with_ramp(image: PilImage, share: float) -> PilImage:
     """Mix red with a ramp from left to right and blue with one from top to bottom, by this share.
 
     Each patch then says where it lies: a crutch for a model built from nothing, whose tower knows
     relative places only. A pretrained model needs none.
     """
-    values = np.asarray(photo, dtype=np.float32).copy()
+    values = np.asarray(image, dtype=np.float32).copy()
     height, width, _ = values.shape
     values[..., 0] += share * (np.linspace(0, 255, width)[None, :] - values[..., 0])
     values[..., 2] += share * (np.linspace(0, 255, height)[:, None] - values[..., 2])
     return Image.fromarray(values.clip(0, 255).astype(np.uint8))
 
 
-def as_bmp(photo: PilImage) -> bytes:
-    """Return a photo as the bytes of a BMP file, which costs next to nothing to write and read."""
+def as_bmp(image: PilImage) -> bytes:
+    """Return an image as the bytes of a BMP file, which costs next to nothing to write and read."""
     buffer = io.BytesIO()
-    photo.save(buffer, format="BMP")
+    image.save(buffer, format="BMP")
     return buffer.getvalue()
 
 
 def _draw_crop(size: tuple[int, int], boxes: Sequence[Box], rng: random.Random) -> Box:
-    """Draw a region (unit square) that keeps enough of each box; all of the photo if none is found."""
+    """Draw a region (unit square) that keeps enough of each box; all of the image if none is found."""
     width, height = size
     for _ in range(TRIES):
         aspect = ASPECT * rng.uniform(*ASPECTS)
@@ -127,10 +127,10 @@ def _moved(box: Box, x1: float, y1: float, x2: float, y2: float) -> Box:
     return Box(x1, y1, x2, y2, box.label, box.score)
 
 
-def _jitter(photo: PilImage, rng: random.Random) -> PilImage:
-    """Shift the light and the colours of a photo."""
+def _jitter(image: PilImage, rng: random.Random) -> PilImage:
+    """Shift the light and the colours of an image."""
     for kind in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-        photo = kind(photo).enhance(rng.uniform(*LIGHT))
+        image = kind(image).enhance(rng.uniform(*LIGHT))
     tints = np.array([rng.uniform(*TINTS) for _ in range(3)], dtype=np.float32)
-    values = np.asarray(photo, dtype=np.float32) * tints
+    values = np.asarray(image, dtype=np.float32) * tints
     return Image.fromarray(values.clip(0, 255).astype(np.uint8))
