@@ -86,7 +86,7 @@ class Records(Card):
     side: int = 0
     """Squeeze each image to a square of this many pixels a side (`variants` needs one); 0: as it is."""
     ramp: float = 0.0
-    """Share of a ramp of colour that tells a model built from scratch where each part of a image lies."""
+    """Share of a ramp of colour that tells a model built from scratch where each part of an image lies."""
 
     def __post_init__(self) -> None:
         if self.grid < 0:
