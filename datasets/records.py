@@ -32,13 +32,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import augmentation, conversation, demonstrations, multiple_choice
+from vlmrl.data.cards import conversation, demonstrations, multiple_choice
 from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.column_aliases import under_our_keys
 from vlmrl.data.files.opening import open_rows
-from vlmrl.data.files.rows import WHERE, Rows, View
+from vlmrl.data.files.rows import VARIANT, WHERE, Rows, Variants, View
 from vlmrl.errors import UserError
+from vlmrl.media import augmentation
 from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import decode
 from vlmrl.media_types import PilImage
@@ -104,7 +105,7 @@ class Records(Card):
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
         """Return the rows of a split that have one of the tasks; broken lines stay, to be reported."""
         rows = self._of_tasks(open_rows(Path(self.path), split), split)
-        return augmentation.Variants(rows, self.variants) if self.variants else rows
+        return Variants(rows, self.variants) if self.variants else rows
 
     def _of_tasks(self, rows: Rows, split: str) -> Rows:
         if not self.tasks:
@@ -131,7 +132,7 @@ class Records(Card):
         media = tuple(reference(path, self._folder, kind) for kind, path in _media(row))
         meta = _meta(row, truth)
         if self.variants:
-            name = f"{name}-{row[augmentation.VARIANT]}"
+            name = f"{name}-{row[VARIANT]}"
         if self.side:
             media, truth = self._shown(Sample(str(name), source, media, truth, meta=meta))
             meta["size"] = (self.side, self.side)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards import augmentation
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
+from vlmrl.media import augmentation
 from vlmrl.schema import Box
 
 SIDE = 96

@@ -11,7 +11,18 @@ from typing import Any, Protocol, runtime_checkable
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = ["WHERE", "JoinedRows", "Rows", "View", "cell", "narrowed", "number", "paths"]
+__all__ = [
+    "VARIANT",
+    "WHERE",
+    "JoinedRows",
+    "Rows",
+    "Variants",
+    "View",
+    "cell",
+    "narrowed",
+    "number",
+    "paths",
+]
 
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
@@ -19,6 +30,8 @@ WHERE = "__where__"
 MAX_ITEMS = 50
 """Items of a nested list whose paths `paths` names."""
 
+VARIANT = "variant"
+"""Key of a row that `Variants` adds: which of several it is."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -56,6 +69,22 @@ class Narrowing(Protocol):
 
     def narrowed(self, columns: Sequence[str]) -> Rows:
         """Return the same rows with these columns alone."""
+
+
+class Variants(Sequence[Mapping[str, Any]]):
+    """Every row of `rows` `count` times, one behind the other, each with its number under `VARIANT`."""
+
+    def __init__(self, rows: Rows, count: int) -> None:
+        self._rows, self._count = rows, count
+
+    def __len__(self) -> int:
+        return len(self._rows) * self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row, variant = divmod(range(len(self))[index], self._count)
+        return {**self._rows[row], VARIANT: variant}
 
 
 class View(Sequence[Mapping[str, Any]]):

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from vlmrl.data.files.rows import Rows
 from vlmrl.media_types import PilImage
 from vlmrl.schema import Box
 
-__all__ = ["VARIANT", "Variants", "as_bmp", "augment", "squeeze", "with_ramp"]
+__all__ = ["as_bmp", "augment", "squeeze", "with_ramp"]
 
-VARIANT = "variant"
-"""Key of a row: which of the ways it is."""
 TRIES = 60
 """Crops that are drawn until one keeps the boxes; then the image stays whole."""
 KEPT = 0.85
@@ -33,22 +29,6 @@ LIGHT = (0.8, 1.2)
 """Factors of brightness, contrast and colour."""
 TINTS = (0.92, 1.08)
 """Factors of red, green and blue."""
-
-
-class Variants(Sequence[Mapping[str, Any]]):
-    """Every row of `rows` `count` times, one behind the other, each with its number under `VARIANT`."""
-
-    def __init__(self, rows: Rows, count: int) -> None:
-        self._rows, self._count = rows, count
-
-    def __len__(self) -> int:
-        return len(self._rows) * self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        row, variant = divmod(range(len(self))[index], self._count)
-        return {**self._rows[row], VARIANT: variant}
 
 
 def augment(
