@@ -179,6 +179,7 @@ def test_only_commands_import_assemble() -> None:
         "vlmrl.cli.data",
         "vlmrl.cluster.started_pools",
         "vlmrl.commands.benchmarks.session",
+        "vlmrl.commands.curricula.demonstrate",
         "vlmrl.commands.curricula.rate",
         "vlmrl.commands.evaluate",
         "vlmrl.commands.serving.asked_model",

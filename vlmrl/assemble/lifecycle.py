@@ -197,8 +197,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
     config = trainer.config
     settings = config.sft
     assert settings is not None
-    whole = {"split": "val", "where": None, "ratings": None}  # a choice of rows is for training
-    chosen = settings.validation or [s.model_copy(update=whole) for s in config.data.train]
+    chosen = settings.validation or [source.whole("val") for source in config.data.train]
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [open_configured(config, s) for s in limited] if settings.stop_at is not None else []
     plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)

@@ -14,6 +14,7 @@ from vlmrl.cli.exit_codes import FAILED, INTERRUPTED
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
+    from vlmrl.commands.curricula.demonstrate import Demonstrated
     from vlmrl.commands.curricula.rate import Rated
     from vlmrl.data.source import Source
     from vlmrl.schema import Sample, Space
@@ -185,6 +186,72 @@ def rate(
         raise typer.Exit(INTERRUPTED)
 
 
+def demonstrate(
+    config: ConfigName,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The teacher: one of the config's `models`, a checkpoint or a run folder."
+        ),
+    ],
+    overrides: Overrides = None,
+    samples: Annotated[int, typer.Option(min=1, help="Completions of each row.")] = 4,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first N rows of each source.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="`reward` or a verifier; otherwise the evaluation's metric."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="A completion passes from here on; otherwise evaluation.pass_threshold."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time, and of a resume.")] = 32,
+    out: Annotated[Path, typer.Option(help="JSON lines with one for each row.")] = Path(
+        "demonstrations.jsonl"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")] = False,
+) -> None:
+    """Let a teacher answer each row of a config's training sources; keep the best answer that verifies.
+
+    - `vlmrl data demonstrate quickstart runs/quickstart --limit 200`
+    - `vlmrl data demonstrate my.yaml big --resume` asks the model big of `models`, and goes on
+
+    `demonstrations: demonstrations.jsonl` of a source, of `sft.sources` say, uses the rows of which an answer
+    is kept, and it as their demonstration. Ctrl-C finishes the rows in hand.
+    """
+    from vlmrl.commands.validate import load_valid
+
+    settings = load_valid(config, overrides or ())
+    from vlmrl.commands.curricula import demonstrate as demonstrations
+
+    found = demonstrations.demonstrate(
+        settings,
+        model,
+        out,
+        samples=samples,
+        limit=limit,
+        metric=metric,
+        threshold=threshold,
+        block=batch_size,
+        resume=resume,
+        tell=_show_rated,
+    )
+    _print_demonstrated(out, found)
+    if not found.finished:
+        print(f"interrupted; kept in {out}: add --resume to continue", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_demonstrated(out: Path, found: Demonstrated) -> None:
+    for row in found.named[:MAX_SHOWN]:
+        print(f"dropped: {row}", file=sys.stderr)
+    print(f"{out}: {found.rows} rows, {found.kept} kept, {found.rows - found.kept} dropped")
+    for reason, count in found.dropped.most_common(MAX_SHOWN):
+        print(f"  {count} rows: {reason}")
+
+
 def _print_rated(out: Path, rated: Rated) -> None:
     for fault in rated.faults[:MAX_SHOWN]:
         print(f"not rated: {fault}", file=sys.stderr)
@@ -195,7 +262,7 @@ def _print_rated(out: Path, rated: Rated) -> None:
 
 def _show_rated(done: int, total: int, left_s: float) -> None:
     left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
-    print(f"{done} of {total} rows rated, {left} left", file=sys.stderr)
+    print(f"{done} of {total} rows done, {left} left", file=sys.stderr)
 
 
 def list_cards() -> None:

@@ -159,11 +159,10 @@ def _source(
     card, split = target(data, otherwise="test")
     for known in run.data.train if run else []:
         if card in (known.card, known.label):
-            update: dict[str, Any] = {"split": split, "limit": limit}
-            update |= {"where": None, "ratings": None}
+            update: dict[str, Any] = {"limit": limit}
             if options:
                 update["options"] = {**known.options, **options}
-            return known.model_copy(update=update)
+            return known.whole(split).model_copy(update=update)
     return SourceConfig(card=card, split=split, options=options or {}, limit=limit)
 
 

@@ -315,12 +315,7 @@ class Config(Section):
         limit = self.evaluation.limit
         chosen = self.evaluation.sources
         if not chosen and not self.evaluation.benchmarks:
-            whole = {
-                "split": "test",
-                "where": None,
-                "ratings": None,
-            }  # a choice of rows is for training
-            chosen = [s.model_copy(update=whole) for s in self.data.train]
+            chosen = [source.whole("test") for source in self.data.train]
         if limit is None:
             return chosen
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]

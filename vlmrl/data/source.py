@@ -20,8 +20,9 @@ from vlmrl.data.cards.row_rewards import check_applies
 from vlmrl.data.cards.splits import read_split, select
 from vlmrl.data.files.conditions import Condition, matching
 from vlmrl.data.files.opening import FORMATS, file_split
-from vlmrl.data.files.ratings import with_ratings
 from vlmrl.data.files.rows import WHERE, View
+from vlmrl.data.joined.demonstrations import DEMO, with_demonstrations
+from vlmrl.data.joined.ratings import with_ratings
 from vlmrl.data.layouts.recognition import card_of_path
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
@@ -94,6 +95,8 @@ class Source:
         if any(self._is_heard(medium) for medium in sample.media):
             import_extra("soundfile", "audio")
             import_extra("soxr", "audio")
+        if DEMO in row:
+            sample = replace(sample, demo=row[DEMO])
         if self.system and not sample.system:
             sample = replace(sample, system=self.system)
         if self.examples:
@@ -147,6 +150,9 @@ def open_source(
     if config.ratings is not None:
         rows, digest = with_ratings(rows, Path(config.ratings), rated_as(config))
         split = f"{split} rated {digest}"
+    if config.demonstrations is not None:
+        rows, digest = with_demonstrations(rows, Path(config.demonstrations), rated_as(config))
+        split = f"{split} demonstrated {digest}"
     if condition is not None:
         positions = matching(rows, condition, f"{config.label} {split}")
         # What is called so is these very rows: for a resume, and for the list of bad rows.

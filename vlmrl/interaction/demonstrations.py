@@ -160,7 +160,7 @@ def is_whole(prompt: Prompt) -> bool:
 
 
 def _has_answer(demo: Demo) -> bool:
-    return demo.text is not None or demo.answer is not None
+    return any(one is not None for one in (demo.text, demo.answer, demo.completion))
 
 
 def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from vlmrl.errors import UserError
 from vlmrl.schema.demos import DemoTurn
-from vlmrl.schema.geometry import Box, Point, Span, Track
+from vlmrl.schema.geometry import Box, Frame, Point, Span, Track
 from vlmrl.schema.template import Template
 
 __all__ = [
@@ -117,8 +117,8 @@ _CORE_KINDS = tuple(n for n in Truth.__dataclass_fields__ if n not in ("more", "
 class Demo:
     """A demonstration for the cold start; `prompting.demonstrate` writes it in the model's space.
 
-    Exactly one of `text` (the answer verbatim) and `answer` is set. `answer` is the part of a truth
-    that the model is to state, and may be deliberately worse than the sample's.
+    Exactly one of `text` (the answer verbatim), `answer` and `completion` is set. `answer` is the part
+    of a truth that the model is to state, and may be deliberately worse than the sample's.
 
     Example: Demo(thought="top left", answer=Truth(boxes=(Box(.1, .1, .5, .5),)))
     """
@@ -131,6 +131,10 @@ class Demo:
     `answer`."""
     contents: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What stands in other tags of the template, by tag: {"info": "Two cats on a mat."}."""
+    completion: str | None = None
+    """All that is written, tags and thought included, as a teacher wrote it in the space of `frame`."""
+    frame: Frame | None = None
+    """Where the places of `completion` are; None: it has none, or they are in every model's space."""
     turns: tuple[DemoTurn, ...] = ()
     """Calls of tools before the answer, one a turn; empty: it is answered at once."""
 

@@ -21,7 +21,7 @@ from vlmrl.forward.dealing import share
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.demonstrations import Writer, is_whole, join_answer
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Advantages, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Advantages, Frame, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
@@ -180,12 +180,23 @@ def _write_demonstration(prompt: Prompt, drop_thought: bool) -> str:
             "in think_or_not it is optional, and answer_only has none"
         )
     demo = replace(sample.demo, thought="") if drop_thought else sample.demo
+    if demo.frame is not None and demo.frame != prompt.frame:
+        raise UserError(
+            f"sft: sample {sample.id!r} of source {sample.source!r}: its demonstration was written for "
+            f"{_describe(demo.frame)}, but this model sees {_describe(prompt.frame)}: write them again"
+        )
     try:
         return prompting.demonstrate(demo, sample.template, prompt.frame, form=sample.form)
     except UserError as error:
         raise UserError(
             f"sft: sample {sample.id!r} of source {sample.source!r}: {error}"
         ) from error
+
+
+def _describe(frame: Frame) -> str:
+    """Return the space of a frame, and what is seen in it, for a message."""
+    seen = f"{frame.resized_width or frame.width} x {frame.resized_height or frame.height}"
+    return f"{seen} pixels in space {frame.space!r}"
 
 
 def cold_start(

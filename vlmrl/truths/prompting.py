@@ -133,7 +133,7 @@ def demonstrate(
 ) -> str:
     r"""Write the completion that a demonstration stands for, in the model's space (`frame.space`).
 
-    `thought=False` leaves the thought empty (thought dropout): `<think>\n\n</think>`.
+    `thought=False`, or a demonstration without one, leaves it empty (thought dropout): `<think>\n\n</think>`.
 
     Example: `<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>`
 
@@ -141,6 +141,9 @@ def demonstrate(
         UserError: no such template, or it has a tag that a demonstration cannot fill.
         ValueError: the frame lacks the size that its space needs.
     """
+    if demo.completion is not None:
+        kept = thought and demo.thought.strip()
+        return demo.completion if kept else _without_thought(demo.completion, chosen)
     answer = write_demo(demo, frame, form)
     contents = {**demo.contents, "think": (demo.thought if thought else "") or EMPTY_THOUGHT}
     evidence = demo.answer.spans if demo.evidence is None and demo.answer else demo.evidence
@@ -148,6 +151,16 @@ def demonstrate(
         pairs = (f"({write_time(s.start)}, {write_time(s.end)})" for s in evidence)
         contents["glue"] = f"[{', '.join(pairs)}]"
     return lay_out(chosen, answer, contents, form)
+
+
+def _without_thought(completion: str, chosen: str | Template) -> str:
+    """Return a completion with an empty thought in place of its own."""
+    for tag in (tag for tag in template(chosen).tags if tag.name == "think"):
+        before, opened, rest = completion.partition(tag.open)
+        _, closed, after = rest.partition(tag.close)
+        if opened and closed:
+            return f"{before}{opened}{EMPTY_THOUGHT}{closed}{after}"
+    return completion
 
 
 def write_call(turn: DemoTurn, frame: Frame, space: str = "") -> str:

@@ -1,8 +1,4 @@
-"""`vlmrl data rate`: how often a policy solves each row of a config's training sources.
-
-Rows are rated in blocks, and a block is the unit of a resume: its seed depends on its number alone, so a
-rating that was stopped and goes on is, for an engine that repeats itself, the one without a stop.
-"""
+"""`vlmrl data rate`: how often a policy solves each row of a config's training sources."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from vlmrl import plugins
 from vlmrl.assemble.prompts import prompt_maker_of
@@ -23,18 +18,19 @@ from vlmrl.assemble.sources import (
 )
 from vlmrl.assemble.turns import with_tools_of
 from vlmrl.commands.curricula.rating_manifest import begin, manifest_of
-from vlmrl.commands.trained_run import find_run
-from vlmrl.config import Config, EvaluationConfig, ModelConfig, SourceConfig
+from vlmrl.commands.curricula.row_blocks import (
+    Block,
+    cut_blocks,
+    load_asked,
+    require_metric,
+    sources_of,
+)
+from vlmrl.config import Config, EvaluationConfig
 from vlmrl.config.sections.tracking import hide_secrets
-from vlmrl.data.files.ratings import MANIFEST, Rating, read_ratings
-from vlmrl.data.files.rows import View
-from vlmrl.data.loader import eval_batches
-from vlmrl.data.quarantine import Quarantine, row_id
-from vlmrl.data.source import Source, open_configured, rated_as
+from vlmrl.data.joined.ratings import MANIFEST, Rating, read_ratings
+from vlmrl.data.source import open_configured
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.models.loading import load_model
-from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.system import atomic_files
@@ -66,22 +62,6 @@ class Rated:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Some rows of a source, by their numbers among its rows; `numbers` are the source's and the block's."""
-
-    source: Source
-    rows: range
-    numbers: tuple[int, int]
-
-    @property
-    def places(self) -> list[tuple[str, str, int]]:
-        """Source, whole split and row in it, of each row."""
-        source, split = self.source, self.source.split.partition("[")[0]
-        assert isinstance(source.rows, View)
-        return [(source.name, split, source.rows.positions[row]) for row in self.rows]
-
-
-@dataclass(frozen=True)
 class _Rater:
     """An engine that serves a policy, and all that turns rows into ratings."""
 
@@ -93,32 +73,19 @@ class _Rater:
     metric: str
     threshold: float
 
-    def rate(self, block: _Block) -> list[Rating]:
+    def rate(self, block: Block) -> list[Rating]:
         """Return the ratings of a block."""
-        source, rows = block.source, block.rows
-        split = f"{source.split}[{rows.start}:{rows.stop}]"  # what messages number rows within
-        part, bad = replace(source, split=split, rows=View(source.rows, rows)), Quarantine()
-        limit = self.config.data.max_prompt_tokens
-        batches = eval_batches(
-            [part],
-            self.make,
-            len(rows),
-            quarantine=bad,
-            quarantine_limit=1.0,
-            max_prompt_tokens=limit,
-        )
-        prompts = [prompt for batch in batches for prompt in batch.prompts]
+        read = block.read(self.make, self.config.data.max_prompt_tokens)
+        prompts = [one.prompt for one in read if one.prompt is not None]
         judged = iter(
             self._judge(prompts, seed_of(self.config.run.seed, SEED_PURPOSE, *block.numbers))
         )
-        told, found = iter(prompts), []
-        for number, place in enumerate(block.places):
-            own = row_id(part, number)
-            if reason := bad.reasons(part).get(number):
-                found.append(Rating(*place, own, None, None, 0, reason))
+        found = []
+        for one in read:
+            if one.prompt is None:
+                found.append(Rating(*one.place, one.own, None, None, 0, one.reason))
                 continue
-            sample = next(told).sample
-            found.append(self._sum_up(place, own or sample.id, next(judged)))
+            found.append(self._sum_up(one.place, one.own or one.prompt.sample.id, next(judged)))
         return found
 
     def _judge(self, prompts: Sequence[Prompt], seed: int) -> list[list[Judged]]:
@@ -174,13 +141,13 @@ def rate(
             of the rewards of all sources.
     """
     plan = config.evaluation or EvaluationConfig()
-    metric = _metric(config, metric or plan.metric.rpartition("/")[2])
+    metric = require_metric(config, metric or plan.metric.rpartition("/")[2])
     threshold = plan.pass_threshold if threshold is None else threshold
     if out.exists() and not resume:
         raise UserError(f"{out}: exists; --resume goes on with it, --out takes another file")
-    chosen = _sources(config)
+    chosen = sources_of(config)
     sources = [open_configured(stage, source) for stage, source in chosen]
-    policy = _policy(config, model, sources)
+    policy = load_asked(config, model, sources)
     asked = {"samples": samples, "metric": metric, "threshold": threshold, "block": block}
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
@@ -194,13 +161,13 @@ def rate(
         stack.callback(scorer.close)
         make = prompt_maker_of(config, policy)
         rater = _Rater(config, engine, scorer, make, samples, metric, threshold)
-        blocks = _blocks(with_audio(sources, policy.family), limit, block)
+        blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
         kept = _keep_whole(out, before, blocks)
         return _rate_blocks(rater, blocks, out, kept, tell)
 
 
 def _rate_blocks(
-    rater: _Rater, blocks: Sequence[_Block], out: Path, kept: list[Rating], tell: Told
+    rater: _Rater, blocks: Sequence[Block], out: Path, kept: list[Rating], tell: Told
 ) -> Rated:
     """Rate the blocks that are not kept, until all are or somebody interrupts."""
     done = {(r.source, r.split, r.row) for r in kept}
@@ -219,64 +186,7 @@ def _rate_blocks(
     return _sum_up(kept, finished=len(kept) == total)
 
 
-def _metric(config: Config, metric: str) -> str:
-    """Return the metric; refuse one that is not a reward of every source."""
-    for stage in config.by_stage:
-        for source in stage.data.train:
-            known = ["reward", *(reward.label for reward in stage.rewards_of(source))]
-            if metric not in known:
-                raise UserError(
-                    f"--metric: expected a reward of source {source.label!r} ({', '.join(known)}), got "
-                    f"{metric!r}"
-                )
-    return metric
-
-
-def _sources(config: Config) -> list[tuple[Config, SourceConfig]]:
-    """Return the training sources of all stages without their choice of rows, each once.
-
-    Raises:
-        UserError: two differ in their data, and ratings could not tell them apart.
-    """
-    found: dict[tuple[str, str], tuple[Config, SourceConfig]] = {}
-    for stage in config.by_stage:
-        for source in stage.data.train:
-            plain = source.model_copy(update={"where": None, "ratings": None})
-            named = rated_as(source)
-            known = found.setdefault((named["name"], named["split"]), (stage, plain))
-            if _identity(known[1]) != _identity(plain):
-                raise UserError(
-                    f"data.train: two sources of split {named['split']!r} are named {source.label!r}: "
-                    "give one of them a `name`"
-                )
-    return list(found.values())
-
-
-def _identity(source: SourceConfig) -> str:
-    return source.model_dump_json(include={"card", "options", "split", "limit"})
-
-
-def _policy(config: Config, model: str | None, sources: Sequence[Source]) -> Policy:
-    update: dict[str, Any] = {"lora": None, "quantization": None}
-    settings = config.model.model_copy(update=update)
-    if model is not None:
-        settings = ModelConfig(path=str(find_run(model)[1] or model), dtype=config.model.dtype)
-    corpus = [text for s in sources for text in s.card.corpus()] if settings.build else []
-    loaded = load_model(settings, corpus, config.run.seed)
-    return Policy(*loaded, settings, config.at(0.0).rollout.temperature)
-
-
-def _blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[_Block]:
-    """Return the blocks of the first `limit` rows of each source."""
-    found = []
-    for which, source in enumerate(sources):
-        rows = range(len(source.rows))[:limit]
-        for number, first in enumerate(range(0, len(rows), size)):
-            found.append(_Block(source, rows[first : first + size], (which, number)))
-    return found
-
-
-def _keep_whole(out: Path, before: Sequence[Rating], blocks: Sequence[_Block]) -> list[Rating]:
+def _keep_whole(out: Path, before: Sequence[Rating], blocks: Sequence[Block]) -> list[Rating]:
     """Return the ratings of blocks that are whole, and leave no others in the file."""
     by_place = {(r.source, r.split, r.row): r for r in before}
     found = []

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.config import Config, SourceConfig
-from vlmrl.data.files.ratings import MANIFEST, Rating, read_ratings
 from vlmrl.data.files.rows import View
+from vlmrl.data.joined.ratings import MANIFEST, Rating, read_ratings
 from vlmrl.data.source import Source, rated_as
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
@@ -18,7 +18,7 @@ from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 from vlmrl.system.checksums import hash_weights
 
-__all__ = ["begin", "manifest_of"]
+__all__ = ["begin", "check_manifest", "manifest_of"]
 
 MAY_CHANGE = ("versions", "git")
 """Keys of a manifest that may differ at a resume."""
@@ -53,7 +53,7 @@ def manifest_of(
 
 def _digest(config: Config, sources: Sequence[SourceConfig]) -> str:
     """Return a hash of what decides the prompts and their rewards."""
-    own = {"weight", "limit", "where", "ratings"}
+    own = {"weight", "limit", "where", "ratings", "demonstrations"}
     data = {"train", "sampler", "workers", "prefetch_mb", "quarantine_limit"}
     tree = [
         [source.model_dump(mode="json", exclude=own) for source in sources],
@@ -74,10 +74,19 @@ def begin(out: Path, manifest: dict[str, Any]) -> list[Rating]:
         atomic_files.write_lines(out, [{MANIFEST: manifest}])
         return []
     before, ratings = read_ratings(out)
+    check_manifest(out, before, manifest)
+    return [rating for _, rating in ratings]
+
+
+def check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with a file in another way than that in which it was begun.
+
+    Raises:
+        UserError: names the first key that differs.
+    """
     for key, now in json.loads(json.dumps(manifest)).items():
         if key not in MAY_CHANGE and before.get(key) != now:
             raise UserError(
                 f"{out}: was made with another {key}: expected {now!r}, got {before.get(key)!r}; choose "
                 "another --out"
             )
-    return [rating for _, rating in ratings]

@@ -52,6 +52,9 @@ class SourceConfig(Named):
     ratings: str | None = None
     """File of `vlmrl data rate` whose `pass_rate`, `reward` and `n` become columns of the rows, for `where`
     and samplers. Held-out sources have their own."""
+    demonstrations: str | None = None
+    """File of `vlmrl data demonstrate`: use only rows of which it keeps what a teacher wrote, and that as
+    their demonstration. Held-out sources have their own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,6 +72,11 @@ class SourceConfig(Named):
             told = {"name": options["environment"], "options": options.get("options") or {}}
             return {**value, "environment": told}
         return value
+
+    def whole(self, split: str) -> SourceConfig:
+        """Return it with all rows of a split: a choice of rows is for training."""
+        choice = {"where": None, "ratings": None, "demonstrations": None}
+        return self.model_copy(update={"split": split, **choice})
 
     @property
     def acts(self) -> bool:

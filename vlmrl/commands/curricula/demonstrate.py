@@ -1,0 +1,274 @@
+"""`vlmrl data demonstrate`: a teacher answers the rows of a config, and what verifies is kept.
+
+The teacher is a checkpoint, or one of the config's `models`. Of its completions of a row the best one that
+the verifiers of the row's source pass becomes the row's demonstration, judged as if the policy had
+written it: with the policy's template, and in the space in which the policy writes places. Imitating
+these is RAFT from a teacher (Dong et al. 2023, arXiv 2304.06767): sequence-level distillation, with
+verification.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl.assemble.prompts import prompt_maker_of
+from vlmrl.assemble.sources import (
+    instruct_by_source,
+    rewards_by_source,
+    rewards_by_stage,
+    with_audio,
+)
+from vlmrl.commands.curricula import teachers
+from vlmrl.commands.curricula.rating_manifest import check_manifest, manifest_of
+from vlmrl.commands.curricula.row_blocks import (
+    Block,
+    Read,
+    cut_blocks,
+    load_asked,
+    require_metric,
+    sources_of,
+)
+from vlmrl.config import Config, EvaluationConfig, SourceConfig
+from vlmrl.config.sections.tracking import hide_secrets
+from vlmrl.data.joined.demonstrations import Demonstration, read_demonstrations
+from vlmrl.data.joined.ratings import MANIFEST
+from vlmrl.data.source import open_configured
+from vlmrl.errors import UserError
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Completion
+from vlmrl.scoring.scorer import Judged, Scorer
+from vlmrl.system import atomic_files
+from vlmrl.system.interrupt import Interrupt
+from vlmrl.system.seeds import seed_of
+
+__all__ = ["Demonstrated", "demonstrate"]
+
+SEED_PURPOSE = 22
+"""Part of the seed of a block's completions."""
+
+Told = Callable[[int, int, float], None]
+"""Is told after each block the rows done, all rows, and the seconds left."""
+
+
+@dataclass(frozen=True)
+class Demonstrated:
+    """What came of it: `finished` is False after an interrupt; `dropped` are rows by reason, `named` each."""
+
+    finished: bool
+    rows: int
+    kept: int
+    dropped: Counter[str]
+    named: list[str]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What passes: a completion whose `metric` is at least `threshold`."""
+
+    scorer: Scorer
+    metric: str
+    threshold: float
+
+    def keep(
+        self, one: Read, group: Sequence[Completion], judged: Sequence[Judged]
+    ) -> Demonstration:
+        """Return the best of a row's completions that pass, or why none does."""
+        assert one.prompt is not None
+        own = one.own or one.prompt.sample.id
+        known = [
+            (score, found.reward, said)
+            for said, found in zip(group, judged, strict=True)
+            if (score := self._score(found)) is not None and found.reward is not None
+        ]
+        passing = [(r, c) for s, r, c in known if s >= self.threshold and not c.truncated]
+        if not known:
+            reasons = Counter(found.reason or f"no score of {self.metric!r}" for found in judged)
+            said = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
+            return Demonstration(*one.place, own, dropped=said)
+        if not passing:
+            return Demonstration(
+                *one.place, own, dropped=f"none has {self.metric} of {self.threshold:g}"
+            )
+        reward, best = max(passing, key=lambda pair: pair[0])
+        return Demonstration(
+            *one.place,
+            own,
+            best.text,
+            (best.parsed.thought or "").strip(),
+            reward,
+            len(passing),
+            one.prompt.frame if one.prompt.sample.truth.has_places else None,
+        )
+
+    def _score(self, one: Judged) -> float | None:
+        if self.metric == "reward":
+            return one.reward
+        verdict = one.verdicts.get(self.metric)
+        return verdict.score if verdict is not None and verdict.applies else None
+
+
+def demonstrate(
+    config: Config,
+    model: str,
+    out: Path,
+    *,
+    samples: int = 4,
+    limit: int | None = None,
+    metric: str | None = None,
+    threshold: float | None = None,
+    block: int = 32,
+    resume: bool = False,
+    tell: Told = lambda done, total, left: None,
+) -> Demonstrated:
+    """Let a teacher answer each row of a config's training sources, and write what passes to `out`.
+
+    `model` is the name of one of the config's `models`, or a checkpoint folder, a run folder or a hub name.
+    Of `samples` completions the best is kept whose `metric` (`reward` or a verifier's name) is at least
+    `threshold`; both are the evaluation's if absent. Choices of rows of the sources (`where`, `ratings`,
+    `demonstrations`) are left out; of each source the first `limit` rows are asked about.
+
+    Raises:
+        UserError: the file exists and `resume` is False, or it was made in another way; the metric is none
+            of the rewards of all sources; the teacher does not answer, or a source calls tools.
+    """
+    plan = config.evaluation or EvaluationConfig()
+    metric = require_metric(config, metric or plan.metric.rpartition("/")[2])
+    threshold = plan.pass_threshold if threshold is None else threshold
+    if out.exists() and not resume:
+        raise UserError(f"{out}: exists; --resume goes on with it, --out takes another file")
+    chosen = _sources(config)
+    sources = [open_configured(stage, source) for stage, source in chosen]
+    is_named = model in config.models
+    policy = load_asked(config, None if is_named else model, sources)
+    asked = {"samples": samples, "metric": metric, "threshold": threshold, "block": block}
+    manifest = {
+        **manifest_of(config, policy, chosen, sources, {"model": model, **asked}),
+        "written_by": "vlmrl data demonstrate",
+        "served": config.models[model].model_dump(mode="json") if is_named else None,
+    }
+    with ExitStack() as stack:
+        before = _begin(out, hide_secrets(manifest))
+        scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
+        stack.callback(scorer.close)
+        teacher = stack.enter_context(_teacher(config, model, policy, Path(f"{out}.replies")))
+        make = prompt_maker_of(config, policy)
+        blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
+        kept = _keep_whole(out, before, blocks)
+        choice = _Choice(scorer, metric, threshold)
+
+        def write(block: Block) -> list[Demonstration]:
+            read = block.read(make, config.data.max_prompt_tokens)
+            seed = seed_of(config.run.seed, SEED_PURPOSE, *block.numbers)
+            return _write(read, teacher, choice, samples, seed)
+
+        return _write_blocks(write, blocks, out, kept, tell)
+
+
+def _sources(config: Config) -> list[tuple[Config, SourceConfig]]:
+    """Return the training sources of all stages; refuse those whose rollouts may have several turns."""
+    chosen = sources_of(config)
+    for _, source in chosen:
+        if source.acts:
+            raise UserError(
+                f"source {source.label!r} calls tools: a teacher answers in a single turn"
+            )
+    return chosen
+
+
+def _teacher(
+    config: Config, model: str, policy: Policy, replies: Path
+) -> AbstractContextManager[teachers.Teacher]:
+    """Return what gives the teacher of this name: one of the config's `models`, else the policy itself."""
+    if model in config.models:
+        return teachers.asking(config, model, policy, instruct_by_source(config), replies)
+    return teachers.generating(config, policy)
+
+
+def _write(
+    read: Sequence[Read], teacher: teachers.Teacher, choice: _Choice, samples: int, seed: int
+) -> list[Demonstration]:
+    """Return the demonstrations of a block's rows."""
+    prompts = [one.prompt for one in read if one.prompt is not None]
+    groups = teacher(prompts, samples, seed) if prompts else []
+    judged = choice.scorer.judge(
+        groups,
+        [prompt.sample for prompt in prompts],
+        whole=False,
+        staged=True,
+        seen=[prompt.seen for prompt in prompts],
+    )
+    made = iter(zip(groups, judged, strict=True))
+    return [
+        Demonstration(*one.place, one.own, dropped=one.reason)
+        if one.prompt is None
+        else choice.keep(one, *next(made))
+        for one in read
+    ]
+
+
+def _write_blocks(
+    write: Callable[[Block], list[Demonstration]],
+    blocks: Sequence[Block],
+    out: Path,
+    kept: list[Demonstration],
+    tell: Told,
+) -> Demonstrated:
+    """Write the blocks that are not kept, until all are or somebody interrupts."""
+    done = {(one.source, one.split, one.row) for one in kept}
+    total, begun, fresh = sum(len(block.rows) for block in blocks), time.monotonic(), 0
+    with Interrupt() as interrupt:
+        for block in blocks:
+            if block.places[0] in done:
+                continue
+            if interrupt.asked:
+                break
+            found = write(block)
+            atomic_files.append_lines(out, [asdict(one) for one in found])
+            kept += found
+            fresh += len(found)
+            tell(len(kept), total, (time.monotonic() - begun) / fresh * (total - len(kept)))
+    dropped = [one for one in kept if one.text is None]
+    return Demonstrated(
+        finished=len(kept) == total,
+        rows=len(kept),
+        kept=len(kept) - len(dropped),
+        dropped=Counter(one.dropped for one in dropped),
+        named=[f"{one.source} {one.split} row {one.row}: {one.dropped}" for one in dropped],
+    )
+
+
+def _begin(out: Path, manifest: dict[str, Any]) -> list[Demonstration]:
+    """Return what is in a file that goes on; begin one that there is not.
+
+    Raises:
+        UserError: it was made in another way.
+    """
+    if not out.exists() or not out.stat().st_size:
+        atomic_files.write_lines(out, [{MANIFEST: manifest}])
+        return []
+    before, lines = read_demonstrations(out)
+    check_manifest(out, before, manifest)
+    return [one for _, one in lines]
+
+
+def _keep_whole(
+    out: Path, before: Sequence[Demonstration], blocks: Sequence[Block]
+) -> list[Demonstration]:
+    """Return the lines of blocks that are whole, and leave no others in the file."""
+    by_place = {(one.source, one.split, one.row): one for one in before}
+    found = [
+        by_place[place]
+        for block in blocks
+        if all(place in by_place for place in block.places)
+        for place in block.places
+    ]
+    if len(found) < len(before):
+        manifest, _ = read_demonstrations(out)
+        atomic_files.write_lines(out, [{MANIFEST: manifest}, *(asdict(one) for one in found)])
+    return found

@@ -1,0 +1,134 @@
+"""The rows of a config's training sources in blocks, for commands that ask a model about every one of them.
+
+A block is the unit of a resume: its seed depends on its number alone, so what was stopped and goes on is, for
+an engine that repeats itself, what there is without a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vlmrl.commands.trained_run import find_run
+from vlmrl.config import Config, ModelConfig, SourceConfig
+from vlmrl.data.files.rows import View
+from vlmrl.data.loader import eval_batches
+from vlmrl.data.quarantine import Quarantine, row_id
+from vlmrl.data.source import Source, rated_as
+from vlmrl.errors import UserError
+from vlmrl.models.loading import load_model
+from vlmrl.policy.policy import Policy
+from vlmrl.schema import Prompt
+
+__all__ = ["Block", "Read", "cut_blocks", "load_asked", "require_metric", "sources_of"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A row as it was read: its place, its own id if it has one, and its prompt, or why there is none."""
+
+    place: tuple[str, str, int]
+    """Source, whole split and row in it."""
+    own: str | None
+    prompt: Prompt | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a source, by their numbers among its rows; `numbers` are the source's and the block's."""
+
+    source: Source
+    rows: range
+    numbers: tuple[int, int]
+
+    @property
+    def places(self) -> list[tuple[str, str, int]]:
+        """Source, whole split and row in it, of each row."""
+        source, split = self.source, self.source.split.partition("[")[0]
+        assert isinstance(source.rows, View)
+        return [(source.name, split, source.rows.positions[row]) for row in self.rows]
+
+    def read(self, make: Callable[..., Prompt], max_prompt_tokens: int) -> list[Read]:
+        """Return the rows in order, those that cannot be read with the reason."""
+        source, rows = self.source, self.rows
+        split = f"{source.split}[{rows.start}:{rows.stop}]"  # what messages number rows within
+        part, bad = replace(source, split=split, rows=View(source.rows, rows)), Quarantine()
+        batches = eval_batches(
+            [part],
+            make,
+            len(rows),
+            quarantine=bad,
+            quarantine_limit=1.0,
+            max_prompt_tokens=max_prompt_tokens,
+        )
+        told = iter([prompt for batch in batches for prompt in batch.prompts])
+        reasons, found = bad.reasons(part), []
+        for number, place in enumerate(self.places):
+            reason = reasons.get(number, "")
+            prompt = None if reason else next(told)
+            found.append(Read(place, row_id(part, number), prompt, reason))
+        return found
+
+
+def require_metric(config: Config, metric: str) -> str:
+    """Return the metric; refuse one that is not a reward of every source.
+
+    Raises:
+        UserError: names the source and its rewards.
+    """
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            known = ["reward", *(reward.label for reward in stage.rewards_of(source))]
+            if metric not in known:
+                raise UserError(
+                    f"--metric: expected a reward of source {source.label!r} ({', '.join(known)}), got "
+                    f"{metric!r}"
+                )
+    return metric
+
+
+def sources_of(config: Config) -> list[tuple[Config, SourceConfig]]:
+    """Return the training sources of all stages without their choice of rows, each once.
+
+    Raises:
+        UserError: two differ in their data, and ratings could not tell them apart.
+    """
+    found: dict[tuple[str, str], tuple[Config, SourceConfig]] = {}
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            plain = source.whole(source.split)
+            named = rated_as(source)
+            known = found.setdefault((named["name"], named["split"]), (stage, plain))
+            if _identity(known[1]) != _identity(plain):
+                raise UserError(
+                    f"data.train: two sources of split {named['split']!r} are named {source.label!r}: "
+                    "give one of them a `name`"
+                )
+    return list(found.values())
+
+
+def _identity(source: SourceConfig) -> str:
+    return source.model_dump_json(include={"card", "options", "split", "limit"})
+
+
+def load_asked(config: Config, model: str | None, sources: Sequence[Source]) -> Policy:
+    """Load a config's model as it is without training, or another one that is asked in its place."""
+    update: dict[str, Any] = {"lora": None, "quantization": None}
+    settings = config.model.model_copy(update=update)
+    if model is not None:
+        settings = ModelConfig(path=str(find_run(model)[1] or model), dtype=config.model.dtype)
+    corpus = [text for s in sources for text in s.card.corpus()] if settings.build else []
+    loaded = load_model(settings, corpus, config.run.seed)
+    return Policy(*loaded, settings, config.at(0.0).rollout.temperature)
+
+
+def cut_blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[Block]:
+    """Return the blocks of the first `limit` rows of each source."""
+    found = []
+    for which, source in enumerate(sources):
+        rows = range(len(source.rows))[:limit]
+        for number, first in enumerate(range(0, len(rows), size)):
+            found.append(Block(source, rows[first : first + size], (which, number)))
+    return found
