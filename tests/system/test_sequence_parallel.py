@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import ranks, sequence_ranks
+from helpers import exchange, ranks, sequence_ranks
 from helpers.rollouts_ahead import HELPERS
-from helpers.runs import TINY, final_state, metric_lines, torchrun
+from helpers.runs import TINY, final_state, final_values, metric_lines, torchrun
 from helpers.small import policy
+from vlmrl.assemble import lifecycle
 from vlmrl.config import OptimizerConfig, load
 from vlmrl.errors import UserError
 from vlmrl.forward.sequence_parallel import Slice, find_split
@@ -184,6 +185,24 @@ TOGETHER = [
 def train_together(folder: Path, *more: str) -> None:
     done = torchrun("-m", "vlmrl", "train", "quickstart", f"run.dir={folder}", *TOGETHER, *more)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("form", [[], ["model.lora={rank: 4}"]], ids=["full", "adapter"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_ranks_that_share_tokens_go_on_exactly_and_one_goes_on_as_they(strategy, form, tmp_path):
+    more = [*form, f"distributed.strategy={strategy}", f"engine.name={exchange.__file__}:PlacedHf"]
+    whole, again, alone = (tmp_path / name for name in ("whole", "again", "alone"))
+    train_together(whole, *more)
+    start = f"resume={whole / 'checkpoints/step-2'}"
+    train_together(again, *more, start)
+    assert final_values(again) == final_values(whole)
+    assert metric_lines(again) == metric_lines(whole)[2:]
+    arguments = [f"run.dir={alone}", *TOGETHER, *more, start, "distributed.sequence_parallel=1"]
+    lifecycle.train(load("quickstart", arguments))
+    for one, other in zip(metric_lines(alone), metric_lines(whole)[2:], strict=True):
+        one["update/useful_share"] = other["update/useful_share"] = 1.0
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.nightly
