@@ -126,7 +126,7 @@ def test_rooms_are_small_enough_to_know() -> None:
 
 
 SHARED = {
-    "truth": {"base", "checks", "json_form", "prompting"},
+    "truth": {"base", "checks", "drawn", "json_form", "prompting"},
     "layout": {
         "base",
         "conversations",

@@ -16,8 +16,8 @@ from vlmrl.data.check import explain
 from vlmrl.data.layouts.base import Place
 from vlmrl.data.source import open_card, open_target
 from vlmrl.errors import UserError
-from vlmrl.report.truth_image import draw_truth
 from vlmrl.schema import Box, Truth
+from vlmrl.truths.drawn import draw_places
 
 
 def rows(folder: Path, *rows: dict[str, Any], name: str = "train.jsonl") -> str:
@@ -107,7 +107,7 @@ def test_a_layout_is_explained_with_its_reason_its_prompt_and_its_truth(
 
 def test_the_truth_is_drawn_where_it_is(tmp_path: Path) -> None:
     image = Image.new("RGB", (100, 80), (0, 0, 0))
-    drawn, count = draw_truth(image, Truth(boxes=(Box(0.1, 0.1, 0.9, 0.9),), none=False))
+    drawn, count = draw_places(image, Truth(boxes=(Box(0.1, 0.1, 0.9, 0.9),), none=False))
     assert count == 1 and image.getpixel((10, 40)) == (0, 0, 0)
     assert drawn.getpixel((10, 40)) == drawn.getpixel((90, 40)) == (0, 170, 60)
     assert drawn.getpixel((50, 40)) == (0, 0, 0)

@@ -17,7 +17,7 @@ from PIL import Image
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.schema import Frame
 
-__all__ = ["image_part", "media_parts", "text_part"]
+__all__ = ["as_seen", "image_part", "media_parts", "text_part"]
 
 Part = dict[str, Any]
 
@@ -52,15 +52,15 @@ def _shown(medium: Decoded, frame: Frame, name: str) -> list[Part]:
     if isinstance(medium, Audio):
         return [_audio_part(medium)]
     if not isinstance(medium, Video):
-        return [image_part(_resized(medium, frame))]
+        return [image_part(as_seen(medium, frame))]
     parts = []
     for pixels, time in zip(medium.frames, medium.times, strict=True):
-        still = _resized(Image.fromarray(pixels), frame)
+        still = as_seen(Image.fromarray(pixels), frame)
         parts += [text_part(f"{name}, {time:.2f} s:"), image_part(still)]
     return parts if medium.audio is None else [*parts, _audio_part(medium.audio)]
 
 
-def _resized(image: PilImage, frame: Frame) -> PilImage:
+def as_seen(image: PilImage, frame: Frame) -> PilImage:
     """Return an image as large as the policy saw it, where that is known."""
     size = frame.resized_width, frame.resized_height
     if size[0] is None or size[1] is None or size == image.size:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmrl.answers import parsing
 from vlmrl.report.media import Album, Sheet, View, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Completion, Prompt, Truth
 from vlmrl.system.atomic_files import write_bytes
+from vlmrl.truths.drawn import read_places
 from vlmrl.truths.json_form import to_json
 
 __all__ = ["places_of", "write_page"]
@@ -36,15 +36,9 @@ def places_of(completion: Completion, prompt: Prompt) -> Truth:
 
     Coordinates are read in the space of the prompt's frame; spans are looked for where a medium lasts.
     """
-    answer, frame = completion.answer or completion.text, prompt.frame
-    if prompt.media:
-        if boxes := parsing.boxes(answer, frame)[0]:
-            return Truth(boxes=tuple(boxes))
-        if points := parsing.points(answer, frame)[0]:
-            return Truth(points=tuple(points))
-        if frame.duration is not None and (spans := parsing.spans(answer, frame)[0]):
-            return Truth(spans=tuple(spans))
-    return Truth()
+    if not prompt.media:
+        return Truth()
+    return read_places(completion.answer or completion.text, prompt.frame)
 
 
 def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Completion]) -> None:

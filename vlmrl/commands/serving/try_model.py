@@ -15,8 +15,8 @@ from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.media_types import PilImage
-from vlmrl.report.truth_image import draw_truth
 from vlmrl.schema import Completion, Media, MediaKind, Prompt, Sample, Truth
+from vlmrl.truths.drawn import draw_places
 
 __all__ = ["kind_of", "try_model"]
 
@@ -84,7 +84,7 @@ def _show(completion: Completion, prompt: Prompt, console: Console) -> None:
     main = prompt.sample.main_medium
     medium = None if main is None else prompt.media[main]
     if isinstance(medium, PilImage):
-        show_image(draw_truth(medium, places)[0], console)
+        show_image(draw_places(medium, places)[0], console)
     if completion.parsed.thought:
         print(f"thought: {completion.parsed.thought.strip()}")
     print(completion.text.strip() if completion.answer is None else completion.answer)
