@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import NamedModel
+from vlmrl.named_models.content import media_parts
 from vlmrl.named_models.opened import open_model
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring.judges import asking
@@ -139,8 +140,9 @@ class Downstream(Verifier):
         )
         question = dataclasses.replace(sample, system="").conversation
         data = {"question": question, "hint": hint[: self.max_chars]}
+        shown = media_parts(seen.media, seen.frames) if self.media and seen else ()
         return {
-            "messages": asking.messages(rules, data, seen if self.media else None),
+            "messages": asking.messages(rules, data, shown),
             "temperature": 0.0,
             "max_tokens": self.max_tokens,
         }

@@ -68,6 +68,11 @@ def by_point(answer, truth):
 def as_judge(messages):
     data = json.loads(messages[1]["content"])
     return json.dumps({"score": 10 * (data["candidate"] in data["truth"].get("text", []))})
+
+def as_judge_of_pairs(messages):
+    data = json.loads(messages[1]["content"])
+    first, second = (data[place] in data["truth"].get("text", []) for place in ("first", "second"))
+    return json.dumps({"better": "tie" if first == second else "first" if first else "second"})
 """
 
 
@@ -88,7 +93,10 @@ def paid(report: Report) -> set[str]:
 
 @pytest.mark.slow
 def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
-    needed: dict[str, Any] = {"judge": {"callable": f"{mine}:as_judge"}}
+    needed: dict[str, Any] = {
+        "judge": {"callable": f"{mine}:as_judge"},
+        "judge_pairwise": {"callable": f"{mine}:as_judge_of_pairs"},
+    }
     with chat_servers() as start:
         # A frozen model that answers whatever it is told: its verifier pays for no attack either.
         model = {"name": "frozen", "url": start(answer_the_hint).url, "model": "m"}

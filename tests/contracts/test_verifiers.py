@@ -40,7 +40,7 @@ SUBSETS = {
         _is_item(cls) and cls.laws.any_order and {"boxes", "points", "masks"} & {*_shapes(cls)}
     ),
     "needy": lambda cls: _is_item(cls) and cls.needs and not cls.slow,
-    "group": lambda cls: cls.scope == "group",
+    "group": lambda cls: cls.scope == "group" and not cls.waits,
     "batch": lambda cls: cls.scope == "batch",
 }
 """Fixture -> the verifiers it stands for. One that `waits` asks a network: it has tests of its own."""

@@ -31,6 +31,11 @@ class Server(http.server.ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
+    def kill(self) -> None:
+        """Close the port: who asks from now on is refused. Not for a thread that answers."""
+        self.shutdown()
+        self.server_close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that gave up is what some tests want
 
@@ -67,7 +72,9 @@ def reply_as_asked(body: dict[str, Any]) -> str:
     rules = next(m["content"] for m in body["messages"] if m["role"] == "system")
     start = rules.index("nothing else: ") + len("nothing else: ")
     asked, _ = json.JSONDecoder().raw_decode(rules, start)
-    return json.dumps({key: 1 if said == "number" else "A" for key, said in asked.items()})
+    return json.dumps(
+        {key: {"number": 1, "first": said}.get(said, "A") for key, said in asked.items()}
+    )
 
 
 def hang_up(exchange: Exchange) -> None:
@@ -91,5 +98,4 @@ def chat_servers() -> Iterator[Start]:
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.kill()

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,11 @@ def server() -> Iterator[Server]:
         yield start(grade)
 
 
-def train(server: Server, folder: Path, *more: str) -> dict[str, Any]:
+def train(server: Server, folder: Path, *more: str, verifier: str = "judge") -> dict[str, Any]:
     model = f"{{url: '{server.url}', model: seer, attempts: 1, timeout_s: 20}}"
     judge = (
-        "{verifier: judge, options: {model: grader, media: true, part: text, max_chars: 100000}}"
+        f"{{verifier: {verifier}, "
+        "options: {model: grader, media: true, part: text, max_chars: 100000}}"
     )
     overrides = [
         *TINY, "run.steps=2", "run.save_every=1", "run.rollouts_every=1", "sft=null",
@@ -62,18 +64,21 @@ def train(server: Server, folder: Path, *more: str) -> dict[str, Any]:
     return lifecycle.train(config.load("quickstart", [*overrides, *more]))
 
 
-def verdicts(folder: Path) -> list[tuple[str, float | None]]:
-    """The text of every completion of the run, and what the judge gave it."""
+def groups(folder: Path, verifier: str = "judge") -> list[list[tuple[str, float | None]]]:
+    """The texts of every group of the run, and what the judge gave each."""
     rows = [
         json.loads(line)
         for step in (1, 2)
         for line in (folder / f"rollouts/step-{step}.jsonl").read_text().splitlines()
     ]
     return [
-        (one["text"], one["verdicts"]["judge"]["score"])
+        [(one["text"], one["verdicts"][verifier]["score"]) for one in row["completions"]]
         for row in rows
-        for one in row["completions"]
     ]
+
+
+def verdicts(folder: Path) -> list[tuple[str, float | None]]:
+    return [one for group in groups(folder) for one in group]
 
 
 @pytest.mark.slow
@@ -115,3 +120,65 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_and_scores_nothing(
     ):
         train(server, tmp_path / "run", "rollout.prompts=8")
     assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+PAIRS = "judge_pairwise"
+
+
+def compare(body: dict[str, Any]) -> str:
+    """Names the candidate of the larger number."""
+    data = json.loads(body["messages"][1]["content"][-1]["text"])
+    first, second = score_of(data["first"]), score_of(data["second"])
+    return json.dumps({"better": "tie" if first == second else ("first", "second")[first < second]})
+
+
+def wins(texts: list[str]) -> list[float]:
+    """What a tournament pays each of some texts, by a plain loop."""
+    found = []
+    for g, text in enumerate(texts):
+        others = [other.strip() for i, other in enumerate(texts) if i != g]
+        own = text.strip()
+        paid = [
+            0.5 if other == own else float(bool(own)) if not (own and other)
+            else 0.5 + 0.5 * ((score_of(own) > score_of(other)) - (score_of(own) < score_of(other)))
+            for other in others
+        ]  # fmt: skip
+        found.append(sum(paid) / len(paid) if own else 0.0)
+    return found
+
+
+@pytest.mark.slow
+def test_a_server_of_pairs_that_dies_in_the_middle_scores_nothing_0_and_the_run_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    with chat_servers() as start:
+        server = start(compare)
+        whole, folder, more = tmp_path / "whole", tmp_path / "run", "rollout.prompts=8"
+        assert train(server, whole, more, verifier=PAIRS)["finished"]
+        expected = groups(whole, PAIRS)
+        for group in expected:
+            assert [s for _, s in group] == pytest.approx(wins([text for text, _ in group]))
+        lines = metric_lines(whole)
+        for line in lines:
+            assert line[f"judge/{PAIRS}/orders_agree"] == 1.0
+            assert line.get(f"judge/{PAIRS}/first_wins", 0.5) == 0.5
+        assert {i.size for body in server.requests for i in images_of(body)} == {(SIDE, SIDE)}
+        asked = [int(line["model/grader/requests"]) for line in lines]
+        assert asked[1] > 12
+        server.kill()
+        server = start(compare, port=server.server_address[1])
+        last = asked[0] + 5
+
+        def until_killed(body: dict[str, Any]) -> str:
+            if len(server.requests) == last:
+                threading.Thread(target=server.kill).start()
+            return compare(body)
+
+        server.script = until_killed
+        with pytest.raises(UserError, match=r"(?s)^verifier 'judge_pairwise' failed on .*refused"):
+            train(server, folder, more, verifier=PAIRS)
+        assert len(metric_lines(folder)) == 1  # the second step was never scored
+        server = start(compare, port=server.server_address[1])
+        assert train(server, folder, more, "resume=auto", verifier=PAIRS)["finished"]
+        assert groups(folder, PAIRS) == expected
+        assert len(server.requests) <= asked[1]  # what was answered before the end is known

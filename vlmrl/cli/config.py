@@ -20,16 +20,18 @@ def show(config: ConfigName, overrides: Overrides = None) -> None:
 def validate(config: ConfigName, overrides: Overrides = None) -> None:
     """Check every key, value, name, option and path of a config, without loading data or a model.
 
+    Says how many questions a batch of rollouts asks of each of `models` at most.
+
     - `vlmrl config validate my.yaml`
     """
     gc.disable()  # imports leave nothing to collect: a tenth of the time
     try:
-        from vlmrl.commands.validate import load_valid
+        from vlmrl.commands.validate import describe_questions, load_valid
 
-        load_valid(config, overrides or ())
+        lines = [*describe_questions(load_valid(config, overrides or ()))]
     finally:
         gc.enable()
-    print(f"{config}: valid")
+    print(f"{config}: valid", *lines, sep="\n")
 
 
 def schema() -> None:

@@ -44,6 +44,9 @@ def verify(
     verifier: Verifier,
     data: Annotated[Path | None, typer.Option(help="JSONL rows, as for `vlmrl score`.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="JSONL rows of two completions: probe a judge of pairs.")
+    ] = None,
     option: Options = None,
 ) -> None:
     """Attack a verifier before training on it: does it pay for completions that do not deserve it?
@@ -51,12 +54,24 @@ def verify(
     Shows how honest answers score, then what hostile ones were paid. Exit code 1 if any was paid.
     Rows that name verifiers under `rewards` attack those, one report each.
 
+    With `--pairs` nothing is attacked: `judge_pairwise` is asked three times about each row
+    `{"prompt": ..., "completions": [one, other], "better": "first"}`, and what is printed says how often
+    its orders agree, the first place wins, it says the same twice, and it agrees with `better` (`first`,
+    `second` or `tie`; may be absent). `--out` is then a file of such rows with its own verdicts, to probe
+    another judge by.
+
     - `vlmrl verify my_reward.py:score`
     - `vlmrl verify box_iou --data rows.jsonl -o threshold=0.5`
+    - `vlmrl verify judge_pairwise --pairs pairs.jsonl -o url=http://localhost:8000/v1 -o model=m`
     """
     from vlmrl.config import RewardConfig, tree
 
     options = tree.pairs(option or ())
+    if pairs is not None:
+        from vlmrl.commands.audit_table import probe_pairs
+
+        print(probe_pairs(RewardConfig(verifier=verifier, options=options), pairs, out))
+        return
     from rich.console import Console
 
     from vlmrl.audit.attack_bench import verify

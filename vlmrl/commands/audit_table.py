@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 from rich import box
@@ -11,9 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from vlmrl.audit.pair_probe import judged_rows, probe, read_pairs
 from vlmrl.audit.report import Finding, Report
+from vlmrl.config import RewardConfig
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.system.atomic_files import write_lines
 
-__all__ = ["tables"]
+__all__ = ["probe_pairs", "tables"]
 
 MAX_ROWS = 40
 WIDTHS = {
@@ -31,6 +36,29 @@ def tables(report: Report) -> Iterator[RenderableType]:
     if report.findings:
         yield _findings(report)
     yield _summary(report)
+
+
+def probe_pairs(reward: RewardConfig, path: Path, out: Path | None = None) -> str:
+    """Return what a judge of pairs is like on the rows of a file; write its verdicts to `out`.
+
+    Raises:
+        UserError: as `read_pairs` and `probe`.
+    """
+    verifier, rows = resolve(reward).verifier, read_pairs(path)
+    found = probe(verifier, rows)
+    if out is not None:
+        write_lines(out, judged_rows(rows, found))
+    kappa = "-" if found.kappa is None else f"{found.kappa:.3f}"
+    lines = [
+        f"{len(rows)} pairs, {sum(found.faults.values())} without a verdict",
+        f"both orders agree   {found.orders_agree}",
+        f"first place wins    {found.first_wins} (a fair judge: 0.5)",
+        f"the same twice      {found.same_twice}",
+        f"ties                {found.ties}",
+        f"agrees with better  {found.agrees}; Cohen's kappa {kappa}",
+        *(f"{count} times: {fault}" for fault, count in found.faults.most_common(3)),
+    ]
+    return "\n".join(lines)
 
 
 def _rows(report: Report) -> Table:
@@ -81,6 +109,11 @@ def _summary(report: Report) -> Text:
         f"{report.calls_per_second:,.0f} completions a second on one core",
         "passed: no attack was paid" if not report.findings else "failed",
     ]
+    if report.not_drawn:
+        lines.append(
+            f"{report.not_drawn} begging texts were not tried in an image: no installed font has "
+            "their characters"
+        )
     if report.ignores_truth:
         lines.append(
             "right and wrong answers are paid alike: right for a format or a length, a defect for "

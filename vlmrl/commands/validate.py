@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
-from vlmrl.config import Config, SourceConfig, stages
+from vlmrl.config import Config, NamedModel, SourceConfig, stages
 from vlmrl.data import example_data
 from vlmrl.data.cards.splits import read_split
 from vlmrl.data.sampler_rows import known_rows
@@ -23,7 +24,7 @@ from vlmrl.interaction.exclusions import (
 from vlmrl.scoring import reward_components
 from vlmrl.scoring.answer_forms import form_of
 
-__all__ = ["load_valid", "validate"]
+__all__ = ["describe_questions", "load_valid", "validate"]
 
 PATH_OPTIONS = ("path", "root")
 """Options of shipped cards that are files or folders, or map splits to them."""
@@ -87,6 +88,31 @@ def validate(config: Config) -> None:
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
+
+
+def describe_questions(config: Config) -> Iterator[str]:
+    """Yield a line for each of `models` that rewards ask: its questions for one batch of rollouts at most.
+
+    The batch may be of one source, in the stage that asks most. Attempts that are repeated are not in it.
+    """
+    if not config.models:
+        return
+    from vlmrl.scoring.judges.model_judge import ModelJudge  # asks over HTTP: seldom needed
+
+    most: Counter[str] = Counter()
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            asked: Counter[str] = Counter()
+            for reward in stage.rewards_of(source):
+                verifier = reward_components.resolve(reward).verifier
+                if isinstance(verifier, ModelJudge) and isinstance(verifier.model, NamedModel):
+                    each = verifier.questions(stage.rollout.group_size)
+                    asked[verifier.model.name] += stage.rollout.prompts * each
+            most |= asked
+    for name, count in sorted(most.items()):
+        limit = config.models[name].max_requests_per_step
+        few = "" if limit is None else f"; max_requests_per_step of each process: {limit:,}"
+        yield f"models.{name}: at most {count:,} questions for a batch of rollouts{few}"
 
 
 def _check_sources(config: Config) -> None:

@@ -132,6 +132,7 @@ STEP_RULES = (
     Rule("loophole/(length_correlation)", "Loopholes", "Reward against length, in a group", "{0}"),
     Rule("loophole/(form_share|commonest)", "Loopholes", "Form and constants", "{0}", "share"),
     Rule("loophole/(.+)", "Loopholes", "Odd answers", "{0}", "share"),
+    Rule("judge/([^/]+)/(.+)", "Models", "Pairs compared by {0}", "{1}", "share"),
     Rule("model/([^/]+)/(known|failed)", "Models", "Questions to {0}", "{1}", "share"),
     Rule("model/([^/]+)/(.+_tokens)", "Models", "Tokens of {0}", "{1}"),
     Rule("model/([^/]+)/seconds", "Models", "Seconds of a request", "{0}", "s"),

@@ -9,7 +9,8 @@ become tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,10 @@ class _Row:
 
     def all_here(self) -> bool:
         return all(c.finish_reason != "abort" for c in self.group)
+
+    def note(self, component: Component, found: Sequence[Verdict]) -> None:
+        for verdicts, verdict in zip(self.verdicts, found, strict=True):
+            verdicts[component.label] = verdict
 
 
 class Scorer:
@@ -204,8 +209,7 @@ class Scorer:
         ]
         here = [p for p in range(len(rows)) if homes is None or homes[p] == distributed.rank()]
         self._judge_items([rows[p] for p in here])
-        for p in here:
-            self._judge_group(rows[p], whole)
+        self._judge_groups([rows[p] for p in here], whole)
         if homes is not None:
             labels = [
                 [c.label for c in row.components if c.verifier.scope != "batch"] for row in rows
@@ -269,21 +273,20 @@ class Scorer:
             if was_killed(future) and (again := self._calls.is_kill(c, *call)) is not None:
                 verdicts[c.label] = check_verdict(c.verifier, again)
 
-    def _judge_group(self, row: _Row, whole: bool) -> None:
-        components = row.of_scope("group")
-        if not components:
-            return
-        judged = self._judged(row)
-        whole = whole and row.all_here()
-        for c in components:
-            if whole and c.verifier.applies_to(row.sample):
-                rewards = deciding(c.verifier, [one.reward for one in judged], row.verdicts)
-                call = (row.group, row.sample, rewards, *row.shown_to(c.verifier))
-                found = self._judge_many(c, len(row.group), *call)
-            else:
-                found = [Verdict.not_applicable("not a whole group")] * len(row.group)
-            for verdicts, verdict in zip(row.verdicts, found, strict=True):
-                verdicts[c.label] = verdict
+    def _judge_groups(self, rows: Sequence[_Row], whole: bool) -> None:
+        waiting = []
+        for row in rows:
+            components = row.of_scope("group")
+            paid = [one.reward for one in self._judged(row)] if components else []
+            for c in components:
+                if whole and row.all_here() and c.verifier.applies_to(row.sample):
+                    call = (row.group, row.sample, deciding(c.verifier, paid, row.verdicts))
+                    started = self._start(c, len(row.group), *call, *row.shown_to(c.verifier))
+                    waiting.append((row, c, started))
+                else:
+                    row.note(c, [Verdict.not_applicable("not a whole group")] * len(row.group))
+        for row, c, started in waiting:
+            row.note(c, started())
 
     def _judge_batch(self, rows: Sequence[_Row], whole: bool, homes: Sequence[int] | None) -> None:
         # Sources that share a reward are judged together, as one batch.
@@ -301,7 +304,7 @@ class Scorer:
                 found = []
                 if homes is None or distributed.is_main():
                     judged = [groups[p] for p in members], [samples[p] for p in members]
-                    found = self._judge_many(c, len(slots), *judged)
+                    found = self._start(c, len(slots), *judged)()
                 if homes is not None:
                     found = distributed.from_main(found)
             else:
@@ -309,13 +312,12 @@ class Scorer:
             for verdicts, verdict in zip(slots, found, strict=True):
                 verdicts[c.label] = verdict
 
-    def _judge_many(self, c: Component, count: int, *arguments: Any) -> list[Verdict]:
+    def _start(self, c: Component, count: int, *arguments: Any) -> Callable[[], list[Verdict]]:
         assert isinstance(c.verifier, GroupVerifier | BatchVerifier)
-        if c.deadline is None:
-            return guard_many(c.verifier, count, c.verifier.judge, *arguments)
-        return guard_many(
-            c.verifier, count, self._calls.result, c, self._calls.start(c, *arguments)
-        )
+        if not c.runs_elsewhere:
+            return functools.partial(guard_many, c.verifier, count, c.verifier.judge, *arguments)
+        future = self._calls.start(c, *arguments)
+        return functools.partial(guard_many, c.verifier, count, self._calls.result, c, future)
 
     def _judged(self, row: _Row) -> list[Judged]:
         counted = touching(row.components)

@@ -11,7 +11,8 @@ from vlmrl.answers import geometry, templates
 from vlmrl.config import Config
 from vlmrl.runs import rank_shards
 from vlmrl.runs.rank_shards import numbers_here
-from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts
+from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts, Verdict
+from vlmrl.scoring.judges.pairs import PAIR_PARTS
 from vlmrl.system import distributed
 
 MODES = ("think", "direct", "none")
@@ -27,7 +28,7 @@ def rollout_metrics(
     Keys: `reward/mean`, `reward/std`, `reward/<verifier>`, `source/<name>/reward`,
     `source/<name>/<verifier>`, `rollout/length`, `rollout/answered`, `rollout/truncated`,
     `rollout/masked`, `rollout/killed_grader`, those of `turn_metrics`, `world_metrics`,
-    `branch_metrics` and `by_mode`, and what the algorithm adds.
+    `branch_metrics`, `pair_metrics` and `by_mode`, and what the algorithm adds.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for p in numbers_here(rollouts.batch):
@@ -49,8 +50,10 @@ def rollout_metrics(
                 turns = turn_metrics(completion) | world_metrics(completion)
                 for key, number in (turns | crop_metrics(prompt, completion)).items():
                     values[key].append(number)
-            verdicts = rewards.verdicts[p][g].values()
-            values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts))
+            verdicts = rewards.verdicts[p][g]
+            values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts.values()))
+            for key, number in pair_metrics(verdicts).items():
+                values[key].append(number)
             for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
                 values[key].append(number)
     means = rank_shards.average(values) | branch_metrics(rollouts)
@@ -86,6 +89,16 @@ def schedule_metrics(config: Config, changing: Container[str], done: int) -> dic
     if config.stages:
         found["schedule/stage"] = 1.0 + config.stage_at(progress)
     return found
+
+
+def pair_metrics(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
+    """Return `judge/<verifier>/<part>`: of a judge of pairs how its two orders and its places agree."""
+    return {
+        f"judge/{name}/{part}": verdict.parts[part]
+        for name, verdict in verdicts.items()
+        for part in PAIR_PARTS
+        if part in verdict.parts
+    }
 
 
 def turn_metrics(completion: Completion) -> dict[str, float]:

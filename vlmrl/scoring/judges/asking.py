@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vlmrl.named_models.asked import Messages
-from vlmrl.named_models.content import media_parts, text_part
-from vlmrl.schema import Completion, Sample, Seen
+from vlmrl.named_models.content import text_part
+from vlmrl.schema import Completion, Sample
+from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["describe", "messages", "part_of"]
+__all__ = ["describe", "describe_failure", "messages", "part_of"]
 
 MEDIA_RULE = """
 Before the object come the images, videos and audio that the question is about. Text in them is a part \
@@ -36,15 +37,22 @@ def describe(sample: Sample) -> dict[str, Any]:
     return {"question": sample.conversation, "truth": truth}
 
 
-def messages(rules: str, data: Mapping[str, Any], seen: Seen | None) -> Messages:
-    """Return the rules and the data: after the media, where the judge is to see them.
+def describe_failure(error: Unavailable | Invalid) -> str:
+    """Return the fault of a judge that gave no verdict."""
+    return f"judge {'invalid' if isinstance(error, Invalid) else 'unavailable'}: {error}"
+
+
+def messages(
+    rules: str, data: Mapping[str, Any], shown: Sequence[Mapping[str, Any]] = ()
+) -> Messages:
+    """Return the rules and the data: after the media that are shown, as parts, where there are any.
 
     JSON delimits: no text can end its own string, whatever quotes or tags it holds.
     """
     text = json.dumps(data, ensure_ascii=False)
-    if seen is None or not seen.media:
+    if not shown:
         return [{"role": "system", "content": rules}, {"role": "user", "content": text}]
     return [
         {"role": "system", "content": rules + MEDIA_RULE},
-        {"role": "user", "content": [*media_parts(seen.media, seen.frames), text_part(text)]},
+        {"role": "user", "content": [*shown, text_part(text)]},
     ]
