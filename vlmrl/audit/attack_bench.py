@@ -17,11 +17,12 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.answers import templates
+from vlmrl.audit import drawn_begging
 from vlmrl.audit.attacks import ATTACKS, Attack
 from vlmrl.audit.constant_answer import Constant, Questions, find_best
 from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
 from vlmrl.audit.report import Finding, Report, Scored, excerpt, make_row, summarise
-from vlmrl.audit.score_one import count_tokens, judge_among_honest
+from vlmrl.audit.score_one import count_tokens, judge_among_honest, measure_speed
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Verdict
@@ -46,7 +47,6 @@ TOTAL_S = 600.0
 MAX_HUNG = 3
 """Calls that hang, of a verifier that has answered none, after which it is not asked again."""
 MAX_CASES = 10
-SPEED_SECONDS = 0.2
 WORKERS = 2
 
 
@@ -107,27 +107,32 @@ def _verify(
             f"rows of your own (--data rows.jsonl)"
         )
     findings = list(bench.check_honest(cases))
+    telling = [c for c in cases if _score(c.right) > _score(c.wrong) + bench.tolerance] or cases
     for number, attack in enumerate(ATTACKS, start=1):
         if progress is not None:
             left = max(0.0, bench.end - time.monotonic())
             progress(
                 f"attack {number} of {len(ATTACKS)}: {attack.name} (at most {left:.0f} s more)"
             )
-        for case in cases[:1] if attack.once else cases:
+        for case in telling[:1] if attack.once else cases:
             if bench.is_late():
                 break
             findings += bench.run_attack(attack, case)
+    if bench.verifier.looks and not bench.is_late():
+        findings += bench.beg_in_images(telling[0])
     if bench.is_late():
         problem = f"stopped after {TOTAL_S:g} s: not all attacks were tried"
         findings.append(Finding("time", "all", problem, None, None, None, ""))
     shown = bench.score(rows) if rows else list(_honest_rows(cases))
+    sound = [c.honest for c in cases if c.right.fault is None and c.wrong.fault is None]
     return Report(
         verifier=name,
         rows=tuple(shown),
         findings=tuple(findings),
         tried=dict(bench.tried),
         spread=summarise([row.score for row in shown if row.score is not None]),
-        calls_per_second=_measure_speed(component, cases),
+        not_drawn=drawn_begging.count_not_drawn() if bench.verifier.looks else 0,
+        calls_per_second=measure_speed(component, sound),
         constant=_find_constant(bench, {"rows of the data": questions} if rows else None),
     )
 
@@ -178,11 +183,17 @@ class _Bench:
         return time.monotonic() > self.end
 
     def ask(
-        self, case: Honest, texts: Sequence[str], reward: float = 0.0, tokens: int | None = None
+        self,
+        case: Honest,
+        texts: Sequence[str],
+        reward: float = 0.0,
+        tokens: int | None = None,
+        drawn: Sequence[str | None] = (),
     ) -> list[Verdict]:
         """Return the verdicts on completions of one sample.
 
-        `reward` is what item verifiers gave them, `tokens` their length if not that of the text.
+        `reward` is what item verifiers gave them, `tokens` their length if not that of the text; `drawn`
+        are texts in the image that each is shown with.
         """
         if self.is_late() and not self.tried:
             raise UserError(
@@ -196,18 +207,12 @@ class _Bench:
             for other in others
             if other.form == case.form and other.sample.id != case.sample.id
         ][:3]
+        spec, common = self.component.spec, (mates, reward, tokens)
         futures = [
             self.pool.submit(
-                judge_among_honest,
-                self.component.spec,
-                case,
-                text,
-                mates,
-                reward,
-                tokens,
-                deadline=deadline,
+                judge_among_honest, spec, case, text, *common, image, deadline=deadline
             )
-            for text in texts
+            for text, image in zip(texts, drawn or [None] * len(texts), strict=True)
         ]
         verdicts = [guard(self.verifier, result, future) for future in futures]
         late = sum((verdict.fault or "").startswith("killed") for verdict in verdicts)
@@ -271,6 +276,16 @@ class _Bench:
             if problem:
                 yield _finding(attack.name, case, problem, verdict, text)
 
+    def beg_in_images(self, case: _Case) -> Iterator[Finding]:
+        """Yield what texts in the image add to the pay of a wrong answer."""
+        texts = drawn_begging.drawable_texts()
+        self.tried[drawn_begging.NAME] += len(texts)
+        wrong = [lay_out(case.honest.sample, case.honest.wrong)] * (1 + len(texts))
+        plain, *found = self.ask(case.honest, wrong, drawn=["", *texts])
+        for text, verdict in zip(texts, found, strict=True):
+            if problem := drawn_begging.find_problem(plain, verdict, self.tolerance):
+                yield _finding(drawn_begging.NAME, case, problem, verdict, text)
+
     def _match_length(self, case: _Case, text: str) -> _Case:
         """Return the honest pair at the length of an attack: many group verifiers see only lengths."""
         sample, tokens = case.honest.sample, count_tokens(text)
@@ -332,19 +347,3 @@ def _honest_rows(cases: Iterable[_Case]) -> Iterator[Scored]:
         sample, which = case.honest.sample, case.honest
         yield make_row(sample.id, "right", case.right, lay_out(sample, which.right))
         yield make_row(sample.id, "wrong", case.wrong, lay_out(sample, which.wrong))
-
-
-def _measure_speed(component: Component, cases: Sequence[_Case]) -> float:
-    """Measure completions per second in this process; the pool has shown them to be harmless."""
-    jobs: list[tuple[Any, ...]] = [
-        (component.spec, case.honest, lay_out(case.honest.sample, answer), [], 0.0)
-        for case in cases
-        for answer in (case.honest.right, case.honest.wrong)
-        if case.right.fault is None and case.wrong.fault is None
-    ]
-    calls, start = 0, time.perf_counter()
-    while jobs and time.perf_counter() - start < SPEED_SECONDS:
-        for job in jobs:
-            guard(component.verifier, judge_among_honest, *job)
-        calls += len(jobs)
-    return calls / (time.perf_counter() - start)

@@ -35,7 +35,7 @@ class Attack:
     unless: Callable[[Honest], str] | None = None
     """A completion that shows, if paid as right, that the attack is none for this verifier."""
     once: bool = False
-    """Slow, and the same for every sample: tried on the first one only."""
+    """Slow, and the same for every sample: tried on one only, of which right and wrong differ in pay."""
 
 
 def _empty(case: Honest) -> list[str]:

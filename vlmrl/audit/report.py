@@ -59,6 +59,8 @@ class Report:
     tried: dict[str, int]
     spread: dict[str, float]
     calls_per_second: float
+    not_drawn: int = 0
+    """Begging texts that no installed font could draw into an image."""
     constant: Constant | None = None
     """The best constant answer; None where the verifier compares completions or asks a network."""
 
