@@ -26,6 +26,7 @@ QUICK = (
     "recipes/videochat_r1",
     "recipes/visual_rft_lisa",
     "recipes/vlm_r1_lora",
+    "recipes/writing_zero",
 )
 """A sampler, stages, tools, a teacher, audio, video, an image, LoRA: these train in every run, others at
 night."""
