@@ -130,8 +130,12 @@ def test_a_script_of_vlm_r1(tmp_path: Path) -> None:
 def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     text = f"X=$(touch {made})\n`touch {made}`\nswift rlhf --rlhf_type grpo --model $(touch {made}) --seed $X"
-    imported(tmp_path, "run.sh", text)
+    path = tmp_path / "run.sh"
+    path.write_text(text)
+    notes = {note.name: note for note in import_config(path).notes}
     assert not made.exists()
+    assert not notes["model"].keys and not notes["seed"].keys
+    assert "add `model.path`" in notes["(model)"].why
 
 
 @pytest.mark.parametrize(
