@@ -18,7 +18,7 @@ from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = ["named", "pairs", "read_mapping", "shipped"]
+__all__ = ["merge", "named", "pairs", "read_mapping", "shipped"]
 
 SHORT = {
     "algorithm": "name",
