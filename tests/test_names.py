@@ -259,7 +259,7 @@ def commands() -> set[str]:
 
 def problem(text: str, file: Path) -> str | None:
     """Why this text in back ticks names nothing; None: it does, or it is no name."""
-    if command := re.match(r"vlmrl( [a-z]+)( [a-z]+)?", text):
+    if command := re.match(r"vlmrl( [a-z][a-z-]*)( [a-z]+)?", text):
         first, both = command[1].strip(), command[0].removeprefix("vlmrl ")
         return None if {first, both} & commands() else f"there is no command `{both}`"
     if re.fullmatch(r"[\w./]+\.(py|md|yaml)", text):
