@@ -19,7 +19,7 @@ from vlmrl.errors import UserError
 __all__ = ["Settings", "read_settings", "value_of"]
 
 Settings = dict[str, Any]
-"""Values by name; a name in a section has the sections' names before it: `worker.rollout.n`."""
+"""Values by name; a name in a section has the sections' names before it: "worker.rollout.n"."""
 
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
