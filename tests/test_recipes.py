@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.chat_server import chat_servers, reply_as_asked
+from helpers.rating_models import save_clip
 from helpers.recipe_rows import DRAWN, write_rows
 from helpers.small_recipes import small
 from vlmrl import plugins
@@ -26,10 +27,11 @@ QUICK = (
     "recipes/videochat_r1",
     "recipes/visual_rft_lisa",
     "recipes/vlm_r1_lora",
+    "recipes/vlm_rm",
     "recipes/writing_zero",
 )
-"""A sampler, stages, tools, a teacher, audio, video, an image, LoRA: these train in every run, others at
-night."""
+"""A sampler, stages, tools, a teacher, audio, video, an image, LoRA, a second model: these train in every
+run, others at night."""
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -58,7 +60,13 @@ def test_a_recipe_takes_two_steps_with_a_small_model(
     if load(name).teacher:
         overrides += [f"teacher.path={teacher_of(name, overrides, tmp_path / 'teacher')}"]
     with chat_servers() as start:
-        models = [f"models.{one}.url={start(reply_as_asked).url}" for one in load(name).models]
+        models = []
+        for one, model in load(name).models.items():
+            if model.url:
+                models += [f"models.{one}.url={start(reply_as_asked).url}"]
+            else:
+                clip = save_clip(tmp_path / one)
+                models += [f"models.{one}.path={clip}", f"models.{one}.devices=''"]
         config = load(name, [*overrides, *models, f"run.dir={tmp_path / 'run'}"])
         summary = lifecycle.train(config)
     assert summary["finished"] and summary["steps"] == 2

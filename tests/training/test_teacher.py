@@ -123,6 +123,11 @@ def test_another_tokenizer_or_no_teacher_is_refused(trainer: Trainer, tmp_path: 
     )
     with pytest.raises(UserError, match=r"teacher.model: expected one of models, got 'big'.*'bg'"):
         build_teacher(unknown, trainer.policy, True)
+    there = ahead_config(
+        tmp_path, DISTILL, "teacher.model=big", f"models.big={{path: '{tmp_path / 'other'}'}}"
+    )
+    with pytest.raises(UserError, match="expected the tokenizer of the policy, got another"):
+        build_teacher(there, trainer.policy, True)
     hot = ahead_config(tmp_path, DISTILL, "teacher.url=http://x", "rollout.temperature=0.7")
     with pytest.raises(UserError, match=r"expected rollout\.temperature 1, got 0\.7"):
         build_teacher(hot, trainer.policy, True)

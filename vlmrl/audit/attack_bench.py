@@ -82,12 +82,12 @@ def verify(
 
 
 def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
-    """Yield a report on every shipped verifier that reads texts, ordered by name.
+    """Yield a report on every shipped verifier that reads texts by rules, ordered by name.
 
     `options` gives, by name, the options of those that need some (a judge needs an endpoint).
     """
     for name in plugins.names("verifier"):
-        if not plugins.load("verifier", name).laws.of_turns:
+        if not plugins.load("verifier", name).laws.needs_a_run:
             yield verify(RewardConfig(verifier=name, options=dict(options.get(name, {}))))
 
 

@@ -67,6 +67,12 @@ def serve(
     batch: Annotated[
         int, typer.Option(min=1, help="Requests that hf answers in one pass, at most.")
     ] = 8,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(
+            help="Of the weights. Absent: float32 with hf, the checkpoint's own with vllm."
+        ),
+    ] = None,
 ) -> None:
     """Serve a model behind OpenAI's chat API, with images, video and audio in the messages.
 
@@ -82,8 +88,8 @@ def serve(
     if chosen == "vllm":
         if not vllm_is_installed():
             raise UserError("--engine vllm: vLLM is not installed; see docs/scale/engines.md")
-        return serve_vllm(model, host, port, name)
-    serve_hf(model, host, port, name, batch)
+        return serve_vllm(model, host, port, name, dtype)
+    serve_hf(model, host, port, name, batch, dtype or "float32")
 
 
 def export(

@@ -325,7 +325,7 @@ class Config(Section):
 
         Options that name one of `models` hold it.
         """
-        return [name_model(one, self.models) for one in self._rewards_of(source)]
+        return [name_model(one, self.models, self.model.path) for one in self._rewards_of(source)]
 
     def _rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
         if source.rewards is not None:

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
 from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
-from vlmrl.engines.prompt_rows import hold
+from vlmrl.engines.prompt_rows import hold, prefill
 from vlmrl.engines.routed_experts import Recorder, watching
 from vlmrl.errors import NotFinite
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
@@ -96,7 +95,7 @@ def _generate(
     shares: Shares,
     record: Recorder,
 ) -> list[tuple[Completion, ...]]:
-    cache, hidden, mask = _prefill(policy, prompts)
+    cache, hidden, mask = prefill(policy, prompts)
     record.prefilled(mask, sampling.n)
     held = hold(policy.base, cache, mask, sampling.n, sampling.max_tokens)
     count = len(prompts) * sampling.n
@@ -157,31 +156,6 @@ def _refuse(prompts: Sequence[Prompt], wrong: Sequence[int]) -> NoReturn:
         f"the policy's logits are not finite (first: sample {sample.id!r} of source "
         f"{sample.source!r}); if its weights have diverged, lower the learning rate and resume"
     )
-
-
-def _prefill(
-    policy: ServedPolicy, prompts: Sequence[Prompt]
-) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
-    """Run left-padded prompts once; return the cache, the last hidden states [P, H], the mask [P, L]."""
-    encoded = [p.encoded for p in prompts]
-    longest = max(len(e.ids) for e in encoded)
-    axes = encoded[0].position_ids.shape[0]
-    ids = torch.full((len(encoded), longest), policy.pad_id)
-    mask = torch.zeros((len(encoded), longest), dtype=torch.long)
-    positions = torch.zeros((axes, len(encoded), longest), dtype=torch.long)
-    for row, e in enumerate(encoded):
-        start = longest - len(e.ids)
-        ids[row, start:] = torch.tensor(e.ids)
-        mask[row, start:] = 1
-        positions[:, row, start:] = e.position_ids
-    features = policy.family.tower_features(policy.base, encoded)
-    features = policy.family.spread(features, encoded, range(len(encoded)))
-    cache = DynamicCache(config=policy.base.config.get_text_config())
-    mask = mask.to(policy.device)
-    hidden = policy.family.decode(
-        policy.base, ids.to(policy.device), mask, positions.to(policy.device), features, cache
-    )
-    return cache, hidden[:, -1], mask
 
 
 def _draw(

@@ -10,6 +10,7 @@ T tokens of the longest prompt and of what the rows have written.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,7 +20,11 @@ from transformers.cache_utils import DynamicLayer
 
 from vlmrl.attention.dispatch import Mask, cast, installed, masked_by
 from vlmrl.attention.parts import attend, merge
+from vlmrl.engines.base import ServedPolicy
 from vlmrl.engines.kv_cache import RoomyLayer, take_rows
+from vlmrl.schema import Prompt
+
+__all__ = ["prefill"]
 
 MIN_SAVED = 2**12
 """Least number of tokens of the cache that sharing prompts must save; below it one part is faster."""
@@ -135,3 +140,28 @@ def hold(
     pays = (num_rows - 1) * mask.numel() >= MIN_SAVED
     way = SharedPrompts if pays and plain and installed(model) else CopiedPrompts
     return way(cache, mask, num_rows, more)
+
+
+def prefill(
+    policy: ServedPolicy, prompts: Sequence[Prompt]
+) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
+    """Run left-padded prompts once; return the cache, the last hidden states [P, H], the mask [P, L]."""
+    encoded = [p.encoded for p in prompts]
+    longest = max(len(e.ids) for e in encoded)
+    axes = encoded[0].position_ids.shape[0]
+    ids = torch.full((len(encoded), longest), policy.pad_id)
+    mask = torch.zeros((len(encoded), longest), dtype=torch.long)
+    positions = torch.zeros((axes, len(encoded), longest), dtype=torch.long)
+    for row, e in enumerate(encoded):
+        start = longest - len(e.ids)
+        ids[row, start:] = torch.tensor(e.ids)
+        mask[row, start:] = 1
+        positions[:, row, start:] = e.position_ids
+    features = policy.family.tower_features(policy.base, encoded)
+    features = policy.family.spread(features, encoded, range(len(encoded)))
+    cache = DynamicCache(config=policy.base.config.get_text_config())
+    mask = mask.to(policy.device)
+    hidden = policy.family.decode(
+        policy.base, ids.to(policy.device), mask, positions.to(policy.device), features, cache
+    )
+    return cache, hidden[:, -1], mask

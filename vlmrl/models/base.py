@@ -20,7 +20,7 @@ from vlmrl.models.parts.frozen_towers import frozen_towers_of
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
-__all__ = ["Family"]
+__all__ = ["Family", "family_of"]
 
 Features = Any
 """What the towers computed from the media; opaque to everyone but the family."""

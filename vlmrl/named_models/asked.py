@@ -26,6 +26,8 @@ Messages = Sequence[Mapping[str, Any]]
 """Messages of OpenAI's chat completions; a content is a text or a list of parts."""
 Send = Callable[[Mapping[str, Any], float], Reply]
 """Sends one request, given its body and the seconds that it may take. Raises Unavailable or Invalid."""
+Ready = Callable[[], None]
+"""Returns when requests can be sent, e.g. once a model is loaded. Raises Unavailable."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,19 @@ class AskedModel:
     """A frozen model behind `send`. Several threads may ask it.
 
     `identity` is what tells it from other models in the memory of replies: its address and its name.
+    The time that `ready` takes is not a question's.
     """
 
     def __init__(
-        self, identity: Sequence[str], send: Send, limits: Limits, replies: Replies
+        self,
+        identity: Sequence[str],
+        send: Send,
+        limits: Limits,
+        replies: Replies,
+        ready: Ready = lambda: None,
     ) -> None:
         self._identity, self._send, self._limits = [*identity], send, limits
+        self._ready = ready
         self._turns = threading.BoundedSemaphore(limits.concurrency)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -116,6 +125,9 @@ class AskedModel:
         end, pause = time.monotonic() + self._limits.timeout_s, FIRST_PAUSE
         for attempt in range(1, self._limits.attempts + 1):
             try:
+                since = time.monotonic()
+                self._ready()
+                end += time.monotonic() - since
                 reply = self._request(body, end - time.monotonic())
                 return reply.text, read(reply.text)
             except (Unavailable, Invalid) as error:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import base64
 import io
 import wave
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
-from vlmrl.schema import Frame
+from vlmrl.schema import Frame, Media
 
-__all__ = ["as_seen", "image_part", "media_parts", "text_part"]
+__all__ = ["as_seen", "frames_of", "image_part", "media_parts", "text_part", "turn_parts"]
 
 Part = dict[str, Any]
 
@@ -45,6 +45,17 @@ def media_parts(media: Sequence[Decoded], frames: Sequence[Frame]) -> list[Part]
     return parts
 
 
+def turn_parts(parts: Sequence[str | Media], shown: Iterator[tuple[Decoded, Frame]]) -> list[Part]:
+    """Return the parts of a turn where they stand, without names; `shown` are its media, then later ones.
+
+    A video is its frames with the second of each.
+    """
+    found: list[Part] = []
+    for part in parts:
+        found += [text_part(part)] if isinstance(part, str) else _shown(*next(shown), part.kind)
+    return found
+
+
 _TYPES: dict[str, type] = {"Image": PilImage, "Video": Video, "Audio": Audio}
 
 
@@ -52,12 +63,18 @@ def _shown(medium: Decoded, frame: Frame, name: str) -> list[Part]:
     if isinstance(medium, Audio):
         return [_audio_part(medium)]
     if not isinstance(medium, Video):
-        return [image_part(as_seen(medium, frame))]
+        return [image_part(image) for image in frames_of(medium, frame)]
     parts = []
-    for pixels, time in zip(medium.frames, medium.times, strict=True):
-        still = as_seen(Image.fromarray(pixels), frame)
+    for still, time in zip(frames_of(medium, frame), medium.times, strict=True):
         parts += [text_part(f"{name}, {time:.2f} s:"), image_part(still)]
     return parts if medium.audio is None else [*parts, _audio_part(medium.audio)]
+
+
+def frames_of(medium: PilImage | Video, frame: Frame) -> list[PilImage]:
+    """Return an image, or the frames of a video, as large as the policy saw them."""
+    if isinstance(medium, Video):
+        return [as_seen(Image.fromarray(pixels), frame) for pixels in medium.frames]
+    return [as_seen(medium, frame)]
 
 
 def as_seen(image: PilImage, frame: Frame) -> PilImage:

@@ -12,6 +12,7 @@ from typing import Any
 
 from vlmrl.config import NamedModel
 from vlmrl.named_models.asked import AskedModel, Limits
+from vlmrl.named_models.loaded import LoadedModel
 from vlmrl.named_models.replies import in_folder
 from vlmrl.system import distributed
 from vlmrl.system.chat_endpoint import Reply, chat
@@ -25,13 +26,29 @@ class _Opened:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.models: dict[str, tuple[NamedModel, AskedModel]] = {}
+        self.loaded: list[LoadedModel] = []
         self.folder: Path | None = None
+
+    def open(self, model: NamedModel) -> AskedModel:
+        """Make the model of a definition; a checkpoint is loaded when it is first asked."""
+        replies = in_folder(self.folder, model.name)
+        limits = Limits(
+            model.concurrency, model.timeout_s, model.attempts, model.max_requests_per_step
+        )
+        if model.url:
+            return AskedModel([model.url, model.model], _sender(model), limits, replies)
+        loaded = LoadedModel(model)
+        self.loaded.append(loaded)
+        identity = [model.path, model.dtype]
+        return AskedModel(identity, loaded.send, limits, replies, loaded.start)
 
     def close(self) -> None:
         with self.lock:
             for _, asked in self.models.values():
                 asked.replies.close()
-            self.models = {}
+            for loaded in self.loaded:
+                loaded.close()
+            self.models, self.loaded = {}, []
 
 
 _OPENED = _Opened()
@@ -42,12 +59,7 @@ def open_model(model: NamedModel) -> AskedModel:
     key = model.model_dump_json()
     with _OPENED.lock:
         if key not in _OPENED.models:
-            replies = in_folder(_OPENED.folder, model.name)
-            limits = Limits(
-                model.concurrency, model.timeout_s, model.attempts, model.max_requests_per_step
-            )
-            asked = AskedModel([model.url, model.model], _sender(model), limits, replies)
-            _OPENED.models[key] = model, asked
+            _OPENED.models[key] = model, _OPENED.open(model)
         return _OPENED.models[key][1]
 
 

@@ -30,7 +30,8 @@ class Laws:
     `options`: sets of options, e.g. the published ones, that obey every law; `loose`: sets that may
     pay for junk, as the docstring says. `template`: of the completions. `any_order`: whether the
     order of what an answer lists changes nothing. `of_turns`: whether it judges the calls that were
-    run and not a text, so that texts say nothing of it: it has tests of its own.
+    run and not a text, so that texts say nothing of it: it has tests of its own. `of_models`: whether its
+    score is the number of one of the config's `models`, which has to be there.
     """
 
     truth: tuple[Shape, ...] = ()
@@ -41,3 +42,9 @@ class Laws:
     template: str = "none"
     any_order: bool = False
     of_turns: bool = False
+    of_models: bool = False
+
+    @property
+    def needs_a_run(self) -> bool:
+        """Whether texts alone say nothing of it."""
+        return self.of_turns or self.of_models

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from vlmrl.config import Config, ModelConfig, TeacherConfig
+from vlmrl.config.named_models import checkpoint_of
 from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.vllm_parts.job import request
 from vlmrl.engines.vllm_parts.media_parts import lend
@@ -201,6 +202,11 @@ def _place(config: Config, given: TeacherConfig) -> tuple[str, str, str, float]:
             f"{nearest(given.model, sorted(config.models))}"
         )
     named = config.models[given.model]
+    try:
+        if path := checkpoint_of(given.model, named, config.model.path):
+            return path, "", "", named.timeout_s
+    except ValueError as error:
+        raise UserError(f"teacher.model: {error}") from error
     # The address of OpenAI's API ends so; log-probs of prompts are beside that.
     url = named.url.rstrip("/").removesuffix("/v1")
     return "", url, os.environ.get(named.key_env, ""), named.timeout_s

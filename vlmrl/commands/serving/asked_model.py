@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
 
@@ -19,10 +20,14 @@ from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.trainable import narrow
 from vlmrl.schema import Completion, MicroBatch, Prompt, PromptBatch, Sample
 from vlmrl.scoring.answer_forms import form_of
 
-__all__ = ["AskedModel"]
+__all__ = ["AskedModel", "Dtype"]
+
+Dtype = Literal["float32", "bfloat16"]
+"""A type of weights, in which a model computes."""
 
 
 class AskedModel:
@@ -32,10 +37,17 @@ class AskedModel:
         UserError: there is no such model, or the engine cannot start with it.
     """
 
-    def __init__(self, model: str, engine: PluginRef) -> None:
+    rates: ClassVar[bool] = False
+
+    def __init__(self, model: str, engine: PluginRef, dtype: Dtype = "float32") -> None:
         self._run, folder = run_of(model)
-        settings = ModelConfig(path=folder)
+        settings = ModelConfig(path=folder, dtype=dtype)
         self._policy = Policy(*load_model(settings), settings)
+        for (
+            parameter
+        ) in self._policy.base.parameters():  # nothing trains: all are stored in `dtype`
+            parameter.requires_grad_(False)
+            parameter.data = narrow(parameter, settings)
         self._reading = Reading(with_audio=self._policy.family.hears_videos)
         self._engine: Engine = plugins.build("engine", engine.name, engine.options)
         self._engine.start(self._policy)

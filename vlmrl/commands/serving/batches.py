@@ -7,15 +7,37 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.engines.base import Sampling
+from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.schema import Completion, Prompt, Sample
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["Batches"]
+__all__ = ["Answers", "Batches"]
+
+
+class Answers(Protocol):
+    """A model that answers prompts, several in one pass."""
+
+    rates: ClassVar[bool]
+    """Whether it rates a turn of the assistant's, which ends the conversation, instead of adding one."""
+
+    def prompt(self, sample: Sample, access: Access) -> Prompt:
+        """Return the prompt of a sample.
+
+        Raises:
+            UserError: the model cannot be shown it.
+        """
+
+    def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Return the completions of each prompt."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
 
 T = TypeVar("T")
 
@@ -33,13 +55,13 @@ class _Waiting:
 class _Call:
     """What is done with the model between two passes: its result arrives in `done`."""
 
-    work: Callable[[AskedModel], Any]
+    work: Callable[[], Any]
     done: Future[Any] = field(default_factory=Future)
 
-    def run(self, model: AskedModel) -> None:
+    def run(self) -> None:
         if self.done.set_running_or_notify_cancel():
             try:
-                self.done.set_result(self.work(model))
+                self.done.set_result(self.work())
             except Exception as error:
                 self.done.set_exception(error)
 
@@ -50,8 +72,9 @@ class Batches:
     What a request is answered depends on its own seed, not on those that it shares a pass with.
     """
 
-    def __init__(self, model: AskedModel, size: int) -> None:
+    def __init__(self, model: Answers, size: int) -> None:
         self._model, self._size, self._closed = model, size, False
+        self.rates = model.rates
         self._queue: queue.SimpleQueue[_Waiting | _Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
@@ -65,8 +88,15 @@ class Batches:
         return waiting.done
 
     def call(self, work: Callable[[AskedModel], T]) -> Future[T]:
-        """Return the future of what `work` makes of the model, on the thread that it has to itself."""
-        waiting = _Call(work)
+        """Return the future of what `work` makes of the model, on the thread that it has to itself.
+
+        Raises:
+            UserError: the model writes nothing, so it has no log-probs.
+        """
+        model = self._model
+        if not isinstance(model, AskedModel):
+            raise UserError("this model writes nothing: it cannot grade a text")
+        waiting = _Call(lambda: work(model))
         self._queue.put(waiting)
         return waiting.done
 
@@ -89,7 +119,7 @@ class Batches:
                 if self._closed:
                     each.done.cancel()
                 elif isinstance(each, _Call):
-                    each.run(self._model)
+                    each.run()
                 else:
                     kinds.setdefault(replace(each.sampling, seed=0), []).append(each)
             if self._closed:

@@ -42,11 +42,12 @@ class Question:
     stream: bool
 
 
-def read_request(body: Any) -> Question:
+def read_request(body: Any, rates: bool = False) -> Question:
     """Read the JSON body of `POST /v1/chat/completions`.
 
     `temperature` 0 is greedy; it is 1 where nothing is said, as OpenAI's. Without `seed` each request
-    draws anew.
+    draws anew. The last turn is the user's; the assistant's for a model that `rates` it, and then the
+    sample asks with that turn.
 
     Raises:
         UserError: a key that cannot be honoured, or a value of the wrong kind; the message names it.
@@ -69,10 +70,10 @@ def read_request(body: Any) -> Question:
         greedy=temperature == 0,
         seed=_whole(body.get("seed"), "seed", secrets.randbits(62), 2**63 - 1, least=0),
     )
-    return Question(_sample(body.get("messages")), sampling, body.get("stream") is True)
+    return Question(_sample(body.get("messages"), rates), sampling, body.get("stream") is True)
 
 
-def _sample(messages: Any) -> Sample:
+def _sample(messages: Any, rates: bool) -> Sample:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise UserError("messages: expected a list of at least one message")
     system, turns = "", []
@@ -91,8 +92,10 @@ def _sample(messages: Any) -> Sample:
             raise UserError(
                 f"{where}.role: expected user or assistant (system only in front), got {role!r:.40}"
             )
-    if not turns or turns[-1].role != "user":
-        raise UserError("messages: expected the last one to be a user's")
+    last_role = "assistant" if rates else "user"
+    if not turns or turns[-1].role != last_role:
+        found = turns[-1].role if turns else "none"
+        raise UserError(f"messages: expected the last one to be of the {last_role}, got {found}")
     *history, last = turns
     return Sample(
         "request", "request", last.parts, Truth(), "none", system=system, history=tuple(history)

@@ -23,15 +23,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from vlmrl.commands.evaluate import run_of
+from vlmrl.commands.served_models.opened_model import open_model
 from vlmrl.commands.serving import grading
-from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.asked_model import Dtype
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
-from vlmrl.config import PluginRef
 from vlmrl.engines.serve import TokenGuard
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt
+from vlmrl.system.launched.parent_watch import end_if_asked
 
 __all__ = ["build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
 
@@ -44,7 +45,7 @@ def vllm_is_installed() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def serve_vllm(model: str, host: str, port: int, name: str | None) -> None:
+def serve_vllm(model: str, host: str, port: int, name: str | None, dtype: Dtype | None) -> None:
     """Become vLLM's OpenAI server of a model; this does not return.
 
     Raises:
@@ -59,20 +60,24 @@ def serve_vllm(model: str, host: str, port: int, name: str | None) -> None:
     given += ["--enable-scale-out", "--logprobs-mode", "raw_logprobs"]  # what a teacher is asked by
     if token:  # vLLM's own guard leaves addresses beside /v1 open
         given += ["--middleware", "vlmrl.engines.serve.TokenGuard"]
+    given += ["--dtype", dtype] if dtype else []
     if torch.version.cuda is None:
         given += ["--no-enable-chunked-prefill"]  # a seeded request dies of it on a CPU
     program = [sys.executable, "-m", "vlmrl.commands.serving.vllm_program"]
     os.execve(sys.executable, [*program, *given], environment)
 
 
-def serve_hf(model: str, host: str, port: int, name: str | None, batch: int) -> None:
-    """Serve a model by transformers until SIGTERM or Ctrl-C.
+def serve_hf(
+    model: str, host: str, port: int, name: str | None, batch: int, dtype: Dtype = "float32"
+) -> None:
+    """Serve a model by transformers until SIGTERM or Ctrl-C, or until a run that started this is gone.
 
     Raises:
         UserError: no such model, or it would listen to other machines without a token.
     """
+    end_if_asked()
     token, name = token_for(host), name or _name_of(model)
-    batches = Batches(AskedModel(model, PluginRef(name="hf")), batch)
+    batches = Batches(open_model(model, dtype), batch)
     app = build_app(batches, name, token, LOOPBACK if host in LOOPBACK else ("*",))
     listen(app, host, port, f"serving {name} at", "/v1")
 
@@ -96,7 +101,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
             return no
         try:
             body = json.loads(await request.body())
-            question = read_request(body)
+            question = read_request(body, batches.rates)
         except (ValueError, RecursionError, UserError) as error:
             return _error(400, str(error))
         if (asked := body.get("model")) not in (None, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from vlmrl.config.section import Section
 
@@ -74,33 +74,48 @@ class TeacherConfig(Section):
 
 
 class NamedModelConfig(Section):
-    """A frozen model beside the policy, which parts of the config ask by its name: a served one.
+    """A frozen model beside the policy, which parts of the config ask by its name: served, or a checkpoint.
 
-    The server speaks the protocol of OpenAI's chat completions, as that of vLLM does.
+    The server speaks the protocol of OpenAI's chat completions, as that of vLLM does. A checkpoint is
+    loaded in a process of its own, `vlmrl serve` on the loopback: by each rank that asks it.
     """
 
-    url: str
-    """Base address of the server, such as `http://localhost:8000/v1`."""
-    model: str
-    """The server's name of the model."""
+    url: str = ""
+    """Base address of the server, such as `http://localhost:8000/v1`. Give this or `path`."""
+    model: str = ""
+    """The server's name of the model; goes with `url`."""
+    path: str = ""
+    """Checkpoint folder, run folder or hub name; `start`: what the policy starts from (`model.path`)."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights of a checkpoint, and in which it computes."""
+    devices: str | None = None
+    """CUDA_VISIBLE_DEVICES of a checkpoint's process: `"1"`; empty: it computes on the CPU. Absent: the GPU
+    of the rank that asks."""
     key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key; unset: none is sent."""
     concurrency: int = Field(16, ge=1)
     """Questions that each process has under way at a time."""
     timeout_s: float = Field(60.0, gt=0)
     """Seconds for one question, all its attempts and the pauses between them included, but not the time
-    it waits for its turn."""
+    it waits for its turn, nor for a checkpoint to be loaded. A checkpoint's process that lets half of it
+    pass is killed and started again."""
     attempts: int = Field(3, ge=1)
     """Requests for one question. The pauses between them double, or are as long as the server says."""
     max_requests_per_step: int | None = Field(None, ge=1)
     """Requests that each process sends in one step at most; further questions fail. Absent: no limit."""
 
-    @field_validator("url")
-    @classmethod
-    def _is_an_address(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"expected http:// or https://, got {url!r}")
-        return url
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> NamedModelConfig:
+        if bool(self.url) == bool(self.path):
+            raise ValueError("set exactly one of url and path")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: expected http:// or https://, got {self.url!r}")
+        if bool(self.url) != bool(self.model):
+            raise ValueError("url goes with model, the server's name of it, and path goes without")
+        for key in ("dtype", "devices") if self.url else ("key_env",):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} goes with {'path' if self.url else 'url'}")
+        return self
 
 
 class NamedModel(NamedModelConfig):

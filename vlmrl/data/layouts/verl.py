@@ -17,7 +17,7 @@ TRUTH = "reward_model.ground_truth"
 
 @dataclass(frozen=True)
 class Verl(Layout):
-    """Rows with `prompt`, `images` and `reward_model.ground_truth`.
+    """Rows with `prompt`, `images` and, in `reward_model`, a `ground_truth`.
 
     A row: {"data_source": "geo3k", "prompt": [{"role": "user", "content": "<image>Find x."}],
     "images": [{"bytes": ...}], "ability": "math", "reward_model": {"style": "rule", "ground_truth":

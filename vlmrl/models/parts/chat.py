@@ -20,6 +20,8 @@ from transformers import ProcessorMixin
 
 from vlmrl.schema import Media, Sample
 
+__all__ = ["break_special_tokens", "list_messages"]
+
 CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
 """Tokens that end a completion in ChatML: `Family.turn_ends` of many families."""
 
