@@ -39,12 +39,12 @@ from vlmrl.training.trainer import Trainer
 __all__ = ["train"]
 
 
-def train(config: Config, pools: Pools = LOCAL) -> dict[str, Any]:
+def train(config: Config, pools: Pools = LOCAL, until: int | None = None) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
 
     Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
     checkpoint, bit-identically on one CPU thread; a finished run is left as it is.
-    `summary["finished"]` is False after an interrupt.
+    `summary["finished"]` is False after an interrupt; after step `until` the run stops as after one.
 
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
@@ -65,7 +65,8 @@ def train(config: Config, pools: Pools = LOCAL) -> dict[str, Any]:
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(_say))
-        return _run(config, pools, stack.enter_context(open_mirror(config, _say)))
+        mirror = stack.enter_context(open_mirror(config, _say))
+        return _run(config, pools, mirror, until)
 
 
 def _say(line: str) -> None:
@@ -73,7 +74,7 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # a live view leaves room for it
 
 
-def _run(config: Config, pools: Pools, mirror: Mirrored) -> dict[str, Any]:
+def _run(config: Config, pools: Pools, mirror: Mirrored, until: int | None) -> dict[str, Any]:
     start = distributed.from_main(mirror.resolve())
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
@@ -86,6 +87,8 @@ def _run(config: Config, pools: Pools, mirror: Mirrored) -> dict[str, Any]:
     with replies, ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack, pools)
         trainer.checkpoints.mirror = mirror.uploads
+        if until is not None:
+            interrupt.when = lambda: trainer.done >= until
         existing = checkpoint.count(config.folder) if start else 0
         if lack := require_room_for_run(config, trainer.policy, existing):
             trainer.tracker.message(lack)

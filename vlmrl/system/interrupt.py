@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,7 +22,15 @@ class Interrupt:
     main thread signals cannot be caught, and nothing changes.
     """
 
-    asked = False
+    def __init__(self) -> None:
+        self._signalled = False
+        self.when: Callable[[], bool] = lambda: False
+        """What else asks the loop to stop."""
+
+    @property
+    def asked(self) -> bool:
+        """Return whether the loop is to stop after the step in hand."""
+        return self._signalled or self.when()
 
     def __enter__(self) -> Interrupt:
         self._before: dict[int, Any] = {}
@@ -42,6 +51,6 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and not distributed.launched():
+        if self._signalled and not distributed.launched():
             raise KeyboardInterrupt
-        self.asked = True
+        self._signalled = True
