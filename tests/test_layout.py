@@ -182,6 +182,7 @@ def test_only_commands_import_assemble() -> None:
         "vlmrl.commands.curricula.demonstrate",
         "vlmrl.commands.curricula.rate",
         "vlmrl.commands.evaluate",
+        "vlmrl.commands.proof.rerun",
         "vlmrl.commands.serving.asked_model",
         "vlmrl.doctor",
         "vlmrl.doctor.bench",
