@@ -69,6 +69,11 @@ def as_judge(messages):
     data = json.loads(messages[1]["content"])
     return json.dumps({"score": 10 * (data["candidate"] in data["truth"].get("text", []))})
 
+def as_judge_of_all(messages):
+    data = json.loads(messages[1]["content"])
+    right = data["truth"].get("text", [])
+    return json.dumps({n: 5 if text in right else 1 for n, text in data["candidates"].items()})
+
 def as_judge_of_pairs(messages):
     data = json.loads(messages[1]["content"])
     first, second = (data[place] in data["truth"].get("text", []) for place in ("first", "second"))
@@ -95,6 +100,7 @@ def paid(report: Report) -> set[str]:
 def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
     needed: dict[str, Any] = {
         "judge": {"callable": f"{mine}:as_judge"},
+        "judge_listwise": {"callable": f"{mine}:as_judge_of_all"},
         "judge_pairwise": {"callable": f"{mine}:as_judge_of_pairs"},
     }
     with chat_servers() as start:

@@ -56,7 +56,7 @@ def with_(*overrides: str) -> config.Config:
         ),
         (
             "models={grader: {url: 'ftp://x', model: m}}",
-            "my.yaml: models.grader.url: expected http:// or https://, got 'ftp://x'",
+            "my.yaml: models.grader: url: expected http:// or https://, got 'ftp://x'",
         ),
         (
             "models={a/b: {url: 'http://x/v1', model: m}}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,15 +26,21 @@ Better = Literal["first", "second", "tie"]
 PAIR_PARTS = ("orders_agree", "first_wins", "ties")
 """Parts of a verdict by pairs: shares of its pairs in which both orders agree, of the replies with a winner
 that name the first place, and of its pairs that are ties."""
+_TAGGED = re.compile(r"<answer>\s*([12])\s*</answer>")
 _SWAPPED: dict[Better, Better] = {"first": "second", "second": "first", "tie": "tie"}
 
 
 def read_better(reply: str) -> Better:
     """Return which candidate a reply calls the better one.
 
+    Models that were trained by R1-Reward or its like reply in a form of their own, after their thought:
+    `<answer>1</answer>`.
+
     Raises:
-        Invalid: it is not the JSON object that was asked for.
+        Invalid: it is neither that nor the JSON object that was asked for.
     """
+    if tagged := _TAGGED.fullmatch(reply.rpartition("</think>")[2].strip()):
+        return "first" if tagged[1] == "1" else "second"
     found = read_object(reply, ["better"])["better"]
     if not isinstance(found, str) or found not in _SWAPPED:
         raise Invalid(f"better is neither first, second nor tie: {reply[:80]!r}")
