@@ -120,7 +120,9 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
     text = page.read_text("utf-8")
     shown = re.findall(r"`vlmrl ([a-z][a-z-]*)", text)
     shown += [
-        name for _, block in blocks(page, "sh") for name in re.findall("^vlmrl ([a-z][a-z-]*)", block)
+        name
+        for _, block in blocks(page, "sh")
+        for name in re.findall("^vlmrl ([a-z][a-z-]*)", block)
     ]
     assert set(shown) - known == set()
 
