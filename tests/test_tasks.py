@@ -280,7 +280,7 @@ def test_sound_events_from_a_cold_start_to_spans_under_the_waveform(
     start = cold_start(30, "audioset_strong", options)
     rows, page = trained(monkeypatch, tmp_path, "audio_events", start, "rollout.max_tokens=120")
     assert paid(rows, "events") > 0.5
-    cards = page.with_class("card")
+    cards = page.with_class("card") + page.with_class("half")  # the latter: before and after
     dogs = [a for a in page.with_class("span") if a["title"] == "Dog"]
     assert len(dogs) > len(cards)
     assert {a["style"] for a in dogs} >= {"left: 0.0%; width: 62.5%"}

@@ -20,7 +20,7 @@ OF_ROLLOUTS = (
     *("caption_sufficiency/", "blind_penalty/"),
 )
 OF_UPDATES = ("rollout/entropy", "rollout/logprob_gap", "rollout/logprob_kl")
-"""Numbers of an update, which adds in another order; the last two are of engines that are not exact."""
+"""Numbers of an update, which adds in another order; the last two are near 0 with an exact engine."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def test_every_rank_comes_to_the_numbers_of_one(name, by_two, folder, tmp_path):
         assert {*found["metrics"]} - {*alone["metrics"]} == {"update/useful_share"}
         assert found["metrics"]["update/tokens"] == alone["metrics"]["update/tokens"]
         for key in ({*OF_UPDATES} & {*alone["metrics"]}) | {"update/grad_norm"}:
-            assert found["metrics"][key] == pytest.approx(alone["metrics"][key], rel=1e-3), key
+            expected = pytest.approx(alone["metrics"][key], rel=1e-3, abs=1e-6)
+            assert found["metrics"][key] == expected, key
     assert rows(folder / name) == rows(tmp_path / name)
 
 
