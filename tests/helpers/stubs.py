@@ -11,8 +11,8 @@ from pathlib import Path
 NOTE = """#!/usr/bin/env bash
 printf '%s\\0' "${0##*/}" "$@" $'\\1' >> "$STUB_CALLS"
 """
-"""Each argument of a call ends with a zero, and the call with one more argument, a one: written at once, since
-steps of `srun` run side by side."""
+"""Each argument of a call ends with a zero, and the call with one more argument, a one: written at once,
+since steps of `srun` run side by side."""
 OPTIONS_OFF = """while [[ ${1:-} == -* ]]; do [[ $1 == *=* || $1 == -t ]] && shift || shift 2; done
 """
 RUN_HERE = {

@@ -68,7 +68,7 @@ def test_the_other_rank_waits_for_as_long(lines: list[dict[str, float]]) -> None
 def test_the_report_names_the_machine_and_has_a_section(run: Run) -> None:
     assert json.loads((run[1] / "ranks.json").read_text()) == {"0": ["node-0", "node-1"]}
     page = (run[1] / "report.html").read_bytes().decode(errors="replace")
-    assert f"<b>1 on node-1</b><small>in {slow_rank.STEPS} of {slow_rank.STEPS} steps" in page
+    assert f"<b>1 on node-1</b> <small>in {slow_rank.STEPS} of {slow_rank.STEPS} steps" in page
     assert '<section id="machines">' in page and 'aria-label="Own seconds of a rank"' in page
     assert "ranks/" not in page.partition('id="more"')[2]
 

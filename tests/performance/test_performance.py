@@ -39,6 +39,10 @@ ELSEWHERE = {
     "acting": "trains for minutes on each seed",
     "quickstart": "trains the quickstart four times",
     "think_or_not": "trains for minutes on each seed",
+    "photos": "trains for minutes on each seed",
+    "shortcut": "trains for minutes on each seed",
+    "shortcut_scenes": "the card of shortcut.py",
+    "distillation": "trains for minutes on each seed",
 }
 """Scripts that are not run here, and why."""
 

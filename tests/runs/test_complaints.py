@@ -83,5 +83,5 @@ def test_a_run_without_readable_answers_says_so_first(
     assert json.loads(line)["rollout/answered"] == 0
     page = build_report(tmp_path / "run").read_text(encoding="utf-8")
     complaint = page.index("no readable answers: 0 %")
-    assert complaint < page.index('<section class="tiles">')
+    assert complaint < page.index('<dl class="tiles">')
     assert "no answer: " in page  # with the raw text
