@@ -159,7 +159,7 @@ def test_a_node_of_graders_that_is_killed_costs_no_verdict(
         scorer.counts.clear()
         calls = [
             scorer._calls.start(c, completion(a), Sample("r", "s", ("?",), Truth(number=1.0)))
-            for c in scorer._components(Sample("r", "s", ("?",), Truth(number=1.0)), 0.0, None)
+            for c in scorer.components(Sample("r", "s", ("?",), Truth(number=1.0)), 0.0, None)
             for group in groups
             for a in group
         ]
