@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+__all__ = ["DuplicateKey", "load_yaml"]
+
 
 class DuplicateKey(Exception):
     """A mapping sets a key twice; the message names the key and both lines."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from vlmrl.commands.importing.given_settings import Settings
 from vlmrl.commands.importing.rules import Note
+from vlmrl.data.files.hub_download import HUB
 
 __all__ = ["data_of", "source_of"]
 
@@ -19,7 +20,7 @@ def source_of(place: str, layout: str | None = None, **more: Any) -> dict[str, A
     """Return a source of `owner/name` of the hub, or of a file or folder; `#N` behind it is a limit."""
     place, _, limit = place.partition("#")
     on_hub = place.count("/") == 1 and "." not in place and not place.startswith(("/", "data/"))
-    options = {"path": f"hf://datasets/{place}" if on_hub else place}
+    options = {"path": f"{HUB}{place}" if on_hub else place}
     if layout:
         options["layout"] = layout
     source = {"card": "auto", "options": {**options, **more}}

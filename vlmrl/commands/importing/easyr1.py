@@ -6,7 +6,7 @@ from typing import Any
 
 from vlmrl.commands.importing.data_sources import source_of
 from vlmrl.commands.importing.given_settings import Settings
-from vlmrl.commands.importing.rules import Note, Rules, left, to
+from vlmrl.commands.importing.rules import Note, Rules, chosen_trackers, left, to, top_k
 
 __all__ = ["RULES", "sizes"]
 
@@ -19,12 +19,6 @@ DIVERGENCES = {"low_var_kl": "k3", "kl": "k1", "mse": "k2"}
 
 def _positive(value: Any) -> Any:
     return value if value and int(value) > 0 else None
-
-
-def _trackers(value: Any) -> dict[str, Any] | None:
-    ours = ("wandb", "swanlab", "mlflow", "tensorboard")
-    names = value if isinstance(value, list) else [value]
-    return {name: True for name in names if name in ours} or None
 
 
 RULES: Rules = {
@@ -66,7 +60,7 @@ RULES: Rules = {
     ROLLOUT + "n": to("rollout.group_size"),
     ROLLOUT + "temperature": to("rollout.temperature"),
     ROLLOUT + "top_p": to("rollout.top_p"),
-    ROLLOUT + "top_k": to("rollout.top_k", lambda k: max(0, int(k))),
+    ROLLOUT + "top_k": to("rollout.top_k", top_k),
     ROLLOUT + "gpu_memory_utilization": to("engine.options.gpu_memory_utilization"),
     ROLLOUT + "tensor_parallel_size": to("engine.options.tensor_parallel_size"),
     ROLLOUT + "enforce_eager": to("engine.options.enforce_eager"),
@@ -80,7 +74,7 @@ RULES: Rules = {
     "trainer.save_limit": to("run.keep_checkpoints", _positive),
     "trainer.save_checkpoint_path": to("run.dir"),
     "trainer.val_freq": to("evaluation.every", _positive),
-    "trainer.logger": to("tracking", _trackers),
+    "trainer.logger": to("tracking", chosen_trackers),
     "trainer.nnodes": left("`vlmrl launch --nodes`"),
     "trainer.n_gpus_per_node": left("`vlmrl launch --gpus-per-node`"),
 }

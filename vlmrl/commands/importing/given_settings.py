@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from vlmrl.config import tree
+from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 
 __all__ = ["Settings", "read_settings", "value_of"]
@@ -32,28 +34,20 @@ def read_settings(path: Path) -> Settings:
     Raises:
         UserError: it cannot be read, or states none.
     """
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return dict(_flat(tree.read_mapping(path), ""))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from error
-    if path.suffix not in (".yaml", ".yml", ".json"):
-        return _of_script(path, text)
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict) or not found:
-        raise UserError(f"{path}: expected settings by name, got {type(found).__name__}")
-    return dict(_flat(found, ""))
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    return _of_script(path, text)
 
 
 def value_of(text: str) -> Any:
     """Return the number, boolean, null, list or text that an argument stands for."""
     try:
-        return (
-            float(text) if re.fullmatch(r"[-+]?[\d.]+[eE][-+]?\d+", text) else yaml.safe_load(text)
-        )
-    except (yaml.YAMLError, ValueError):
+        return load_yaml(text)
+    except (DuplicateKey, yaml.YAMLError, ValueError, RecursionError):
         return text
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from vlmrl.commands.importing.given_settings import Settings
-from vlmrl.commands.importing.rules import Note, Rules, left, to, with_keys
+from vlmrl.commands.importing.rules import Note, Rules, chosen_trackers, left, to, top_k, with_keys
 
 __all__ = ["DEFAULTS", "RULES", "sizes"]
 
@@ -48,12 +48,6 @@ def _rewards(value: Any) -> tuple[dict[str, Any], str]:
     return ({"rewards": known} if known else {}), why
 
 
-def _trackers(value: Any) -> dict[str, Any] | None:
-    names = value if isinstance(value, list) else [value]
-    ours = ("wandb", "swanlab", "mlflow", "trackio", "tensorboard")
-    return {name: True for name in names if name in ours} or None
-
-
 def _mode(value: Any) -> str:
     return "vllm_server" if value == "server" else "vllm"
 
@@ -90,7 +84,7 @@ RULES: Rules = {
     "max_length": to("data.max_prompt_tokens"),
     "temperature": to("rollout.temperature"),
     "top_p": to("rollout.top_p"),
-    "top_k": to("rollout.top_k", lambda k: max(0, int(k))),
+    "top_k": to("rollout.top_k", top_k),
     "beta": to(OPTIONS + "kl"),
     "num_iterations": to("optimizer.epochs"),
     "epsilon": to(OPTIONS + "clip_low"),
@@ -157,7 +151,7 @@ RULES: Rules = {
     "save_steps": to("run.save_every"),
     "save_total_limit": to("run.keep_checkpoints"),
     "eval_steps": to("evaluation.every"),
-    "report_to": to("tracking", _trackers),
+    "report_to": to("tracking", chosen_trackers),
     "logging_steps": LOGS,
     "log_completions": LOGS,
     "dataloader_num_workers": to("data.workers"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Note", "Rule", "Rules", "left", "to", "with_keys"]
+__all__ = ["Note", "Rule", "Rules", "chosen_trackers", "left", "to", "top_k", "with_keys"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Note:
     why: str = ""
 
 
+TRACKERS = ("wandb", "swanlab", "mlflow", "trackio", "tensorboard")
+"""Trackers that have the same name here."""
 Rule = Callable[[Any], tuple[dict[str, Any], str]]
 """Returns our keys with their values, and a remark, for the value of a setting."""
 Rules = Mapping[str, Rule]
@@ -43,3 +45,14 @@ def left(why: str) -> Rule:
 def with_keys(keys: Mapping[str, Any], why: str = "") -> Rule:
     """Return the rule of a setting that means these keys where it is true."""
     return lambda value: (dict(keys), why) if value else ({}, "it is off")
+
+
+def chosen_trackers(value: Any) -> dict[str, Any] | None:
+    """Return our `tracking` for the trackers that another trainer names; None: we have none of them."""
+    names = value if isinstance(value, list) else [value]
+    return {name: True for name in names if name in TRACKERS} or None
+
+
+def top_k(value: Any) -> int:
+    """Return our `rollout.top_k`, where 0 and not -1 is no limit."""
+    return max(0, int(value))
