@@ -8,6 +8,7 @@ own name, are no plugins. Outside the repository a plugin is named `path/to/file
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -39,6 +40,7 @@ __all__ = [
     "names",
     "nearest",
     "options_of",
+    "stated",
     "user_files",
 ]
 
@@ -166,6 +168,25 @@ def options_of(plugin: type) -> dict[str, Option]:
         for field in dataclasses.fields(plugin)
         if field.init
     }
+
+
+def stated(kind: str, variable: str) -> dict[str, Any]:
+    """Return by name the literal to which shipped plugins of a kind set a class variable. Imports none.
+
+    Plugins that leave the variable to their base are left out.
+
+    Raises:
+        ValueError: a value is no literal, so that it cannot be read without an import.
+    """
+    found = {}
+    for file in _files(kind):
+        text, name = file.read_text(encoding="utf-8"), class_name(file.stem)
+        if f"    {variable}: ClassVar" in text:
+            parts = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+            for node in (node for part in parts if part.name == name for node in part.body):
+                if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == variable:
+                    found[file.stem] = ast.literal_eval(node.value or "None")
+    return dict(sorted(found.items()))
 
 
 def class_name(name: str) -> str:

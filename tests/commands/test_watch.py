@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,10 @@ from starlette.testclient import TestClient
 
 from helpers.report_page import Page, config
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app, watch
-from vlmrl.engines.serve import TOKEN
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
+from vlmrl.system.launched.network import TOKEN
 
 HERE = ("testserver",)
 
@@ -121,3 +123,27 @@ def test_other_machines_need_a_token_and_a_folder_must_be_there(
         watch(runs, "0.0.0.0", 0)
     with pytest.raises(UserError, match="expected a run folder or a folder of runs"):
         watch(runs / "nothing", "127.0.0.1", 0)
+
+
+WITHOUT_TORCH = """
+import json, sys
+from starlette.testclient import TestClient
+from vlmrl.cli.app import app
+from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+app(["report", str(folder / "one")], standalone_mode=False)
+client = TestClient(build_watch_app(WatchedRuns(folder), None, ("testserver",)))
+parts = ("status", "sentence", "curve", "layout", "Reward", "Time")
+found = client.get("/run/one/changes", params={"seen": json.dumps(dict.fromkeys(parts, ""))})
+print(sorted(found.json()), sorted({"torch", "transformers", "datasets"} & set(sys.modules)))
+"""
+
+
+def test_report_and_live_page_load_no_torch(runs: Path) -> None:
+    # It takes longer to import than the pages take to make.
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(runs)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    made, loaded = done.stdout.splitlines()[-1].split("] ")
+    assert "'Reward'" in made and loaded == "[]"

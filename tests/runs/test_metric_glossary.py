@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.runs import TINY
-from vlmrl import config
+from vlmrl import config, plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.runs import metric_glossary as glossary
 
@@ -88,3 +88,15 @@ def test_a_name_is_described_by_the_nearest_pattern(name: str, part: str) -> Non
 @pytest.mark.parametrize("name", ["reward", "nothing/mean", "reward/a/b"])
 def test_an_unknown_name_has_no_description(name: str) -> None:
     assert glossary.describe(name) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"), [("algorithm", "metrics"), ("sampler", "curves"), ("strategy", "curves")]
+)
+def test_what_is_read_without_an_import_is_what_the_parts_have(kind: str, variable: str) -> None:
+    loaded = {name: plugins.load(kind, name) for name in plugins.names(kind)}
+    own = {name: vars(part)[variable] for name, part in loaded.items() if variable in vars(part)}
+    assert plugins.stated(kind, variable) == own != {}
+    for part in loaded.values():
+        for name, line in getattr(part, variable).items():
+            assert glossary.describe(name) == line

@@ -22,15 +22,15 @@ import torch
 from vlmrl.engines.vllm_parts import media_parts
 from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
+from vlmrl.system.launched.network import TOKEN
 from vlmrl.system.launched.parent_watch import end_with
 
 __all__ = ["TOKEN", "TokenGuard"]
 
-TOKEN = "VLMRL_SERVER_TOKEN"
 PARENT = "VLMRL_SERVER_PARENT"
 FOLDER = "VLMRL_SERVER_FOLDER"
-"""Environment variables: the secret; of a child server the process without which it must not live,
-and the folder that goes with that process."""
+"""Environment variables of a child server: the process without which it must not live, and the folder
+that goes with that process."""
 
 READ_WITH = {
     "video": {"video_backend": media_parts.LOADER},

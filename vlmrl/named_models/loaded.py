@@ -24,12 +24,11 @@ from typing import Any
 from vlmrl.config import NamedModel
 from vlmrl.system import distributed
 from vlmrl.system.chat_endpoint import Reply, Unavailable, chat
+from vlmrl.system.launched.network import TOKEN
 from vlmrl.system.launched.parent_watch import PARENT
 
 __all__ = ["LoadedModel"]
 
-TOKEN = "VLMRL_SERVER_TOKEN"
-"""Environment variable of `vlmrl serve`: the secret that it asks for."""
 START_S = 1800.0
 """Seconds within which a checkpoint must be loaded."""
 LOOK_S = 0.1

@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from vlmrl.report.series import Panel, Series
 from vlmrl.runs.console import PHASES
@@ -96,6 +95,8 @@ def _fit(
     seconds: np.ndarray, values: np.ndarray, start: float, near: np.ndarray | None = None
 ) -> np.ndarray:
     """Return top, log of the middle and log of the power that fit best, from several starts or near one."""
+    from scipy.optimize import least_squares  # takes long to import, and few runs have a fit
+
     middles = np.log(np.quantile(seconds, [0.1, 0.5, 0.9]))
     top = max(float(values.max()), start) + 1e-3
     starts = [np.array([top, middle, power]) for middle in middles for power in (-0.5, 0.5, 1.2)]

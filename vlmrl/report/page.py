@@ -37,11 +37,9 @@ from vlmrl.runs.rollout_rows import Row
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes, write_lines
 
 __all__ = [
-    "CLOSED",
     "LEADING",
     "build_report",
     "environment",
-    "held_out_gallery",
     "read_ends",
     "render",
     "script_hash",
@@ -155,11 +153,11 @@ def _galleries(
     odd: Mapping[int, Sequence[Row]],
 ) -> list[Gallery]:
     alarms = _gallery("groups", "Behind an alarm", ABOUT, ("predicted",), rollout_cards(odd, album))
-    found = (held_out_gallery(ends, album), alarms, trained_gallery(rows, album))
+    found = (_held_out_gallery(ends, album), alarms, trained_gallery(rows, album))
     return [gallery for gallery in found if gallery.cards]
 
 
-def held_out_gallery(ends: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
+def _held_out_gallery(ends: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
     """Return the samples of the first and the last evaluation as cards."""
     return _gallery(
         "pairs",

@@ -172,15 +172,18 @@ EVALUATION = {
 
 def of_algorithms() -> dict[str, str]:
     """Return the lines on the metrics that only single recipes have, from the recipes' own files."""
-    recipes = [plugins.load("algorithm", name) for name in plugins.names("algorithm")]
-    return {name: line for recipe in recipes for name, line in recipe.metrics.items()}
+    recipes = plugins.stated("algorithm", "metrics").values()
+    return {name: line for metrics in recipes for name, line in metrics.items()}
 
 
 def of_samplers_and_strategies() -> dict[str, str]:
     """Return the lines on the curves that only single samplers and strategies have."""
-    kinds = ("sampler", "strategy")
-    parts = [plugins.load(kind, name) for kind in kinds for name in plugins.names(kind)]
-    return {name: line for part in parts for name, line in part.curves.items()}
+    parts = [
+        curves
+        for kind in ("sampler", "strategy")
+        for curves in plugins.stated(kind, "curves").values()
+    ]
+    return {name: line for curves in parts for name, line in curves.items()}
 
 
 def describe(name: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import json
@@ -10,9 +9,10 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import torch
 from starlette.applications import Starlette
@@ -28,16 +28,13 @@ from vlmrl.commands.serving import grading
 from vlmrl.commands.serving.asked_model import Dtype
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.commands.serving.json_requests import OtherModel, answer
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.engines.serve import TokenGuard
-from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt
 from vlmrl.system.launched.parent_watch import end_if_asked
 
 __all__ = ["build_app", "serve_hf", "serve_vllm", "vllm_is_installed"]
-
-MAX_BYTES = 256 * 2**20
-"""A longer request is refused unread."""
 
 
 def vllm_is_installed() -> bool:
@@ -97,26 +94,14 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         return JSONResponse({"object": "list", "data": [found]})
 
     async def chat(request: Request) -> Response:
-        if no := _unread(request):
-            return no
-        try:
-            body = json.loads(await request.body())
+        def read(body: Any) -> tuple[Future[Any], Callable[[Any], Response]]:
             question = read_request(body, batches.rates)
-        except (ValueError, RecursionError, UserError) as error:
-            return _error(400, str(error))
-        if (asked := body.get("model")) not in (None, name):
-            return _error(404, f"no model {asked!r:.80} here; this is {name!r}")
-        try:
+            if (asked := body.get("model")) not in (None, name):
+                raise OtherModel(f"no model {asked!r:.80} here; this is {name!r}")
             found = batches.ask(question.sample, question.sampling)
-            prompt, completions = await asyncio.wrap_future(found)
-        except UserError as error:
-            return _error(400, str(error))
-        except (asyncio.CancelledError, CancelledError):
-            return _error(503, "the server is closing")
-        except Exception as error:
-            print(f"failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            return _error(500, f"{type(error).__name__}: the server's log says more")
-        return _reply(name, prompt, completions, question.stream)
+            return found, lambda answered: _reply(name, answered, question.stream)
+
+        return await answer(request, read)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -127,7 +112,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         Route("/health", health),
         Route("/v1/models", models),
         Route("/v1/chat/completions", chat, methods=["POST"]),
-        *grading.routes(batches, _unread, _error),
+        *grading.routes(batches),
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if token:
@@ -135,20 +120,9 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
     return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
 
 
-def _unread(request: Request) -> Response | None:
-    """Return why a request is not even read, if so."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        return _error(415, "expected Content-Type: application/json")
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MAX_BYTES:
-        return _error(413, f"expected a Content-Length of at most {MAX_BYTES} bytes")
-    return None
-
-
-def _reply(
-    name: str, prompt: Prompt, completions: tuple[Completion, ...], stream: bool
-) -> Response:
+def _reply(name: str, answered: tuple[Prompt, tuple[Completion, ...]], stream: bool) -> Response:
     """Return a chat completion; streamed it comes in one piece."""
+    prompt, completions = answered
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
     said = [
         {
@@ -166,11 +140,6 @@ def _reply(
         return JSONResponse(whole)
     events = f"data: {json.dumps(whole)}\n\ndata: [DONE]\n\n"
     return Response(events, media_type="text/event-stream")
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
 def _name_of(model: str) -> str:

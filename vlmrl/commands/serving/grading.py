@@ -6,11 +6,8 @@ teacher needs is answered: `prompt_logprobs` 0 and no text written.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +18,7 @@ from starlette.routing import Route
 from vlmrl.commands.serving.asked_model import AskedModel
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_part
+from vlmrl.commands.serving.json_requests import answer
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample, Truth
 
@@ -37,29 +35,14 @@ class Grading:
     sample: Sample
 
 
-def routes(
-    batches: Batches,
-    refuse: Callable[[Request], Response | None],
-    error: Callable[[int, str], Response],
-) -> list[Route]:
-    """Return the routes; `refuse` says which requests are not read, `error` makes a reply of a status."""
+def routes(batches: Batches) -> list[Route]:
+    """Return the routes that a teacher is asked through."""
 
-    def answer(handle: Handle) -> Callable[[Request], Any]:
-        async def answered(request: Request) -> Response:
-            if no := refuse(request):
-                return no
-            try:
-                found = handle(json.loads(await request.body()))
-                return JSONResponse(await asyncio.wrap_future(found))
-            except (ValueError, RecursionError, UserError) as mistake:
-                return error(400, str(mistake))
-            except (asyncio.CancelledError, CancelledError):
-                return error(503, "the server is closing")
-            except Exception as fault:
-                print(f"failed: {type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
-                return error(500, f"{type(fault).__name__}: the server's log says more")
+    def handled(handle: Handle) -> Callable[[Request], Any]:
+        async def respond(request: Request) -> Response:
+            return await answer(request, lambda body: (handle(body), JSONResponse))
 
-        return answered
+        return respond
 
     def tokenize(body: Any) -> Future[dict[str, Any]]:
         text = body.get("prompt") if isinstance(body, Mapping) else None
@@ -73,8 +56,8 @@ def routes(
         return batches.call(lambda model: _grade(model, asked))
 
     return [
-        Route("/tokenize", answer(tokenize), methods=["POST"]),
-        Route("/inference/v1/generate", answer(grade), methods=["POST"]),
+        Route("/tokenize", handled(tokenize), methods=["POST"]),
+        Route("/inference/v1/generate", handled(grade), methods=["POST"]),
     ]
 
 

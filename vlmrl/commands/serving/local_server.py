@@ -9,8 +9,8 @@ import signal
 import uvicorn
 from starlette.applications import Starlette
 
-from vlmrl.engines.serve import TOKEN
 from vlmrl.errors import UserError
+from vlmrl.system.launched.network import TOKEN
 
 __all__ = ["LOOPBACK", "listen", "token_for"]
 

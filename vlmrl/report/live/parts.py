@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from vlmrl.report.drawing import said
 from vlmrl.report.gallery import evaluation_cards
@@ -81,7 +81,7 @@ class LiveParts:
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES, prefix="p")
         cards = evaluation_cards(read_ends(self.run.folder), album)
         screen = first_screen(self.run.config, self.run.progress(), cards)
-        return str(_module().album(album.images.values()) + _module().pairs(screen))
+        return str(_embed(album) + _module().pairs(screen))
 
     def _rollouts(self) -> str:
         if self.run.rollouts is None:
@@ -89,7 +89,7 @@ class LiveParts:
         step, path = self.run.rollouts
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
         gallery = trained_gallery({step: read_lines(path)}, album)
-        return str(_module().album(album.images.values()) + _module().gallery(gallery))
+        return str(_embed(album) + _module().gallery(gallery))
 
     def _layout(self, titles: Sequence[str]) -> str:
         leading = [title for title in titles if title in LEADING]
@@ -161,6 +161,11 @@ def warm_up() -> None:
     """Load what the first page would wait for: the templates, and the glossary with its parts."""
     _module()
     find("step")
+
+
+def _embed(album: Album) -> str:
+    media = environment().get_template("media.html").module
+    return str(cast("Any", media).album(album.images.values()))
 
 
 def _module() -> Any:

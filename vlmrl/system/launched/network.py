@@ -1,10 +1,13 @@
-"""The network between ranks: whoever reaches their ports can run code in them."""
+"""The network between processes: servers ask for a token; whoever reaches ranks can run code in them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["warn_of_network"]
+__all__ = ["TOKEN", "warn_of_network"]
+
+TOKEN = "VLMRL_SERVER_TOKEN"
+"""Environment variable: the secret that a server of ours asks for."""
 
 
 def warn_of_network(environment: Mapping[str, str]) -> str | None:
