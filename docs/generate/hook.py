@@ -5,6 +5,7 @@ Nothing generated is committed. The build fails where a page would load anything
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import architecture
 import boxes_picture
 import command_reference
 import config_reference
+import figures
 import metric_reference
 import part_pages
 import plan_page
@@ -25,6 +27,7 @@ from mkdocs.structure.files import File, Files
 
 from vlmrl import config as configs
 from vlmrl import plugins
+from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
@@ -44,6 +47,7 @@ FILLED = {
     "<!-- recipes -->": algorithm_tables.matrix,
     "<!-- configs -->": recipe_table.table,
     "<!-- plan -->": plan_page.draw,
+    "<!-- figures -->": figures.table,
 }
 """Comments of pages, and what is written in their place."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
@@ -57,7 +61,14 @@ LOADED = re.compile(
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of the parts, and of the speed measurements, into the navigation."""
+    """Put the pages of the parts, and of the speed measurements, into the navigation.
+
+    Raises:
+        PluginError: a published figure has no record, or the command of a record is gone.
+    """
+    if wrong := figures.check():
+        raise PluginError("\n".join(wrong))
+    logging.getLogger("mkdocs.hooks").info(figures.count())
     reference = _section(config.nav, "Reference")
     for kind, folder in part_pages.FOLDERS.items():
         pages = [f"reference/{folder}/{name}.md" for name in plugins.names(kind)]
@@ -110,7 +121,10 @@ def _filled(markdown: str) -> str:
     for mark, fill in FILLED.items():
         if mark in markdown:
             markdown = markdown.replace(mark, fill())
-    return markdown
+    try:
+        return figures.fill(markdown)
+    except UserError as error:
+        raise PluginError(str(error)) from error
 
 
 def on_post_build(config: Any) -> None:

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from vlmrl import __version__
 from vlmrl.cli import compare, config, data, evaluate, models, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
-from vlmrl.cli.proofs import prove
+from vlmrl.cli.proofs import prove, reproduce
 from vlmrl.errors import MissingExtra, UserError
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -89,6 +89,7 @@ app.command()(train.plan)
 app.command()(train.report)
 app.command()(train.watch)
 app.command()(prove.prove)
+app.command()(reproduce.reproduce)
 app.command()(models.export)
 app.command("try")(models.try_)
 app.command()(models.serve)

@@ -1,0 +1,100 @@
+"""Published figures: every number of the page of results has a record, and every record's command exists."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mkdocs")
+
+import figure_commands
+import figures
+
+from vlmrl.commands.reproduction.records import Figure, Record
+from vlmrl.errors import UserError
+
+
+def record(*command: str, **more: object) -> Record:
+    given = {
+        "says": "",
+        "figures": {},
+        "command": command,
+        "date": datetime.date(2026, 11, 23),
+        "hardware": "",
+        "topic": "topic",
+        **more,
+    }
+    return Record(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_every_figure_has_a_record_and_every_command_exists() -> None:
+    assert figures.check() == []
+
+
+def test_few_figures_have_no_command() -> None:
+    records = figures.records().values()
+    by_hand = sum(len(each.figures) for each in records if each.by_hand)
+    assert by_hand <= sum(len(each.figures) for each in records) / 5
+    assert figures.count().endswith(f"{by_hand} measured once, by hand")
+
+
+def test_numbers_that_are_written_out_are_found() -> None:
+    page = (
+        "It rose to 0.66, by 12 % [see](a-0.5.md), lr 4e-4, `0.3 %`, 95 % bootstrap, {{a-0.1/b}}, "
+        "1-25, Qwen2.5-VL, seeds 0, 1, 2, -0.09 and (3.5).\n```\n0.7\n```\n<!-- 0.8 -->"
+    )
+    assert figures.written_out(page) == ["0.66", "12", "4e-4", "-0.09", "3.5"]
+
+
+def test_a_mark_becomes_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {
+        "a": record(
+            figures={"b": Figure(expected=0.57, interval=(0.5, 0.6)), "c": Figure(expected=3)}
+        )
+    }
+    monkeypatch.setattr(figures, "records", lambda: known)
+    filled = figures.fill("{{a/b}} | {{a/b []}} | {{ a/c }} | `{{a/x}}`\n```\n{{a/x}}\n```\n")
+    assert filled == "0.570 | 0.570 [0.500, 0.600] | 3.000 | `{{a/x}}`\n```\n{{a/x}}\n```\n"
+    for wrong, message in (("{{a/x}}", "a/x"), ("{{x/b}}", "x/b"), ("{{a/c []}}", "no interval")):
+        with pytest.raises(UserError, match=message):
+            figures.fill(wrong)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("vlmrl train quickstart run.seed=1 run.dir={out}", ""),
+        ("vlmrl verify box_iou", ""),
+        ("vlmrl train quickstarts", "no config file"),
+        ("vlmrl train quickstart run.sed=1", "run.sed"),
+        ("vlmrl train quickstart rewards=[{verifier: box_iuo}]", "box_iuo"),
+        ("vlmrl teach quickstart", "no command"),
+        ("vlmrl train quickstart --fast", "--fast"),
+        ("sh -c true", "expected vlmrl or python"),
+        ("python tests/table.py", "expected vlmrl or python"),
+        ("python performance/../tests/table.py", "stay in the repository"),
+        ("python /bin/x.py", "stay in the repository"),
+        ("python performance/gone.py", "is gone"),
+    ],
+)
+def test_a_command_is_read_and_not_run(command: str, message: str) -> None:
+    words = command.split(" ", 3) if "rewards" in command else command.split()
+    found = figure_commands.problems({"a": record(*words)})
+    assert len(found) == bool(message)
+    assert message in "".join(found)
+
+
+@pytest.mark.slow
+def test_scripts_read_their_arguments_and_do_nothing_else(tmp_path: Path) -> None:
+    commands = [
+        ["performance/quickstart.py", "--seeds", "1", "--runs", str(tmp_path / "runs")],
+        ["performance/quickstart.py", "--sedes", "1"],
+        ["performance/acting.py", "gone"],
+        ["performance/tables.py", "--x"],
+    ]
+    first, *wrong = figure_commands.check_scripts(commands)
+    assert first == "" and not (tmp_path / "runs").exists()
+    assert ["--sedes" in wrong[0], "gone" in wrong[1], "no arguments" in wrong[2]] == [True] * 3
