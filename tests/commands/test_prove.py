@@ -105,12 +105,5 @@ def test_a_run_whose_earlier_checkpoint_is_gone_is_refused(finished: Path, tmp_p
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "changed",
-    [
-        ("rollout.max_staleness=2",),
-        ("rewards=[math]", "evaluation.metric=math"),
-    ],
-)
-def test_other_runs_are_equal_to_the_bit(changed: tuple[str, ...], tmp_path: Path) -> None:
-    assert prove(train(tmp_path / "run", *changed)).equal
+def test_a_verifier_in_processes_of_its_own_changes_no_bit(tmp_path: Path) -> None:
+    assert prove(train(tmp_path / "run", "rewards=[math]", "evaluation.metric=math")).equal

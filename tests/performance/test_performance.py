@@ -42,6 +42,8 @@ ELSEWHERE = {
     "photos": "trains for minutes on each seed",
     "shortcut": "trains for minutes on each seed",
     "shortcut_scenes": "the card of shortcut.py",
+    "loopholes": "trains for minutes on each seed",
+    "loophole_tricks": "the card of loopholes.py",
     "distillation": "trains for minutes on each seed",
 }
 """Scripts that are not run here, and why."""

@@ -13,7 +13,7 @@ from typing import Any
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json, read_lines
 
-__all__ = ["CLOCKS", "Difference", "compare_runs"]
+__all__ = ["CLOCKS", "Difference", "compare_runs", "pair_rows", "read_ranks", "untimed"]
 
 CLOCKS = ("time/", "ranks/", "rollout/trainer_waiting", "rollout/generation_idle")
 """How the names of metrics begin that measure time: no two runs have them in common."""
@@ -145,18 +145,27 @@ def _distance(a: Any, b: Any) -> float | None:
 
 def _compare_rows(what: str, part: str, run: Path, again: Path, start: int, end: int) -> Difference:
     """Compare every row of the steps that both folders have; seconds that calls took do not count."""
-    files, others = (run_folder.steps_in(f / part, ".jsonl") for f in (run, again))
     count, unequal, example = 0, 0, ""
-    for step in sorted(files.keys() & others.keys()):
-        if not start < step <= end:
-            continue
-        pairs = _pad(read_lines(files[step]), read_lines(others[step]))
-        for a, b in pairs:
-            count += 1
-            if _plain(a) != _plain(b):
-                unequal += 1
-                example = example or f"first in step {step}, row {(a or b or {}).get('id')}"
+    for step, a, b in pair_rows(part, run, again, start, end):
+        count += 1
+        if _plain(a) != _plain(b):
+            unequal += 1
+            example = example or f"first in step {step}, row {(a or b or {}).get('id')}"
     return Difference(what, count, unequal, example)
+
+
+def pair_rows(
+    part: str, run: Path, again: Path, start: int, end: int
+) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the step and both rows of the same place, of the steps after `start` that both folders have.
+
+    None stands for a row that one lacks.
+    """
+    files, others = (run_folder.steps_in(f / part, ".jsonl") for f in (run, again))
+    for step in sorted(files.keys() & others.keys()):
+        if start < step <= end:
+            for a, b in _pad(read_lines(files[step]), read_lines(others[step])):
+                yield step, a, b
 
 
 def _pad(a: list[Any], b: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -166,16 +175,17 @@ def _pad(a: list[Any], b: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _plain(value: Any) -> Any:
     """Return a row as JSON text without the seconds that its calls took."""
-    return json.dumps(_untimed(value), sort_keys=True)
+    return json.dumps(untimed(value), sort_keys=True)
 
 
-def _untimed(value: Any) -> Any:
+def untimed(value: Any) -> Any:
+    """Return JSON without the seconds that calls took."""
     if isinstance(value, list):
-        return [_untimed(part) for part in value]
+        return [untimed(part) for part in value]
     if not isinstance(value, dict):
         return value
     is_call = {"name", "arguments", "seconds"} <= value.keys()
-    return {k: _untimed(v) for k, v in value.items() if not (is_call and k == "seconds")}
+    return {k: untimed(v) for k, v in value.items() if not (is_call and k == "seconds")}
 
 
 def _compare_metrics(run: Path, again: Path, start: int, end: int) -> Difference:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from vlmrl import plugins
+from vlmrl.commands.proof.causes import list_changes, list_inexact
 from vlmrl.commands.proof.compare import Difference, compare_runs, read_ranks
 from vlmrl.commands.proof.rerun import run_again
+from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
 from vlmrl.commands.trained_run import read_config
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
-from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
 
 __all__ = ["Proof", "prove"]
@@ -67,7 +65,12 @@ def prove(run: Path, steps: int | None = None) -> Proof:
     with tempfile.TemporaryDirectory(prefix="vlmrl-prove-") as folder:
         run_again(run, Path(folder), start, end, ranks)
         differences = compare_runs(run, Path(folder), start, end)
-    causes = [*_changed(read_json(run / "config.json")), *_inexact(config, ranks)]
+        unsteady = find_unsteady_calls(run, Path(folder), start, end)
+    causes = [
+        *unsteady,
+        *list_changes(read_json(run / "config.json")),
+        *list_inexact(config, ranks),
+    ]
     return Proof(run, start, end, ranks, differences, causes)
 
 
@@ -93,51 +96,3 @@ def _choose(run: Path, steps: int | None, config: Config) -> tuple[int, int]:
         if damage := checkpoint.damage_of(path):
             raise UserError(f"{path} is damaged: {damage}")
     return earlier[-1], end
-
-
-# ------------------------------------------------------------------------------------- causes
-
-
-def _changed(written: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is other than when the run began or was last resumed."""
-    was, now = written["versions"], run_folder.versions()
-    for package in sorted(was.keys() | now.keys()):
-        if was.get(package) != now.get(package):
-            yield f"{package} was {was.get(package, 'absent')}, is {now.get(package, 'absent')}"
-    before, here = written["git"] or {}, run_folder.revision() or {}
-    if before.get("revision") != here.get("revision"):
-        yield f"vlmrl was at git {before.get('revision')}, is at {here.get('revision')}"
-    if before.get("changed") or here.get("changed"):
-        yield "vlmrl's source had, or has, changes that are not committed"
-
-
-def _inexact(config: Config, ranks: int) -> Iterator[str]:
-    """Yield what such a run does that need not be the same twice."""
-    import torch
-
-    if torch.cuda.is_available():
-        yield "a GPU: several of its kernels add in an order that is not fixed"
-    if not config.run.threads:
-        yield (
-            f"run.threads is not set: sums depend on the number of threads, now {torch.get_num_threads()} "
-            f"(OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
-        )
-    elif config.run.threads > 1:
-        yield f"run.threads={config.run.threads}: only one thread adds in the same order every time"
-    if config.engine.name.startswith("vllm"):
-        yield f"engine {config.engine.name}: its kernels depend on which requests share a batch"
-    if config.rollout.max_staleness:
-        yield (
-            f"rollout.max_staleness={config.rollout.max_staleness}: with engines that serve several requests "
-            "at a time, which weights sample a token depends on time"
-        )
-    if ranks > 1:
-        yield f"{ranks} ranks: on other machines, or another backend, sums have another order"
-    for source in config.data.train:
-        for tool in source.tools:
-            if not plugins.load("tool", tool.name).pure:
-                yield f"tool {tool.name!r} of source {source.label!r} is not a function of its arguments"
-        if source.environment is not None:
-            yield f"environment {source.environment.name!r} of source {source.label!r} may keep a state"
-    for name in config.models:
-        yield f"model {name!r} is asked again for what it has not answered before"
