@@ -31,11 +31,11 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.runs import run_folder
 
 HONEST: Mapping[str, Sequence[str]] = {
-    "quickstart": (),
+    "quickstart": ("run.steps=60", "evaluation.every=60"),
     "bccd_grounding": (),
-    "look_twice": ("run.steps=60", "evaluation.every=60"),
-    "spoken_digits": ("run.steps=80", "evaluation.every=80", "evaluation.samples=1"),
-    "video_grounding": ("evaluation.every=60",),
+    "look_twice": ("run.steps=50", "evaluation.every=50"),
+    "spoken_digits": ("run.steps=60", "evaluation.every=60", "evaluation.samples=1"),
+    "video_grounding": ("run.steps=40", "evaluation.every=40"),
 }
 """Shipped configs, and what is shortened."""
 REWARDS = Path(__file__).parents[1] / "tests/helpers/loose_rewards.py"
@@ -45,10 +45,13 @@ PLANTED: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "chain": (
         f"[{REWARDS}:best_of_chain]",
         "loophole/candidates",
-        ("data.video={fps: 1.0, max_frames: 16}", "model.build.vision={depth: 1, tokens_per_second: 1}"),
+        (
+            "data.video={fps: 1.0, max_frames: 16}",
+            "model.build.vision={depth: 1, tokens_per_second: 1}",
+        ),
     ),
-    "copied question": (f"[{REWARDS}:mentions]", "loophole/copied", ()),
-    "repeated boxes": (f"[{REWARDS}:summed_iou]", "loophole/repeated", ()),
+    "copied question": (f"[{REWARDS}:mentions]", "loophole/candidates", ()),
+    "repeated boxes": (f"[{REWARDS}:summed_iou]", "loophole/candidates", ()),
     "no tags": (NUMBER_AND_FORM, "reward/format", ("data.train.0.options.share=0.6",)),
 }
 """By trick: the reward that pays it, the curve of its share, and other settings."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from helpers import asking_engine, clock_tools, copy_engine
-from helpers.runs import TINY, torchrun
+from helpers.runs import ROOT, TINY, torchrun
 from vlmrl.cli.app import run as command_line
 from vlmrl.commands.proof.causes import list_inexact
 from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
@@ -22,7 +24,17 @@ AHEAD = (
     f"engine.name={copy_engine.__file__}:DrainedEngine",
     "evaluation=null",
 )
-ASKING = f"engine.name={asking_engine.__file__}:AskingHf"
+ASKING = (
+    f"engine.name={asking_engine.__file__}:AskingHf",
+    "checks={parity_every: 0, media_ablation_every: 0}",  # it does not write what it samples
+    "sft=null",
+    "evaluation=null",
+)
+
+
+@pytest.fixture(autouse=True)
+def _processes_find_the_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
 
 
 def call(*arguments: str) -> int:
@@ -76,7 +88,7 @@ def test_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_a_tool_of_several_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    train("look_twice", run, ASKING)
+    train("look_twice", run, *ASKING)
     (step,) = run.glob("rollouts/step-5.jsonl")
     rows = [json.loads(line) for line in step.read_text().splitlines()]
     assert any(one["segments"][1:] for row in rows for one in row["completions"])
@@ -96,8 +108,7 @@ def test_a_tool_that_reads_the_clock_is_named(
     train(
         "look_twice",
         run,
-        ASKING,
-        "sft=null",
+        *ASKING,
         f"data.train=[{{card: look_twice, tools: ['{tool}'], instruct: false}}]",
     )
     assert call("prove", str(run)) == 1
