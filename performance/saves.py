@@ -7,6 +7,7 @@ thread goes on with a fixed amount of work, whose CPU seconds say what the writi
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -46,8 +47,11 @@ def main() -> None:
                 stood, _ = timed(lambda w=writer, n=number: w.save(Progress("rl", n + 1)))
                 _, cpu = timed(lambda: work(arguments.work))
                 left, _ = timed(writer.finish)
+            files = max((Path(folder) / "checkpoints").iterdir(), key=os.path.getmtime).rglob("*")
+            written = sum(file.stat().st_size for file in files if file.is_file()) / 1e6
             found[later].append((stood, cpu, left))
     size = 4 * sum(weight.numel() for weight in policy.trainable) / 1e6
+    print(f"A checkpoint has {written:.0f} MB. Its weights have {size:.0f} MB.\n")
     print(f"| {size:.0f} MB of weights | stands still, s (median) | least | most | "
           "CPU s of the work after it | waited for at the end, s |")  # fmt: skip
     print("|---|---|---|---|---|---|")

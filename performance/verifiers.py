@@ -30,7 +30,14 @@ from vlmrl.schema import Box, Completion, Frame, Sample, Truth
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
 
-NEEDS_OPTIONS = ("judge", "judge_listwise", "judge_pairwise", "reward_model", "similarity")
+NEEDS_OPTIONS = (
+    "downstream",
+    "judge",
+    "judge_listwise",
+    "judge_pairwise",
+    "reward_model",
+    "similarity",
+)
 SLOW_CALLS = 40
 ROUNDS = 5
 FRAME = Frame(640, 480)

@@ -7,13 +7,14 @@ for the commands on its standard input, a JSON list of word lists, and prints a 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import io
 import json
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ def problems(records: Mapping[str, Any]) -> list[str]:
             if words[0] == "-m":
                 check_command(words[2:])
             elif (ROOT / words[0]).is_file():
+                check_configs(words[0])
                 scripts[name] = words
             else:
                 raise UserError(f"{words[0]} is gone")
@@ -71,6 +73,32 @@ def check_command(words: Sequence[str]) -> None:
         raise UserError(error.format_message()) from error
     if "overrides" in read:
         load_valid(read["config"], read["overrides"] or ())
+
+
+def check_configs(script: str) -> None:
+    """Read and check the configs that a script names.
+
+    Raises:
+        UserError: a config that is gone or not valid.
+    """
+    from vlmrl.commands.validate import load_valid
+
+    for name in sorted(set(configs_of((ROOT / script).read_text(encoding="utf-8")))):
+        own = ROOT / "performance/configs" / f"{name}.yaml"
+        load_valid(str(own) if own.exists() else name)
+
+
+def configs_of(source: str) -> Iterator[str]:
+    """Yield what a script calls CONFIG, and names where it loads, begins or trains a run."""
+    for node in ast.walk(ast.parse(source)):
+        named: Any = None
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CONFIG":
+            named = node.value
+        elif isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func)
+            named = node.args[0] if called in ("config.load", "start", "curve", "train") else None
+        if isinstance(named, ast.Constant) and isinstance(named.value, str):
+            yield named.value
 
 
 def check_scripts(commands: Sequence[Sequence[str]]) -> list[str]:

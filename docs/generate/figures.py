@@ -90,30 +90,17 @@ def count() -> str:
 
 def table() -> str:
     """Return the table of commands, and below it that of the figures without one."""
-    lines = [*tables.header("record", "what", "command", "CPU min", "needs", "measured")]
+    lines = [
+        *tables.header("record", "what", "command", "CPU min", "needs", "measured", "repeated")
+    ]
+    rest = ["", *tables.header("record without a command", "what", "figures", "why", "measured")]
     for name, record in records().items():
-        if record.command:
-            command = tables.code(shlex.join(record.command))
-            needs, measured = ", ".join(record.needs), f"{record.date}, {record.hardware}"
-            cells = [
-                tables.code(name),
-                record.says,
-                command,
-                f"{record.minutes:g}",
-                needs,
-                measured,
-            ]
-            lines.append(tables.row(*cells))
-    lines += ["", *tables.header("record without a command", "what", "figures", "why", "measured")]
-    for name, record in records().items():
+        head, measured = (tables.code(name), record.says), f"{record.date}, {record.hardware}"
         if record.by_hand:
             measured = f"{record.date}, commit {tables.code(record.commit)}"
-            cells = [
-                tables.code(name),
-                record.says,
-                str(len(record.figures)),
-                record.by_hand,
-                measured,
-            ]
-            lines.append(tables.row(*cells))
-    return "\n".join(lines)
+            rest.append(tables.row(*head, str(len(record.figures)), record.by_hand, measured))
+            continue
+        command, needs = tables.code(shlex.join(record.command)), ", ".join(record.needs)
+        again = str(record.repeated or "")
+        lines.append(tables.row(*head, command, f"{record.minutes:g}", needs, measured, again))
+    return "\n".join([*lines, *rest])

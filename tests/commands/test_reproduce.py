@@ -46,6 +46,7 @@ records:
       equal: {expected: 0.5, read: [found.json, a, b/c]}
       cell: {expected: 0.24, accept: [0.2, 0.3], read: [output, "0", IoU]}
       after: {expected: 70000, relative: 0.1, digits: 0, read: [output, "speed:"]}
+      less: {expected: 0.25, read: [found.json, a, b/c], minus: [output, "0", IoU]}
   bad:
     says: what is not so
     command: [python, performance/script.py, --out, "{out}", --value, "0.75"]
@@ -94,6 +95,7 @@ def test_what_comes_out_again_is_told_from_what_does_not(root: Path) -> None:
         "good/equal": "reproduced",
         "good/cell": "reproduced",
         "good/after": "reproduced",
+        "good/less": "reproduced",
         "bad/outside": "not reproduced",
         "bad/gone": "not reproduced",
         "failing/x": "not reproduced",
@@ -101,7 +103,7 @@ def test_what_comes_out_again_is_told_from_what_does_not(root: Path) -> None:
     }
     assert [found[f"good/{n}"].got for n in ("equal", "cell", "after")] == [0.5, 0.25, 71306]
     assert found["bad/outside"].line(2) == (
-        "bad/outside: expected 0.50 [0.40, 0.60], got 0.75: not reproduced"
+        "bad/outside: expected 0.50 [0.4, 0.6], got 0.75: not reproduced"
     )
     assert "no 'x'" in found["bad/gone"].why and "too much" in found["failing/x"].why
     assert "by hand, at abc1234" in found["once/x"].why
@@ -160,7 +162,7 @@ def test_an_interrupt_keeps_what_is_known_and_ends_the_command(root: Path) -> No
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) != 0
-    assert (root / "out/outcomes.jsonl").read_text().count("reproduced") == 3
+    assert (root / "out/outcomes.jsonl").read_text().count("reproduced") == 4
     mine = str(root / "out/bad")
     commands = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
     assert not any(mine.encode() in each for each in commands)

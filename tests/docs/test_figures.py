@@ -87,6 +87,14 @@ def test_a_command_is_read_and_not_run(command: str, message: str) -> None:
     assert message in "".join(found)
 
 
+def test_the_configs_that_a_script_names_are_found() -> None:
+    text = 'CONFIG = "a"\nx = config.load("b", [f"c"])\nstart("d", folder, 0)\ncurve(CONFIG, "e")\n'
+    assert sorted(figure_commands.configs_of(text)) == ["a", "b", "d"]
+    for script, name in (("curricula", "difficulty_mixed"), ("quickstart", "quickstart")):
+        source = (figures.ROOT / f"performance/{script}.py").read_text(encoding="utf-8")
+        assert name in figure_commands.configs_of(source)
+
+
 @pytest.mark.slow
 def test_scripts_read_their_arguments_and_do_nothing_else(tmp_path: Path) -> None:
     commands = [

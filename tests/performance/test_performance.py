@@ -20,6 +20,7 @@ SMALL = {
     "evaluation": "--rows 120",
     "media": "audio --rounds 1",
     "samplers": "--rows 20000 --batches 2",
+    "levels": "quickstart --rows 50",
     "watch": "--steps 200 --appends 3",
 }
 ELSEWHERE = {

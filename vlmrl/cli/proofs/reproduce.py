@@ -56,10 +56,13 @@ def reproduce(
     folder = out or Path("runs/reproduced") / time.strftime("%Y%m%d-%H%M%S")
     ended = []
     try:
-        for outcome in rerun.reproduce(chosen, root, folder.absolute()):
-            ended.append(outcome)
-            record, _, figure = outcome.name.partition("/")
-            _print_outcome(outcome, chosen[record].figures[figure].digits, json_)
+        for name, record in chosen.items():
+            if record.command:
+                print(f"{name}: about {record.minutes:g} CPU minutes", file=sys.stderr, flush=True)
+            for outcome in rerun.reproduce({name: record}, root, folder.absolute()):
+                ended.append(outcome)
+                figure = record.figures[outcome.name.partition("/")[2]]
+                _print_outcome(outcome, figure.digits, json_)
     finally:
         _print_counts(ended)
     raise typer.Exit(FAILED if any(o.verdict == "not reproduced" for o in ended) else 0)

@@ -43,6 +43,8 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where the value is: a file in the command's folder and the keys in it; `metrics.jsonl`, a name and
     steps `1-25`, whose mean counts; `output` and the text before the number; or `output`, the first cells of
     a table's row, and the title of its column."""
+    minus: tuple[str, ...] = ()
+    """Where the value is that is taken from it, if the figure is a difference."""
     digits: int = 3
     """Decimal places as published."""
 
@@ -72,6 +74,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     commit: str = ""
     """The commit at which they were measured."""
     date: datetime.date
+    """When the figures were measured."""
+    repeated: datetime.date | None = None
+    """When all of them last came out again."""
     hardware: str
     name: str = ""
     topic: str = ""

@@ -39,12 +39,10 @@ class Outcome:
 
     def line(self, digits: int) -> str:
         """Return the outcome for a person."""
+        if self.verdict == "not runnable here":
+            return f"{self.name}: {self.verdict}: {self.why}"
         got = "nothing" if self.got is None else f"{self.got:.{digits}f}"
-        span = (
-            f"[{self.low:.{digits}f}, {self.high:.{digits}f}]"
-            if self.low < self.high
-            else "exactly"
-        )
+        span = f"[{self.low:g}, {self.high:g}]" if self.low < self.high else "exactly"
         why = f": {self.why}" if self.why else ""
         return f"{self.name}: expected {self.expected:.{digits}f} {span}, got {got}: {self.verdict}{why}"
 
@@ -137,7 +135,8 @@ def _outcomes(name: str, record: Record, root: Path, folder: Path) -> Iterator[O
 
 def _read(folder: Path, output: str, figure: Figure) -> tuple[float | None, str]:
     try:
-        return read_value(folder, output, figure.read), ""
+        less = read_value(folder, output, figure.minus) if figure.minus else 0.0
+        return read_value(folder, output, figure.read) - less, ""
     except UserError as error:
         return None, str(error)
 
