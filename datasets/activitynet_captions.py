@@ -29,6 +29,7 @@ class ActivitynetCaptions(Card):
 
     origin: ClassVar[str] = "arXiv:1705.00754; clips: ActivityNet 1.3"
     licence: ClassVar[str] = "annotations: see the authors' page; clips: YouTube's terms"
+    media: ClassVar[tuple[str, ...]] = ("video",)
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     path: str

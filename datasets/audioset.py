@@ -32,6 +32,7 @@ class Audioset(Card):
 
     origin: ClassVar[str] = "research.google.com/audioset"
     licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("labels", "format")
 
     path: dict[str, str]

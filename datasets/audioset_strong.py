@@ -36,6 +36,7 @@ class AudiosetStrong(Card):
     origin: ClassVar[str] = "research.google.com/audioset/download_strong.html"
     licence: ClassVar[str] = "annotations: CC BY 4.0; recordings: YouTube's terms"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("events", "format")
 
     path: str

@@ -31,6 +31,7 @@ class Avqa(Card):
     origin: ClassVar[str] = "mn.cs.tsinghua.edu.cn/avqa"
     licence: ClassVar[str] = "see the data's own page"
     splits: ClassVar[tuple[str, ...]] = ("train", "val")
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
 
     path: str

@@ -27,6 +27,7 @@ class CharadesSta(Card):
     origin: ClassVar[str] = "arXiv:1705.02101; clips: Charades (AI2)"
     licence: ClassVar[str] = "Charades: non-commercial research"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    media: ClassVar[tuple[str, ...]] = ("video",)
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     path: str

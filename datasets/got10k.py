@@ -30,6 +30,7 @@ class Got10k(Card):
     origin: ClassVar[str] = "arXiv:1810.11981"
     licence: ClassVar[str] = "CC BY-NC-SA 4.0"
     splits: ClassVar[tuple[str, ...]] = ("train", "val")
+    media: ClassVar[tuple[str, ...]] = ("video",)
     verifiers: ClassVar[tuple[str, ...]] = ("track", "format")
 
     path: str

@@ -46,6 +46,7 @@ class LookTwice(Card):
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
     splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    media: ClassVar[tuple[str, ...]] = ("image",)
     verifiers: ClassVar[tuple[str, ...]] = ("exact", "format")
 
     look: float = 0.7

@@ -28,6 +28,7 @@ class Mmau(Card):
     origin: ClassVar[str] = "github.com/Sakshi113/MMAU"
     licence: ClassVar[str] = "see the data's own page"
     splits: ClassVar[tuple[str, ...]] = ("test",)
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "format")
 
     path: str

@@ -33,6 +33,7 @@ class NextGqa(Card):
 
     origin: ClassVar[str] = "arXiv:2309.01327; clips: VidOR"
     licence: ClassVar[str] = "annotations: MIT; clips: YFCC100M's licences"
+    media: ClassVar[tuple[str, ...]] = ("video",)
     verifiers: ClassVar[tuple[str, ...]] = ("choice", "temporal_iou", "format")
 
     path: str

@@ -73,6 +73,7 @@ class Shapes(Card):
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
     splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    media: ClassVar[tuple[str, ...]] = ("image",)
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "count", "choice", "exact", "ocr", "format")
 
     task: Task = "grounding"

@@ -34,6 +34,7 @@ class Smears(Card):
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
     splits: ClassVar[tuple[str, ...]] = tuple(COUNTS)
+    media: ClassVar[tuple[str, ...]] = ("image",)
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "format")
 
     grid: int = 0

@@ -29,6 +29,7 @@ class SpokenDigits(Card):
     origin: ClassVar[str] = "github.com/Jakobovski/free-spoken-digit-dataset"
     licence: ClassVar[str] = "CC BY-SA 4.0"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("exact", "number", "format")
 
     path: str

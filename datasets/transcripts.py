@@ -31,6 +31,7 @@ class Transcripts(Card):
 
     origin: ClassVar[str] = "openslr.org/12; manifests of yours"
     licence: ClassVar[str] = "LibriSpeech: CC BY 4.0"
+    media: ClassVar[tuple[str, ...]] = ("audio",)
     verifiers: ClassVar[tuple[str, ...]] = ("asr", "format")
 
     path: dict[str, str]

@@ -50,6 +50,7 @@ class Videos(Card):
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
     splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    media: ClassVar[tuple[str, ...]] = ("video",)
     verifiers: ClassVar[tuple[str, ...]] = ("temporal_iou", "format")
 
     frames: int = 16

@@ -17,11 +17,14 @@ import architecture
 import boxes_picture
 import command_reference
 import config_reference
+import coverage_page
 import figures
+import import_tables
+import matrix_page
 import metric_reference
 import part_pages
 import plan_page
-import recipe_table
+import recipe_pages
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -45,7 +48,10 @@ FILLED = {
     "<!-- architecture -->": architecture.draw,
     "<!-- seams -->": algorithm_tables.draw,
     "<!-- recipes -->": algorithm_tables.matrix,
-    "<!-- configs -->": recipe_table.table,
+    "<!-- gallery -->": recipe_pages.index,
+    "<!-- coverage -->": coverage_page.table,
+    "<!-- matrix -->": matrix_page.tables,
+    "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
     "<!-- figures -->": figures.table,
 }
@@ -61,7 +67,7 @@ LOADED = re.compile(
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of the parts, and of the speed measurements, into the navigation.
+    """Put the pages of the parts, the recipes and the speed measurements into the navigation.
 
     Raises:
         PluginError: a published figure has no record, or the command of a record is gone.
@@ -69,6 +75,7 @@ def on_config(config: Any) -> Any:
     if wrong := figures.check():
         raise PluginError("\n".join(wrong))
     logging.getLogger("mkdocs.hooks").info(figures.count())
+    _section(config.nav, "Recipes").extend(recipe_pages.nav())
     reference = _section(config.nav, "Reference")
     for kind, folder in part_pages.FOLDERS.items():
         pages = [f"reference/{folder}/{name}.md" for name in plugins.names(kind)]
@@ -88,6 +95,7 @@ def on_files(files: Files, config: Any) -> Files:
 def generated() -> Iterator[tuple[str, str]]:
     """Yield the path and the content of every file of the site that is not in docs/."""
     yield from part_pages.pages()
+    yield from recipe_pages.pages()
     yield "reference/verifiers/boxes.svg", boxes_picture.draw_boxes()
     yield "reference/config.md", config_reference.page()
     yield "reference/config.schema.json", configs.schema()

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import benchmark_evidence
 import layout_table
 from tables import code, escape, header, row, type_text, value_text
 
@@ -71,6 +72,7 @@ def page(kind: str, name: str) -> str:
         lines += [f"![boxes and what they score]({PICTURES[name]})", ""]
     lines += [" · ".join(f"**{key}** {value}" for key, value in facts(kind, plugin)), ""]
     lines += _protocols(plugin) if kind == "benchmark" and plugin.officials else []
+    lines += benchmark_evidence.describe(name, plugin) if kind == "benchmark" else []
     lines += _options(plugin)
     if kind == "layout":
         lines += ["## Fields", "", *header("our key", "in the layout")]
@@ -171,6 +173,7 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Origin", plugin.origin or "yours"
         yield "Licence", plugin.licence or "yours"
         yield "Splits", ", ".join(f"`{split}`" for split in plugin.splits)
+        yield "Media", ", ".join(plugin.media) or "those of its rows"
         yield "Verifiers", _links("verifier", plugin.verifiers)
     elif kind == "layout":
         yield "Called", plugin.title
@@ -242,8 +245,12 @@ def _use(kind: str, name: str) -> list[str]:
     tried = {
         "verifier": [f"vlmrl verify {name}", f"vlmrl score {name} --in rows.jsonl"],
         "card": [f"vlmrl data explain {name}", f"vlmrl data check {name}"],
-        "benchmark": [f"vlmrl eval MODEL --benchmark {name} --protocol lmms_eval"],
     }
+    if kind == "benchmark":
+        officials = plugins.load(kind, name).officials
+        protocol = officials[0].protocol.partition("@")[0] if officials else "ours"
+        asked = f"--benchmark {name} --protocol {protocol} --data-root data --out results"
+        tried["benchmark"] = [f"vlmrl eval MODEL {asked}"]
     named = {
         "verifier": f"rewards:\n  - {{verifier: {name}, weight: 1.0}}",
         "card": f"data:\n  train:\n    - {{card: {name}}}",

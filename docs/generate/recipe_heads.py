@@ -13,7 +13,7 @@ from vlmrl.config import Config, RewardConfig
 SECTIONS = ("Data", "As published", "Differs", "Runs")
 """What follows the first sentence, in this order; a base for others was not published."""
 _FIRST = re.compile(
-    r"(?P<system>[^:]+): (?P<what>.+?)(?: \((?:.*, )?arXiv (?P<paper>\d{4}\.\d{5})(?:, .*)?\))?\."
+    r"(?P<system>[^:]+): (?P<what>.+?)(?: \((?P<title>.*, )?arXiv (?P<paper>\d{4}\.\d{5})(?:, .*)?\))?\."
 )
 _START = re.compile(rf"(?:^|(?<=[.)`]) )(?=(?:{'|'.join(SECTIONS)})\b[^:.]{{0,40}}: )")
 
@@ -24,6 +24,8 @@ class Head:
 
     system: str
     what: str
+    title: str
+    """Of the paper; empty: not stated."""
     paper: str
     """Number on arXiv; empty: there is none."""
     sections: dict[str, str]
@@ -46,7 +48,8 @@ def read_head(file: Path) -> Head:
         title, _, text = section.partition(": ")
         name = next(name for name in SECTIONS if title.startswith(name))
         sections[name] = f"{title.removeprefix(name)} {text}".strip().removeprefix("and base ")
-    return Head(found["system"], found["what"], found["paper"] or "", sections)
+    title = (found["title"] or "").removesuffix(", ")
+    return Head(found["system"], found["what"], title, found["paper"] or "", sections)
 
 
 def describe_run(config: Config) -> str:

@@ -58,6 +58,9 @@ def test_its_rows_become_samples(part: str, loaded: Any, card: Card) -> None:
             of_turns = any(judge.laws.of_turns for judge in judges)
             judged = stated or of_turns or sample.truth.none or not loaded.verifiers
             require(judged, part, f"none of {loaded.verifiers} can judge the truth {sample.truth}")
+            kinds = {medium.kind for medium in sample.media}
+            fits = not loaded.media or kinds == {*loaded.media}
+            require(fits, part, f"`media` says {loaded.media}, a sample has {sorted(kinds)}")
         ids = [sample.id for sample in samples]
         require(len({*ids}) == len(ids), part, f"each sample has an id of its own, got {ids}")
         again = [card.to_sample(row, "source") for row in rows]

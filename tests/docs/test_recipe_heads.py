@@ -6,7 +6,6 @@ import re
 
 import pytest
 import recipe_heads
-import recipe_table
 
 from vlmrl.config import load
 from vlmrl.config.tree import shipped
@@ -29,10 +28,3 @@ def test_a_recipe_says_whose_it_is_what_it_reads_and_how_it_differs(name: str) -
 def test_a_recipe_states_the_numbers_with_which_it_runs(name: str) -> None:
     stated = recipe_heads.read_head(shipped()[name]).sections["Runs"]
     assert stated == recipe_heads.describe_run(load(name))
-
-
-def test_the_table_has_every_recipe_with_its_paper_its_tests_and_its_differences() -> None:
-    rows = recipe_table.table().splitlines()[2:]
-    assert len(rows) == len(RECIPES)
-    nft = next(row for row in rows if "recipes/nft`" in row)
-    assert "2505.18116" in nft and "1000" in nft and "two steps" in nft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from vlmrl import config, plugins
 from vlmrl.cli.app import app as root
 
 ROOT = Path(__file__).parents[2]
+FILLED = ("<!-- gallery -->", "<!-- coverage -->", "<!-- matrix -->")
+"""What is written into the pages of `docs/recipes`."""
 PARTS = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 
 
@@ -138,6 +141,19 @@ def test_no_link_between_files_of_the_repository_is_dead(pages: dict[str, str]) 
             generated = aim.is_relative_to(ROOT / "docs") and str(aim.relative_to(ROOT / "docs"))
             if not aim.exists() and generated not in pages:
                 dead.append(f"{file.relative_to(ROOT)}: {target}")
+    assert dead == []
+
+
+def test_no_link_of_a_page_of_recipes_is_dead(pages: dict[str, str]) -> None:
+    known = {*pages, *hook.OUTSIDE.values()}
+    written = {path: text for path, text in pages.items() if path.startswith("recipes/")}
+    written |= {f"recipes/{mark}": hook.FILLED[mark]() for mark in FILLED}
+    dead = []
+    for path, text in written.items():
+        for target in re.findall(r"\]\(([^)\s:#]+)(?:#[^)]*)?\)", text):
+            aim = posixpath.normpath(posixpath.join("recipes", target))
+            if aim not in known and not (ROOT / "docs" / aim).is_file():
+                dead.append(f"{path}: {target}")
     assert dead == []
 
 

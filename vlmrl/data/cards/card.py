@@ -29,6 +29,7 @@ class Card:
     """Base of cards.
 
     Class variables: `origin` (where the data comes from), `revision`, `licence`, `splits`,
+    `media` (what its prompts hold, of image, video and audio; empty: what its rows have),
     `verifiers` (what fits this data).
     """
 
@@ -36,6 +37,7 @@ class Card:
     revision: ClassVar[str] = ""
     licence: ClassVar[str] = ""
     splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")
+    media: ClassVar[tuple[str, ...]] = ()
     verifiers: ClassVar[tuple[str, ...]] = ()
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]]:

@@ -1,0 +1,43 @@
+"""The key maps of other trainers have every setting that is known, and name keys that there are."""
+
+from __future__ import annotations
+
+import re
+
+import import_tables
+import pytest
+
+from vlmrl.commands.importing import data_sources, easyr1, hf_trainers
+from vlmrl.config import Config, Section
+
+TABLES = import_tables.tables()
+HF, EASYR1 = TABLES.split("### EasyR1")
+
+
+def test_every_setting_that_is_known_has_a_row() -> None:
+    joint = hf_trainers.sizes({}, 1)[1] | set(data_sources.NAMES)
+    assert [name for name in {*hf_trainers.RULES, *joint} if f"`{name}`" not in HF] == []
+    joint = easyr1.sizes({})[1] - {"config"}
+    assert [name for name in {*easyr1.RULES, *joint} if f"`{name}`" not in EASYR1] == []
+
+
+def test_a_setting_that_goes_nowhere_says_why() -> None:
+    rows = [
+        line.strip("| ").split(" | ") for line in TABLES.splitlines() if " | nothing | " in line
+    ]
+    assert len(rows) > 10
+    assert all(len(row) == 3 and row[2] for row in rows)
+
+
+@pytest.mark.parametrize("row", [line for line in TABLES.splitlines() if line.startswith("| `")])
+def test_a_key_of_a_row_is_a_key_of_the_config(row: str) -> None:
+    for key in re.findall(r"`([\w.]+)[^`]*`", row.split(" | ")[1]):
+        section: type[Section] | None = Config
+        for name in key.split("."):
+            if section is None:
+                break
+            assert name in section.model_fields, key
+            inner = section.model_fields[name].annotation
+            kinds = [inner, *getattr(inner, "__args__", ())]
+            sections = [k for k in kinds if isinstance(k, type) and issubclass(k, Section)]
+            section = sections[0] if sections else None
