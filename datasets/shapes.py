@@ -42,7 +42,6 @@ LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"  # no I, O, Q: alike at this size
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 # Share of all scenes that belongs to each split, as [from, to).
 _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
-
 Task = Literal["grounding", "counting", "question", "reading", "proposing"]
 Thought = Literal["place", "sentences"]
 MAX_SHAPES = 4
