@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
@@ -36,6 +39,24 @@ def evaluations(folder: Path) -> Curve:
     """Return the evaluations of a run."""
     files = run_folder.steps_in(folder / "evals", ".json")
     return {step: read_json(path) for step, path in sorted(files.items())}
+
+
+def newest_evaluation(folder: Path) -> int:
+    """Return the step of a run's last evaluation."""
+    return max(run_folder.steps_in(folder / "evals", ".json"))
+
+
+def rows_of(folder: Path, step: int, drawn: str) -> list[dict[str, Any]]:
+    """Return the rows of an evaluation whose completions were drawn so: `greedy` or `sampled`."""
+    lines = (folder / f"evals/step-{step}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in map(json.loads, lines) if row["drawn"] == drawn]
+
+
+def interval(values: np.ndarray, digits: int = 3) -> str:
+    """Return the mean of what each row earns, with its 95 % interval: bootstrap over rows."""
+    chosen = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
+    low, high = np.quantile(values[chosen].mean(axis=1), [0.025, 0.975])
+    return f"{values.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def over_seeds(description: str | None, runs: str = "runs") -> argparse.ArgumentParser:
