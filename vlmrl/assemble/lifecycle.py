@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -125,6 +126,7 @@ def run_cold_start(
     optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
+    metric = config.evaluation.metric if config.evaluation else "reward"
     quarantine = trainer.loader.quarantine
     with (
         opened_tools(config, chosen, policy.family.space) as tools,
@@ -156,6 +158,7 @@ def run_cold_start(
                 validate=_build_validator(trainer),
                 report=report,
                 save=save,
+                score=functools.partial(sft.score_demonstrations, trainer.scorer, metric),
                 interrupt=interrupt,
                 micro_tokens=config.optimizer.micro_batch_tokens,
                 seed=config.run.seed,

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from vlmrl.report.curves.shape import is_quiet, smoothed
-from vlmrl.report.series import Panel, Series, Unit, colours
+from vlmrl.report.series import MAX_POINTS, Panel, Series, Unit, colours
 from vlmrl.report.stages import Stretch
 
 COLOURS = 8
@@ -90,6 +90,7 @@ def draw(
     panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = (), size: Size = SMALL
 ) -> Drawing:
     """Lay out the panel in a box of that size; `known` holds the colours of names so far."""
+    panel = replace(panel, series=tuple(map(_at_some_steps, panel.series)))
     layers = _stacked(panel.series) if panel.stacked else panel.series
     steps = sorted({step for series in layers for step in series.steps})
     # Intervals stand side by side: leave room for them at both ends.
@@ -129,6 +130,18 @@ def draw(
             if panel.across == "step" and steps[0] <= stage.first <= steps[-1]
         ),
     )
+
+
+def _at_some_steps(series: Series) -> Series:
+    """Return at most MAX_POINTS points of a curve with their intervals, evenly spread, both ends kept."""
+    last = len(series.steps) - 1
+    if last < MAX_POINTS:
+        return series
+    at = [round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)]
+    picked = ([one[i] for i in at] if one else () for one in (series.low, series.high))
+    low, high = map(tuple, picked)
+    steps, values = tuple(series.steps[i] for i in at), tuple(series.values[i] for i in at)
+    return Series(series.name, steps, values, low, high)
 
 
 def _levels(levels: Sequence[tuple[str, float]], y: Scale) -> tuple[tuple[float, Tick], ...]:

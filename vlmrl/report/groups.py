@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
 from vlmrl.report.series import Panel, Section, Series
 
-__all__ = ["Solved", "group_section", "solved_rows"]
+__all__ = ["Groups", "Solved", "group_section", "read_groups", "solved_rows"]
 
 BANDS = ("none", "less than half", "half or more", "all")
 """How many completions of a group pass."""
@@ -34,27 +36,57 @@ class Solved:
     all: int | None
 
 
-def group_section(config: Mapping[str, Any], rows: Rows) -> Section | None:
-    """Return the panels of the rollout files; None if nothing in them has a score."""
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What is kept of all groups of the rollout files, each of which is read once."""
+
+    metric: str
+    threshold: float
+    rates: tuple[tuple[int, tuple[str, str], float], ...]
+    """Step, row and pass rate of each group that has a score."""
+    lengths: Mapping[str, Sequence[tuple[int, float]]]
+    """Length and reward of the completions of the first and the last third of the steps, sorted."""
+
+
+def read_groups(config: Mapping[str, Any], rows: Rows) -> Groups:
+    """Return what the report tells of groups; `rows` may read its files when asked for a step."""
     metric, threshold = _pass(config)
-    rates = list(_rates(rows, metric, threshold))
-    if not rates:
+    steps = sorted(rows)
+    third = max(1, len(steps) // 3) if len(steps) > 1 else 0
+    thirds = {"first third of the steps": steps[:third], "last third": steps[-third:][:third]}
+    wanted: dict[int, list[str]] = {}
+    for name, chosen in thirds.items():
+        for step in chosen:
+            wanted.setdefault(step, []).append(name)
+    rates, lengths = [], {name: list[tuple[int, float]]() for name in thirds}
+    for step in steps:
+        groups = rows[step]
+        rates += [(step, *rate) for rate in _rates(groups, metric, threshold)]
+        for name in wanted.get(step, ()):
+            lengths[name] += _lengths(groups)
+    return Groups(metric, threshold, tuple(rates), {k: sorted(v) for k, v in lengths.items()})
+
+
+def group_section(groups: Groups) -> Section | None:
+    """Return the panels of the rollout files; None if nothing in them has a score."""
+    if not groups.rates:
         return None
-    steps = tuple(sorted({step for step, _, _ in rates}))
-    panels = [_difficulty(steps, rates), _solved_by(steps, solved_rows(config, rows))]
-    if lengths := _reward_by_length(rows):
+    steps = tuple(sorted({step for step, _, _ in groups.rates}))
+    panels = [_difficulty(steps, groups.rates), _solved_by(steps, solved_rows(groups))]
+    if lengths := _reward_by_length(groups):
         panels.append(lengths)
     about = (
-        f"From the steps in rollouts/: a completion passes when its {metric} is at least {threshold:g}; "
-        "rows are counted from the first such group on. By length: means with 95 % intervals."
+        f"From the steps in rollouts/: a completion passes when its {groups.metric} is at least "
+        f"{groups.threshold:g}; rows are counted from the first such group on. By length: means with "
+        "95 % intervals."
     )
     return Section(TITLE, about, tuple(panels))
 
 
-def solved_rows(config: Mapping[str, Any], rows: Rows) -> list[Solved]:
+def solved_rows(groups: Groups) -> list[Solved]:
     """Return each row of the rollout files in the order in which it was first seen."""
     first: dict[tuple[str, str], list[int | None]] = {}
-    for step, key, rate in _rates(rows, *_pass(config)):
+    for step, key, rate in groups.rates:
         known = first.setdefault(key, [step, None, None])
         for place, reached in ((1, rate > 0.5), (2, rate == 1)):
             if reached and known[place] is None:
@@ -70,16 +102,22 @@ def _pass(config: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def _rates(
-    rows: Rows, metric: str, threshold: float
-) -> Iterator[tuple[int, tuple[str, str], float]]:
-    """Yield step, row and pass rate of each group that has a score."""
-    for step, groups in sorted(rows.items()):
-        for group in groups:
-            scores = [_score(one, metric) for one in group["completions"]]
-            known = [score for score in scores if score is not None]
-            if known:
-                rate = sum(score >= threshold for score in known) / len(known)
-                yield step, (str(group["source"]), str(group["id"])), rate
+    groups: Sequence[Mapping[str, Any]], metric: str, threshold: float
+) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield row and pass rate of each group of a step that has a score."""
+    for group in groups:
+        scores = [_score(one, metric) for one in group["completions"]]
+        known = [score for score in scores if score is not None]
+        if known:
+            rate = sum(score >= threshold for score in known) / len(known)
+            yield (str(group["source"]), str(group["id"])), rate
+
+
+def _lengths(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    for group in groups:
+        for one in group["completions"]:
+            if one["valid"] and one["reward"] is not None:
+                yield int(one["tokens"]), float(one["reward"])
 
 
 def _score(completion: Mapping[str, Any], metric: str) -> float | None:
@@ -109,34 +147,19 @@ def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> Panel:
         "more than half right": [one.more_than_half for one in solved],
         "all right": [one.all for one in solved],
     }
-    series = tuple(
-        Series(
-            name,
-            tuple(steps),
-            tuple(float(sum(at is not None and at <= step for at in first)) for step in steps),
-        )
-        for name, first in counts.items()
-    )
-    return Panel("Rows, first seen and first solved", series)
-
-
-def _reward_by_length(rows: Rows) -> Panel | None:
-    """Return the mean reward by length, of the first and last third of the steps; None without lengths."""
-    steps = sorted(rows)
-    third = max(1, len(steps) // 3)
-    parts = {"first third of the steps": steps[:third], "last third": steps[-third:]}
     series = []
-    for name, chosen in parts.items() if len(steps) > 1 else ():
-        pairs = sorted(
-            (int(one["tokens"]), float(one["reward"]))
-            for step in chosen
-            for group in rows[step]
-            for one in group["completions"]
-            if one["valid"] and one["reward"] is not None
-        )
-        if curve := _binned(name, pairs):
-            series.append(curve)
-    return Panel("Reward by length", tuple(series), across="tokens") if series else None
+    for name, first in counts.items():
+        at = Counter(first)
+        values = accumulate(float(at[step]) for step in steps)
+        series.append(Series(name, tuple(steps), tuple(values)))
+    return Panel("Rows, first seen and first solved", tuple(series))
+
+
+def _reward_by_length(groups: Groups) -> Panel | None:
+    """Return the mean reward by length, of the first and last third of the steps; None without lengths."""
+    found = (_binned(name, pairs) for name, pairs in groups.lengths.items())
+    series = tuple(curve for curve in found if curve)
+    return Panel("Reward by length", series, across="tokens") if series else None
 
 
 def _binned(name: str, pairs: Sequence[tuple[int, float]]) -> Series | None:

@@ -24,6 +24,8 @@ __all__ = ["Album", "Shape", "Sheet", "View", "canvas_of", "shapes", "view"]
 
 MAX_SIDE = 480
 """Longest side of an embedded image, pixels."""
+MAX_PNG = 8_000
+"""Bytes of a PNG from which on an image is embedded with a little loss, as WebP."""
 WAVE = (480, 96)
 """Width and height of a waveform, pixels."""
 MAX_STRIP = 1280
@@ -220,6 +222,12 @@ def _embed(path: Path, name: str) -> EmbeddedImage:
             kind = "jpeg"
         else:
             kind = {".png": "png", ".webp": "webp"}.get(path.suffix, "jpeg")
+            if kind == "png" and len(data) > MAX_PNG:
+                out = io.BytesIO()
+                image.convert("RGB").save(out, format="WEBP", quality=85)
+                data, kind = min(
+                    (data, kind), (out.getvalue(), "webp"), key=lambda one: len(one[0])
+                )
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return EmbeddedImage(name, uri, *size)
 

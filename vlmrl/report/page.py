@@ -10,9 +10,10 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,8 +23,9 @@ from vlmrl.errors import UserError
 from vlmrl.report import drawing
 from vlmrl.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
-from vlmrl.report.groups import group_section, solved_rows
+from vlmrl.report.groups import group_section, read_groups, solved_rows
 from vlmrl.report.held_out.first_screen import compare_ends, first_screen
+from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.loopholes.alarms import ABOUT, alarm_rows, alarm_sentences
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
@@ -48,7 +50,7 @@ __all__ = [
     "trained_gallery",
 ]
 
-IMAGE_BYTES = 12_000_000
+IMAGE_BYTES = 6_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 HERE = Path(__file__).parent
 
@@ -84,6 +86,22 @@ class Gallery:
     steps: tuple[int, ...]
 
 
+class StoredRows(Mapping[int, Sequence[Row]]):
+    """The lines of files by step, read whenever they are asked for: a long run has thousands of files."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = paths
+
+    def __getitem__(self, step: int) -> Sequence[Row]:
+        return read_lines(self._paths[step])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
 def build_report(run_dir: Path | str) -> Path:
     """Write report.html and plots/*.png of a run folder, finished or not; return the page's path.
 
@@ -96,22 +114,23 @@ def build_report(run_dir: Path | str) -> Path:
     config = read_json(folder / "config.json")
     evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
     steps = _lines(run_folder.metrics_path(folder))
-    rollouts = run_folder.steps_in(folder / "rollouts", ".jsonl")
-    rows = {step: read_lines(path) for step, path in rollouts.items()}
-    found = sections(steps, _lines(run_folder.sft_path(folder)), evaluations)
+    imitated = _lines(run_folder.sft_path(folder))
+    rows = StoredRows(run_folder.steps_in(folder / "rollouts", ".jsonl"))
+    found = sections(steps, imitated, evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     ends = read_ends(folder)
     galleries = _galleries(ends, album, rows, alarm_rows(folder))
-    if groups := group_section(config, rows):
-        found.append(groups)
-        write_lines(folder / "solved.jsonl", map(asdict, solved_rows(config, rows)))
+    groups = read_groups(config, rows)
+    if shown := group_section(groups):
+        found.append(shown)
+        write_lines(folder / "solved.jsonl", map(asdict, solved_rows(groups)))
     computed = fit_panel((config.get("evaluation") or {}).get("metric", ""), steps, evaluations)
     found = _with_compute(found, computed)
     save_plots(folder, found)
     stages = stretches(config, steps)
     summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
     progress = Progress.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
-    compare_ends(progress, ends)
+    compare_ends(progress, ends, _mean(imitated, scored_demonstrations(progress.metric)))
     cards = galleries[0].cards if ends and galleries else ()
     fit = computed[1] if computed else None
     tiles = tiles_of(folder, evaluations, steps, stages, fit, album.left_out)
@@ -144,6 +163,11 @@ def read_ends(folder: Path) -> dict[int, list[dict[str, Any]]]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     return read_lines(path) if path.exists() else []
+
+
+def _mean(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    known = [line[key] for line in lines if line.get(key) is not None]
+    return fmean(known) if known else None
 
 
 def _galleries(

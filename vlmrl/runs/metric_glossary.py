@@ -152,6 +152,8 @@ SFT = {
     "grad_norm": "Norm of the gradient before clipping.",
     "lr": "Learning rate.",
     "validation/<metric>": "`sft.stop_metric` on the validation sources, when it was checked.",
+    "demonstrations/<metric>": "Mean score that `evaluation.metric` gives the demonstrations themselves, "
+    "where it is the score of a verifier that is asked at once.",
 }
 """Names in sft.jsonl."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 
@@ -22,12 +23,14 @@ from vlmrl.forward.packing import pack
 from vlmrl.interaction.demonstrations import Writer, is_whole, join_answer
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Frame, Prompt, PromptBatch, Rollouts
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 from vlmrl.truths import prompting
 
-__all__ = ["Stage", "cold_start"]
+__all__ = ["Stage", "cold_start", "score_demonstrations"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,12 @@ def step(
     stage: Stage,
     micro_tokens: int,
     seed: int,
+    score: Callable[[Rollouts], dict[str, float]] = lambda _: {},
 ) -> dict[str, float]:
-    """Take one update on the demonstrations of a batch of prompts; return its metrics."""
+    """Take one update on the demonstrations of a batch of prompts; return its metrics, `score` among them."""
     torch.manual_seed(seed_of(seed, 1, stage.step))
     rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
+    scored = score(rollouts)
     rollouts = share(rollouts)
     count = (len(batch), 1)
     weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
@@ -103,7 +108,29 @@ def step(
         "entropy": metrics["rollout/entropy"],
         "grad_norm": metrics["update/grad_norm"],
         "lr": metrics["update/lr"],
+        **scored,
     }
+
+
+def score_demonstrations(scorer: Scorer, metric: str, rollouts: Rollouts) -> dict[str, float]:
+    """Return `demonstrations/<metric>`: the mean score that an evaluation's metric gives demonstrations.
+
+    Empty where that cannot be said at once and without cost: the metric is no verifier's score, a source
+    has no such reward, or the verifier asks elsewhere, looks at media, or sees more than one completion.
+    """
+    name, found = metric.removeprefix("sampled/"), []
+    for prompt, (said,) in zip(rollouts.batch.prompts, rollouts.completions, strict=True):
+        sample = prompt.sample
+        rewards = scorer.rewards.get(sample.source, ()) if not sample.rewards else ()
+        known = [resolve(reward) for reward in rewards if reward.label == name]
+        if not known or known[0].runs_elsewhere or known[0].verifier.looks:
+            return {}
+        if known[0].verifier.scope != "item":
+            return {}
+        found.append((said, sample, known))
+    scores = [verdicts[name].score for verdicts in scorer.probe(found)]
+    given = [score for score in scores if score is not None]
+    return {f"demonstrations/{name}": fmean(given)} if given else {}
 
 
 def _token_weights(rollouts: Rollouts, last: float) -> dict[str, torch.Tensor]:
@@ -208,6 +235,7 @@ def cold_start(
     validate: Callable[[], float],
     report: Callable[[int, dict[str, float]], None],
     save: Callable[[Stage], None],
+    score: Callable[[Rollouts], dict[str, float]],
     interrupt: Interrupt,
     micro_tokens: int,
     seed: int,
@@ -218,7 +246,7 @@ def cold_start(
     """
     while not stage.done(config):
         with finite.naming(f"cold start, step {stage.step + 1}"):
-            metrics = step(policy, next_batch(), config, stage, micro_tokens, seed)
+            metrics = step(policy, next_batch(), config, stage, micro_tokens, seed, score)
             stage = replace(stage, step=stage.step + 1)
             stage, measured = check(stage, config, validate)
         if measured is not None:

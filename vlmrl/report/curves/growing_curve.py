@@ -43,6 +43,10 @@ class GrowingCurve:
         means = (s / n if n else None for s, n in zip(self._sums, self._counts, strict=True))
         return Series(name, tuple(self._steps), tuple(means))
 
+    def mean(self) -> float | None:
+        """Return the mean of all values; None without any."""
+        return sum(self._sums) / sum(self._counts) if any(self._counts) else None
+
     def _halve(self) -> None:
         self._size *= 2
         self._steps = self._steps[1::2]
@@ -75,3 +79,7 @@ class GrowingCurves:
     def one(self, key: str) -> Series | None:
         """Return one curve so far; None if it has no value yet."""
         return self._curves[key].series(key) if key in self._curves else None
+
+    def mean(self, key: str) -> float | None:
+        """Return the mean of all values of one curve; None if it has no value yet."""
+        return self._curves[key].mean() if key in self._curves else None

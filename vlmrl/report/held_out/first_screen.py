@@ -11,7 +11,7 @@ from typing import Any
 
 from vlmrl.report.drawing import LARGE, NARROW, Drawing, draw
 from vlmrl.report.gallery import Attempt, Card, evenly
-from vlmrl.report.held_out.levels import levels
+from vlmrl.report.held_out.levels import DEMONSTRATIONS, levels
 from vlmrl.report.held_out.scores import change, score_name
 from vlmrl.report.series import MAIN_COLOUR, Panel, Series
 from vlmrl.report.stages import Stretch
@@ -73,10 +73,17 @@ def first_screen(
     )
 
 
-def compare_ends(progress: Progress, ends: Mapping[int, Sequence[Row]]) -> None:
-    """Fill in what the samples of the first and the last evaluation, by step, tell."""
+def compare_ends(
+    progress: Progress, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
+) -> None:
+    """Fill in what the samples of the first and the last evaluation, by step, tell.
+
+    `demonstrated` is what the metric gave the demonstrations of the cold start; None: it is not known.
+    """
     if ends:
         progress.levels = levels(progress.metric, ends[min(ends)])
+    if demonstrated is not None:
+        progress.levels = {**progress.levels, DEMONSTRATIONS: demonstrated}
     if len(ends) > 1:
         progress.change = change(progress.metric, ends[min(ends)], ends[max(ends)])
 

@@ -18,10 +18,11 @@ import numpy.typing as npt
 from vlmrl.report.held_out.scores import Key, chosen, halves, score_name, scores
 from vlmrl.runs.rollout_rows import Row
 
-__all__ = ["BEST_CONSTANT", "CORRECTED", "levels"]
+__all__ = ["BEST_CONSTANT", "CORRECTED", "DEMONSTRATIONS", "levels", "scored_demonstrations"]
 
 BEST_CONSTANT = "best constant answer"
 CORRECTED = "constant correction"
+DEMONSTRATIONS = "demonstrations"
 FEWEST = 16
 """Fewest samples that say something."""
 TRIED = 64
@@ -51,6 +52,11 @@ def levels(metric: str, first: Sequence[Row]) -> dict[str, float]:
     if len(true) == len(rows) and _is_iou(paid, answered, true):
         return _of_boxes(halves(rows), answered, true)
     return _of_texts(rows, paid)
+
+
+def scored_demonstrations(metric: str) -> str:
+    """Return the key in sft.jsonl of the score that a metric gives the demonstrations themselves."""
+    return f"{DEMONSTRATIONS}/{metric.removeprefix('sampled/')}"
 
 
 def _of_boxes(

@@ -16,6 +16,7 @@ import psutil
 from vlmrl.errors import UserError
 from vlmrl.report.curves.growing_curve import GrowingCurves
 from vlmrl.report.held_out.first_screen import compare_ends
+from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.live.appended_lines import AppendedLines
 from vlmrl.report.page import read_ends
 from vlmrl.report.words.outcome import Progress
@@ -90,7 +91,8 @@ class LiveRun:
         key = (progress.metric, self.evaluated)
         if self._compared[0] != key:
             found = Progress(metric=progress.metric)
-            compare_ends(found, read_ends(self.folder))
+            demonstrated = self.imitation.mean(scored_demonstrations(found.metric))
+            compare_ends(found, read_ends(self.folder), demonstrated)
             self._compared = (key, found)
         progress.levels, progress.change = self._compared[1].levels, self._compared[1].change
         return progress

@@ -1,0 +1,25 @@
+// Walk through pages of vlmrl in headless Chromium, and print what was checked and what is wrong as JSON.
+//
+//   node walk.mjs report REPORT.html
+//   node walk.mjs payloads REPORT.html
+//   node walk.mjs live RUNS RUN HOSTILE      (PYTHON serves RUNS; lines are appended to RUN)
+//
+// tests/browser/test_walk.py does; CHROMIUM names the browser. Exits with 1 where something is wrong.
+import { pathToFileURL } from "node:url";
+import { checked, close, wrong } from "./browser.mjs";
+import { walkLive } from "./live.mjs";
+import { walkPayloads } from "./payloads.mjs";
+import { walkReport } from "./report.mjs";
+
+const [what, ...rest] = process.argv.slice(2);
+const figures = {};
+try {
+  if (what === "report") await walkReport(pathToFileURL(rest[0]).href, figures);
+  else if (what === "payloads") await walkPayloads(pathToFileURL(rest[0]).href);
+  else if (what === "live") await walkLive(...rest, figures);
+  else throw new Error(`expected report, payloads or live, got ${what}`);
+} finally {
+  await close();
+}
+console.log(JSON.stringify({ checked, wrong, figures }, null, 1));
+process.exitCode = wrong.length ? 1 : 0;
