@@ -47,7 +47,8 @@ def test_groups_are_counted_by_how_many_completions_pass() -> None:
 
 
 def test_rows_are_solved_at_the_first_step_that_says_so() -> None:
-    found = {one.id: (one.seen, one.more_than_half, one.all) for one in solved_rows(read_groups(SETTINGS, ROWS))}
+    solved = solved_rows(read_groups(SETTINGS, ROWS))
+    found = {one.id: (one.seen, one.more_than_half, one.all) for one in solved}
     assert found == {"a": (1, 3, 3), "b": (1, 5, None), "c": (3, None, None)}
     panel = panels(ROWS)["Rows, first seen and first solved"]
     assert {s.name: s.values for s in panel.series} == {
