@@ -17,6 +17,7 @@ from vlmrl import __version__
 from vlmrl.cli import compare, config, data, evaluate, models, parts, train, verifiers
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.cli.proofs import prove, reproduce
+from vlmrl.cli.selections import select
 from vlmrl.errors import MissingExtra, UserError
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -109,6 +110,7 @@ data_app.command()(data.demonstrate)
 data_app.command()(data.explain)
 data_app.command()(data.fetch)
 data_app.command()(data.rate)
+data_app.command()(select.select)
 data_app.command("list")(data.list_cards)
 
 

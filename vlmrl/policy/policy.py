@@ -47,6 +47,8 @@ class Policy(PolicyModel):
         self.reference: Reference | None = None
         self.refused = ""
         """What was not finite in the last update, so that it was not applied."""
+        self.observe: Callable[[MicroBatch, torch.Tensor], object] | None = None
+        """What is shown each micro-batch of an update with the log-probs before it [B, T]; None: nothing."""
         self._refused_in_a_row = 0
         self._probe: MicroBatch | None = None
         self._retry = MemoryRetry(self.in_step)
@@ -318,6 +320,8 @@ class Policy(PolicyModel):
         mask = micro.mask.to(self.device)
         extra = {name: value.to(self.device) for name, value in micro.extra.items()}
         old = new.detach() if micro.old_logprobs is None else micro.old_logprobs.to(self.device)
+        if self.observe is not None:
+            self.observe(micro, old)
         sampling = micro.sampling_logprobs.to(self.device)
         if "origin" in extra:  # what the policy did not sample has no importance weight
             sampling = torch.where(extra["origin"] == 0, sampling, old)

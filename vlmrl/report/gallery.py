@@ -10,13 +10,15 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from vlmrl.report.drawing import said
 from vlmrl.report.loopholes.alarms import odd_flags
 from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
+from vlmrl.report.rows.row_filter import encode
 from vlmrl.runs.rollout_rows import Row
 
 __all__ = ["evenly"]
@@ -110,6 +112,19 @@ class Card:
     mean: float
     spread: float
     faulted: bool
+    numbered: bool = False
+    """Whether the places of each attempt are drawn in its own colour, with its number."""
+
+    @property
+    def anchor(self) -> str:
+        """Return the name by which an address finds the card in its gallery."""
+        source, name = (quote(text, "", errors="replace") for text in (self.source, self.id))
+        return f"{self.step}-{source}-{name}"
+
+    @property
+    def query(self) -> str:
+        """Return what an address of `vlmrl watch` states of its row."""
+        return encode({"source": self.source, "id": self.id, "step": self.step})
 
     @property
     def has_spans(self) -> bool:
@@ -142,6 +157,12 @@ def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> 
         attempts = [(f"step {step}", greedy[step][key]["completions"][0]) for step in steps]
         cards.append(_card(last, row, attempts, album))
     return cards
+
+
+def row_card(step: int, row: Row, album: Album) -> Card:
+    """Return one group with its completions in order, the places of each in a colour of its own."""
+    numbered = [(str(g + 1), completion) for g, completion in enumerate(row["completions"])]
+    return replace(_card(step, row, numbered, album), numbered=True, alone=None)
 
 
 def evenly(items: Sequence[T], count: int) -> list[T]:

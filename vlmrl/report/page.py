@@ -84,6 +84,8 @@ class Gallery:
     cards: tuple[Card, ...]
     sources: tuple[str, ...]
     steps: tuple[int, ...]
+    rows: str = ""
+    """Where `vlmrl watch` has the pages of its rows; empty: nowhere, as in a file."""
 
 
 class StoredRows(Mapping[int, Sequence[Row]]):

@@ -80,6 +80,7 @@ def _prompt(media_folder: Path, prompt: Prompt) -> Row:
         "question": sample.text,
         "turns": _turns(prompt),
         "prompt": prompt.text,
+        "template": sample.template if isinstance(sample.template, str) else None,
         "media": store_media(media_folder, sample, prompt.media),
         "frame": to_json(prompt.frame),
         "main_medium": sample.main_medium,

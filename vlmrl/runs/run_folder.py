@@ -5,6 +5,7 @@
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
     rollouts/media/         thumbnails of the images those lines show, named by content
+    tokens/step-N.jsonl     their tokens with log-probs, one line a prompt (`vlmrl.runs.token_rows`)
     loopholes.jsonl         alarms of the loophole watch, with the prompts to look at
     ranks.json              where the ranks ran, if several: {"<steps done>": ["node-a", ...]}
     evals/step-N.json       the result of an evaluation: metrics and their intervals
@@ -30,6 +31,7 @@ from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs.rank_shards import gather_rows, numbers_here
 from vlmrl.runs.rollout_rows import Row, rows
+from vlmrl.runs.token_rows import Place, rounded, token_row
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import (
@@ -55,6 +57,7 @@ __all__ = [
     "revision",
     "sft_path",
     "steps_in",
+    "tokens_path",
     "versions",
     "write_benchmark",
     "write_config",
@@ -62,6 +65,7 @@ __all__ = [
     "write_ranks",
     "write_rollouts",
     "write_summary",
+    "write_tokens",
 ]
 
 PACKAGES = (
@@ -96,6 +100,11 @@ def ranks_path(folder: Path) -> Path:
 def rollouts_path(folder: Path, step: int) -> Path:
     """Return the file with the rollouts of one step."""
     return folder / "rollouts" / f"step-{step}.jsonl"
+
+
+def tokens_path(folder: Path, step: int) -> Path:
+    """Return the file with the tokens of one step's rollouts, line by line."""
+    return folder / "tokens" / f"step-{step}.jsonl"
 
 
 def evaluation_path(folder: Path, step: int) -> Path:
@@ -159,6 +168,27 @@ def write_rollouts(folder: Path, report: StepReport) -> Path:
     return write_lines(path, lines) if distributed.is_main() else path
 
 
+def write_tokens(
+    folder: Path, report: StepReport, tokenizer: Any, trainer: Mapping[Place, Sequence[float]]
+) -> Path:
+    """Write the tokens of every prompt of a step with the log-probs of engine and trainer.
+
+    `trainer` has those of the completions that this rank trained on. All ranks call it.
+    """
+    rollouts = report.rollouts
+    found = [
+        token_row(tokenizer, rollouts.completions[p], rollouts.batch.prompts[p])
+        for p in numbers_here(rollouts.batch)
+    ]
+    lines = gather_rows(rollouts, found)
+    for share in distributed.gather_to_main(dict(trainer)):
+        for (p, g), values in share.items():
+            lines[p]["completions"][g]["trainer"] = rounded(values)
+    path = tokens_path(folder, report.step)
+    written = ({"step": report.step, **line} for line in lines)
+    return write_lines(path, written) if distributed.is_main() else path
+
+
 def write_evaluation(
     folder: Path, step: int, result: Mapping[str, Any], samples: Iterable[Row]
 ) -> Path:
@@ -220,7 +250,7 @@ def rewind(folder: Path, step: int) -> None:
     fence.require_current()
     truncate_lines(metrics_path(folder), step)
     truncate_lines(loopholes_path(folder), step)
-    for part in ("rollouts", "evals"):
+    for part in ("rollouts", "tokens", "evals"):
         for suffix in (".json", ".jsonl"):
             for number, path in steps_in(folder / part, suffix).items():
                 if number > step:

@@ -30,6 +30,7 @@ from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
+from vlmrl.runs.token_rows import TrainerLogprobs
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import Draw, Means, Strategy, collect_state
@@ -78,6 +79,7 @@ class Trainer:
     """None: nobody compares the reward with other readings of the same answers."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
     machines: Machines = field(default_factory=Machines)
+    logprobs: TrainerLogprobs = field(default_factory=TrainerLogprobs)
     done: int = 0
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -103,10 +105,9 @@ class Trainer:
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
         dealt, balance = self._deal(rollouts, advantages)
         batches = self._prepare(self._pack(dealt, advantages))
-        with self.timers("update"):
-            update = self.policy.update(
-                batches, self.algorithm, self._learning_rate(), self.progress
-            )
+        stored = self.config.run.stores_rollouts(self.done + 1)
+        with self.timers("update"), self.logprobs.noting(self.policy, dealt, stored):
+            update = self.policy.update(batches, self.algorithm, self._lr(), self.progress)
         with self.timers("sync"):
             self.engine.sync(self.policy)
         self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
@@ -295,7 +296,7 @@ class Trainer:
         """The keys of the config that change during the run."""
         return self.config.changing
 
-    def _learning_rate(self) -> float:
+    def _lr(self) -> float:
         return learning_rate(self._now.optimizer, self.done, self.config.run.steps)
 
     # ------------------------------------------------------------------------------------ cadence
@@ -306,9 +307,10 @@ class Trainer:
             self.tracker.message(line)
         if self.policy.refused:
             self.tracker.message(f"step {self.done}: not applied, because {self.policy.refused}")
-        first_or_last = self.done in (1, self.config.run.steps)
-        if first_or_last or self._is_due(self.config.run.rollouts_every):
-            run_folder.write_rollouts(self.config.folder, report)
+        if self.config.run.stores_rollouts(self.done):
+            folder, tokenizer = self.config.folder, self.policy.tokenizer
+            run_folder.write_rollouts(folder, report)
+            run_folder.write_tokens(folder, report, tokenizer, self.logprobs.by_place)
 
     def _evaluate(self) -> bool:
         """Evaluate and write the result; True if it is the best so far."""

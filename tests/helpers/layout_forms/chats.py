@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from helpers.layout_forms.items import Form, Item, put_media
+from helpers.layout_forms.items import Form, Item, put_media, truth_of
+from vlmrl.truths.json_form import to_json
 
 ALL_MEDIA = ("image", "video", "audio")
 PLURAL = {"image": "images", "video": "videos", "audio": "audios"}
@@ -264,6 +265,21 @@ def put_tsv(file: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"path": str(file)}
 
 
+def selected_rows(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
+    put_media(folder / "rows_media", items)
+    rows = [
+        {
+            "id": f"drawn-{number}",
+            "question": item.question,
+            PLURAL[item.kind]: [f"rows_media/{name}" for name, _ in item.media],
+            "truth": to_json({k: v for k, v in truth_of(item).stated().items() if v is not False}),
+            "selected_from": {"run": "runs/mine", "source": "drawn", "step": number},
+        }
+        for number, item in enumerate(items)
+    ]
+    return put_json(folder / "rows.jsonl", rows)
+
+
 LABELLED = ("box", "boxes")
 
 CHATS = (
@@ -286,4 +302,5 @@ MORE_CHATS = (
     Form(
         "VLMEvalKit, TSV with image_path", "vlmevalkit", vlmevalkit_paths, ("answer",), several=True
     ),
+    Form("rows of a run", "selected_rows", selected_rows, kinds=ALL_MEDIA, several=True),
 )

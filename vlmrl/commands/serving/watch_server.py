@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
+from vlmrl.commands.stored_rows.row_pages import RowPages
 from vlmrl.errors import UserError
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page
@@ -36,6 +37,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+ASKING = {"WWW-Authenticate": 'Basic realm="vlmrl watch"'}
 
 
 class WatchedRuns:
@@ -54,15 +56,20 @@ class WatchedRuns:
         found = [path.parent for path in self._folder.glob("*/config.json")]
         return [path.name for path in sorted(found, key=_written, reverse=True)]
 
+    def folder_of(self, name: str) -> Path | None:
+        """Return the folder of a run; None if there is no such run."""
+        if name not in self.names():
+            return None
+        return self._folder if self.alone else self._folder / name
+
     def get(self, name: str) -> LiveParts | None:
         """Return a run with what is new read; None if there is no such run."""
-        if name not in self.names():
+        folder = self.folder_of(name)
+        if folder is None:
             self._parts.pop(name, None)
             return None
         if name not in self._parts:
-            self._parts[name] = LiveParts(
-                LiveRun(self._folder if self.alone else self._folder / name)
-            )
+            self._parts[name] = LiveParts(LiveRun(folder))
         self._parts[name].run.refresh()
         return self._parts[name]
 
@@ -98,14 +105,11 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
     def guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             if digest and not secrets.compare_digest(_digest(request), digest):
-                return Response(
-                    "no valid token",
-                    401,
-                    {**HEADERS, "WWW-Authenticate": 'Basic realm="vlmrl watch"'},
-                )
+                return Response("no valid token", 401, {**HEADERS, **ASKING})
             async with turn:  # runs are read by one request at a time
                 found = await asyncio.to_thread(answer, request)
-            found.headers.update(policy)
+            for key, value in policy.items():
+                found.headers.setdefault(key, value)
             return found
 
         return serve
@@ -138,11 +142,13 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         keyed = {name: (_key(html), html) for name, html in parts.items()}
         return _reply({name: new for name, new in keyed.items() if seen.get(name) != new[0]})
 
+    rows = RowPages(runs.folder_of)
     routes = [
         Route("/", guarded(index)),
         Route("/changes", guarded(all_changes)),
         Route("/run/{name}", guarded(page)),
         Route("/run/{name}/changes", guarded(changes)),
+        *(Route(f"/run/{{name}}/{end}", guarded(answer)) for end, answer in rows.answers()),
     ]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(routes=routes, middleware=[guard])

@@ -34,11 +34,16 @@ class RunConfig(Section):
     fsspec knows. Each checkpoint is copied to the folder of the run's name in it, with the logs, and
     `resume=auto` goes on from there where the run folder is empty. Credentials come from the environment."""
     rollouts_every: int = Field(10, ge=1)
-    """Steps between the files `rollouts/step-N.jsonl`. The first and the last step are always written."""
+    """Steps between the files `rollouts/step-N.jsonl` and `tokens/step-N.jsonl`. The first and the last step
+    are always written."""
     on_full_disk: Literal["stop", "wait"] = "stop"
     """What a full disk does: stop the run in one line, or let it wait until there is room."""
     report: bool = True
     """Write report.html at the end."""
+
+    def stores_rollouts(self, step: int) -> bool:
+        """Return whether the rollouts of a step, from 1, are written."""
+        return step in (1, self.steps) or step % self.rollouts_every == 0
 
     @field_validator("mirror")
     @classmethod

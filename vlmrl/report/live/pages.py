@@ -24,6 +24,7 @@ def run_page(name: str, run: LiveRun, alone: bool) -> str:
         title=run.config["run"]["name"],
         subtitle=subtitle(run.config),
         address=f"run/{quote(name)}/changes",
+        rows=f"/run/{quote(name)}/rows",
         alone=alone,
     )
 

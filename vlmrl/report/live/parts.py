@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
+from urllib.parse import quote
 
 from vlmrl.report.drawing import said
 from vlmrl.report.gallery import evaluation_cards
@@ -88,7 +89,8 @@ class LiveParts:
             return ""
         step, path = self.run.rollouts
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
-        gallery = trained_gallery({step: read_lines(path)}, album)
+        rows = f"/run/{quote(self.run.folder.absolute().name, '')}"
+        gallery = replace(trained_gallery({step: read_lines(path)}, album), rows=rows)
         return str(_embed(album) + _module().gallery(gallery))
 
     def _layout(self, titles: Sequence[str]) -> str:

@@ -1,0 +1,261 @@
+"""Which rows a run's folder has, found out a piece at a time: each file is read once, and again if changed.
+
+Of a row only what it is found and chosen by is kept. A run of 10,000 steps is not read for one page: files
+next to the step that is looked at come first, and a request stops reading when it has used its CPU time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vlmrl.errors import UserError
+from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter
+from vlmrl.runs import run_folder
+from vlmrl.runs.rollout_rows import Row
+
+__all__ = ["RowIndex"]
+
+BUDGET_S = 0.3
+"""CPU seconds of one request for files that were not read before."""
+
+Place = tuple[str, int]
+"""Part and step of a file."""
+
+
+class _Verdict(msgspec.Struct):
+    score: float | None = None
+    fault: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    reward: float | None = None
+    valid: bool = True
+    verdicts: dict[str, _Verdict] = {}
+
+
+class _Line(msgspec.Struct):
+    id: str
+    source: str
+    completions: list[_Completion]
+    drawn: str = ""
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+@dataclass(slots=True)
+class _File:
+    path: Path
+    stamp: tuple[int, int, int]
+    rows: list[RowFacts] | None = None
+    """None: it was not read."""
+    damaged: int = 0
+
+
+@dataclass
+class RowIndex:
+    """The stored rows of one run; `refresh` before each look."""
+
+    folder: Path
+    _files: dict[Place, _File] = field(default_factory=dict)
+    _version: int = 0
+    _chosen: tuple[Any, list[RowFacts]] = field(default_factory=lambda: (None, []))
+
+    @property
+    def read(self) -> int:
+        """Return how many files have been read."""
+        return sum(file.rows is not None for file in self._files.values())
+
+    @property
+    def total(self) -> int:
+        """Return how many files there are."""
+        return len(self._files)
+
+    @property
+    def damaged(self) -> int:
+        """Return how many of the lines that were read are no rows."""
+        return sum(file.damaged for file in self._files.values())
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all files have been read."""
+        return self.read == self.total
+
+    def refresh(self, near: int | None = None, budget_s: float = BUDGET_S) -> None:
+        """See which files there are, and read those nearest to a step (None: the newest) in time."""
+        self._list_files()
+        unread = [place for place, file in self._files.items() if file.rows is None]
+        middle = max((step for _, step in self._files), default=0) if near is None else near
+        end = time.thread_time() + budget_s
+        for place in sorted(unread, key=lambda place: abs(place[1] - middle)):
+            self._read(place)
+            if time.thread_time() > end:
+                break
+
+    def find(
+        self, part: str, step: int, source: str, id_: str, line: int | None
+    ) -> RowFacts | None:
+        """Return a row of a step: the one in that line if it is it, else the first; None: there is none."""
+        if (part, step) not in self._files:
+            return None
+        self._read((part, step))
+        rows = self._files[part, step].rows or []
+        found = [row for row in rows if (row.source, row.id) == (source, id_)]
+        return next((row for row in found if row.line == line), found[0] if found else None)
+
+    def answers(self, source: str, id_: str) -> list[RowFacts]:
+        """Return all rows that ask this, by step, as far as files have been read."""
+        found = [
+            row
+            for file in self._files.values()
+            for row in file.rows or ()
+            if row.id == id_ and row.source == source
+        ]
+        return sorted(found, key=_order)
+
+    def chosen(self, wanted: RowFilter) -> list[RowFacts]:
+        """Return the rows that match, by step, as far as files have been read."""
+        key = (wanted, self._version)
+        if self._chosen[0] != key:
+            places = sorted(self._files, key=lambda place: place[1])
+            rows = (row for place in places for row in self._files[place].rows or ())
+            self._chosen = (key, [row for row in rows if wanted.matches(row)])
+        return self._chosen[1]
+
+    def neighbours(
+        self, row: RowFacts, wanted: RowFilter
+    ) -> tuple[RowFacts | None, RowFacts | None]:
+        """Return the matching rows before and after one, which need not match itself."""
+        rows = self.chosen(wanted)
+        at = bisect_left(rows, _order(row), key=_order)
+        after = at + (at < len(rows) and rows[at] is row)
+        return (rows[at - 1] if at else None), (rows[after] if after < len(rows) else None)
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """Return the sources and the verifiers of the rows that were read."""
+        rows = [row for file in self._files.values() for row in file.rows or ()]
+        verifiers = {name for row in rows for name in row.scores} - {REWARD}
+        return sorted({row.source for row in rows}), sorted(verifiers)
+
+    def load(self, row: RowFacts) -> Row:
+        """Return a row with all that is stored of it.
+
+        Raises:
+            UserError: its file is gone, or was rewritten meanwhile.
+        """
+        path = self._files[row.part, row.step].path
+        try:
+            with path.open("rb") as file:
+                file.seek(row.offset)
+                found = json.loads(file.read(row.length))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise UserError(f"{path}: line {row.line + 1}: expected an object")
+        return found
+
+    def load_tokens(self, row: RowFacts) -> Row | None:
+        """Return the tokens of a training row; None where none are stored of it."""
+        path = run_folder.tokens_path(self.folder, row.step)
+        if row.part != PARTS[0] or not path.is_file():
+            return None
+        lines = path.read_bytes().splitlines()
+        try:
+            found = json.loads(lines[row.line])
+        except (IndexError, ValueError):
+            return None
+        if not isinstance(found, dict):
+            return None
+        named = (as_utf8(str(found.get(key))) for key in ("source", "id"))
+        return found if tuple(named) == (row.source, row.id) else None
+
+    def _list_files(self) -> None:
+        seen: dict[Place, _File] = {}
+        for part in PARTS:
+            for name, step, stamp in _step_files(self.folder / part):
+                known = self._files.get((part, step))
+                same = known is not None and known.stamp == stamp
+                seen[part, step] = known if known and same else _File(Path(name), stamp)
+        if seen.keys() != self._files.keys() or any(
+            self._files[p] is not f for p, f in seen.items()
+        ):
+            self._version += 1
+        self._files = seen
+
+    def _read(self, place: Place) -> None:
+        file = self._files[place]
+        if file.rows is not None:
+            return
+        file.rows, offset = [], 0
+        self._version += 1
+        try:
+            data = file.path.read_bytes()
+        except OSError:
+            return
+        for number, text in enumerate(data.split(b"\n")):
+            line = _parse(text) if text else None
+            if line is not None:
+                file.rows.append(_facts(place, number, offset, len(text), line))
+            file.damaged += bool(text) and line is None
+            offset += len(text) + 1
+
+
+def _order(row: RowFacts) -> tuple[int, str, int]:
+    return row.step, row.part, row.line
+
+
+def _step_files(folder: Path) -> list[tuple[str, int, tuple[int, int, int]]]:
+    """Return path, step and stamp of the files `step-N.jsonl` of a folder."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                number = entry.name.removeprefix("step-").removesuffix(".jsonl")
+                if entry.name == f"step-{number}.jsonl" and number.isdecimal():
+                    stat = entry.stat()
+                    stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                    found.append((entry.path, int(number), stamp))
+    except FileNotFoundError:
+        return []
+    return found
+
+
+def _parse(text: bytes) -> _Line | None:
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        pass
+    try:  # a lone surrogate, say, which the fast reader refuses
+        return msgspec.convert(json.loads(text), _Line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _facts(place: Place, number: int, offset: int, length: int, line: _Line) -> RowFacts:
+    names = dict.fromkeys(name for one in line.completions for name in one.verdicts)
+    scores: dict[str, tuple[float | None, ...]] = {
+        REWARD: tuple(one.reward if one.valid else None for one in line.completions)
+    }
+    for name in names:
+        given = (one.verdicts.get(name) for one in line.completions)
+        scores[sys.intern(name)] = tuple(v.score if v else None for v in given)
+    failed = tuple(
+        not one.valid or any(v.fault is not None for v in one.verdicts.values())
+        for one in line.completions
+    )
+    source, drawn = sys.intern(as_utf8(line.source)), sys.intern(line.drawn)
+    return RowFacts(*place, number, offset, length, source, as_utf8(line.id), drawn, scores, failed)
+
+
+def as_utf8(text: str) -> str:
+    """Return a name as an address can carry it: what UTF-8 cannot say is a question mark."""
+    return text.encode("utf-8", "replace").decode()
