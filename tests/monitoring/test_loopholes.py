@@ -192,6 +192,17 @@ def test_blank_media_that_cost_nothing_are_an_alarm_only_if_the_reward_has_risen
     assert find_alarms(flat) == {}
 
 
+@pytest.mark.parametrize(("error", "alarms"), [(0.02, {"blind"}), (0.17, set())])
+def test_blank_media_of_few_prompts_are_an_alarm_only_beyond_their_noise(
+    error: float, alarms: set[str]
+) -> None:
+    lines = curve([0.7] * 20 + [0.9] * 20, [0.7] * 20 + [0.9] * 20)
+    for at in (0, 39):  # one prompt of eight earns more without its image, before as after
+        lines[at] |= {"media_ablation/blank_reward_drop": -0.125}
+        lines[at] |= {"media_ablation/blank_reward_error": error}
+    assert set(find_alarms(lines)) == alarms
+
+
 def test_a_resumed_watch_goes_on_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
     said: list[str] = []
     lines, _ = play(PLANTED["format only"], tmp_path / "whole")

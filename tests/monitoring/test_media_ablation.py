@@ -57,7 +57,7 @@ def test_other_media_move_a_model_that_looks_and_leave_a_blind_one_where_it_is(f
     blind = found(small.blind(policy), prompts_of(policy, case))
     assert abs(blind.blank_logprob_drop) < 1e-6
     assert abs(blind.swap_logprob_drop) < 1e-6
-    assert blind.blank_reward_drop == 0
+    assert (blind.blank_reward_drop, blind.blank_reward_error) == (0, 0)  # nothing is earned at all
     assert "the model hardly looks" in (blind.complaint(0.01) or "")
 
 

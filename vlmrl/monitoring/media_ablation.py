@@ -43,7 +43,9 @@ class Reliance:
     `blank_logprob_drop`, `swap_logprob_drop`: mean fall of a token's log-prob (nats, at temperature
     1) when every image and frame is mid-gray and all audio silent, or when all are those of other
     prompts (over the prompts that have others to borrow from). `blank_reward_drop`: mean reward with
-    the media minus that of new greedy completions to blank ones. None: nothing to measure it on.
+    the media minus that of new greedy completions to blank ones, and its standard error, as if one
+    prompt more had lost all its reward: few prompts of which none loses any show little. None: nothing to
+    measure it on.
     `kinds`: for each kind, `blank_logprob_drop` with only the media of this kind blank, over the prompts
     that have any; empty where all media are of one kind.
     """
@@ -52,6 +54,7 @@ class Reliance:
     swap_logprob_drop: float | None
     blank_reward_drop: float | None
     kinds: Mapping[MediaKind, float] = field(default_factory=dict)
+    blank_reward_error: float | None = None
 
     def metrics(self) -> dict[str, float]:
         """Return the measured numbers under the names of their curves."""
@@ -59,6 +62,7 @@ class Reliance:
             "media_ablation/blank_logprob_drop": self.blank_logprob_drop,
             "media_ablation/swap_logprob_drop": self.swap_logprob_drop,
             "media_ablation/blank_reward_drop": self.blank_reward_drop,
+            "media_ablation/blank_reward_error": self.blank_reward_error,
             **{
                 f"media_ablation/blank_{kind}_logprob_drop": drop
                 for kind, drop in self.kinds.items()
@@ -116,7 +120,8 @@ def measure_reliance(
     guesses = replace(engine.generate(blank, greedy), batch=seen.batch)
     guessed = scorer.score(guesses, progress, whole=False)
     swap_drop = _drop(policy, seen, borrow_media(shown))
-    return Reliance(blank_drop, swap_drop, _reward_drop(rewards, guessed), _by_kind(policy, seen))
+    lost, error = _reward_drop(rewards, guessed)
+    return Reliance(blank_drop, swap_drop, lost, _by_kind(policy, seen), error)
 
 
 def _all_shown(seen: Rollouts, number: int) -> Prompt:
@@ -293,8 +298,10 @@ def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
     return total / batch.num_tokens
 
 
-def _reward_drop(seen: Rewards, blank: Rewards) -> float | None:
+def _reward_drop(seen: Rewards, blank: Rewards) -> tuple[float | None, float | None]:
     both = seen.valid & blank.valid
     if not both.any():
-        return None
-    return (seen.total - blank.total)[both].mean().item()
+        return None, None
+    paid, lost = seen.total[both], (seen.total - blank.total)[both]
+    widened = torch.cat([lost, paid.max()[None]])
+    return lost.mean().item(), (widened.std() / len(widened) ** 0.5).item()

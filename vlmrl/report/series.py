@@ -125,6 +125,9 @@ STEP_RULES = (
         "Fall of log-prob, nats a token",
         "{0}",
     ),
+    Rule(
+        "media_ablation/blank_reward_(drop|error)", "Checks", "Reward lost without the media", "{0}"
+    ),
     Rule("((?:media_ablation|parity)/.+)", "Checks", "{0}", "{0}"),
     Rule("loophole/flag/(.+)", "Loopholes", "Alarms", "{0}"),
     Rule("loophole/(reward|strict|elsewhere)", "Loopholes", "Readings of the same answers", "{0}"),

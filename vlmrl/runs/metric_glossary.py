@@ -105,6 +105,7 @@ STEP = {
     "media_ablation/blank_<kind>_logprob_drop": "The same with only the media of one kind blank.",
     "media_ablation/swap_logprob_drop": "The same with media of other prompts in place of its own.",
     "media_ablation/blank_reward_drop": "Mean reward less that of new answers to gray and silent media.",
+    "media_ablation/blank_reward_error": "Its standard error, as if one prompt more had lost all its reward.",
     "loophole/reward": "Mean reward of the completions that the loophole watch measures.",
     "loophole/strict": "Their mean score by the shipped readers of their kind of truth, in [0, 1].",
     "loophole/elsewhere": "What the verifiers of one completion pay them against another prompt's truth.",

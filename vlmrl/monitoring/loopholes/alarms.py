@@ -14,6 +14,7 @@ __all__ = ["REWARD", "SIGNALS", "Alarm", "find_alarms"]
 
 REWARD = "loophole/reward"
 BLIND = "media_ablation/blank_reward_drop"
+BLIND_ERROR = "media_ablation/blank_reward_error"
 STAGE = "schedule/stage"
 SIGNALS = {
     "strict": "loophole/strict",
@@ -126,7 +127,10 @@ def _find_blind(lines: Sequence[Line]) -> Alarm | None:
         then, was = lines[begin : begin + WINDOW], lines[begin][BLIND]
         rewards = _values(then, REWARD), _values(now, REWARD)
         rise = statistics.fmean(rewards[1]) - statistics.fmean(rewards[0])
-        if _has_risen(*rewards) and drop <= min(was, PART * rise):
+        doubt = DOUBT * math.hypot(
+            *(line.get(BLIND_ERROR, 0.0) for line in (lines[begin], now[-1]))
+        )
+        if _has_risen(*rewards) and drop <= min(was, PART * rise) and drop - was < rise - doubt:
             return _alarm("blind", then, now, ([was], [drop]))
     return None
 

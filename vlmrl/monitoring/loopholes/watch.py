@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vlmrl.monitoring.loopholes.alarms import REWARD, SIGNALS, STAGE, Alarm, find_alarms
+from vlmrl.monitoring.loopholes.alarms import (
+    BLIND_ERROR,
+    REWARD,
+    SIGNALS,
+    STAGE,
+    Alarm,
+    find_alarms,
+)
 from vlmrl.monitoring.loopholes.measure import Measured, measure
 from vlmrl.runs import rank_shards, run_folder
 from vlmrl.runs.rollout_rows import rows
@@ -51,7 +58,7 @@ class LoopholeWatch:
         """Note a step; with a new stage, whose rewards are others, all begins anew."""
         if self._lines and self._lines[-1].get(STAGE) != line.get(STAGE):
             self._lines, self._told = [], set()
-        keys = ("step", REWARD, STAGE, *SIGNALS.values())
+        keys = ("step", REWARD, STAGE, BLIND_ERROR, *SIGNALS.values())
         self._lines.append({key: line[key] for key in keys if line.get(key) is not None})
 
     def __call__(

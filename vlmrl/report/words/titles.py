@@ -31,7 +31,6 @@ TITLES = {
     "rollout/turns": "Turns of a completion",
     "rollout/batches": "Batches drawn for a step",
     "rollout/killed_grader": "Completions that killed a verifier (share)",
-    "media_ablation/blank_reward_drop": "Reward lost without the media",
     "parity/mean_abs": "Parity probe: mean |Δ log p| (nats)",
     "parity/max_abs": "Parity probe: largest |Δ log p| (nats)",
     "parity/kl": "Parity probe: divergence (nats)",
