@@ -22,6 +22,7 @@ import figures
 import import_tables
 import matrix_page
 import metric_reference
+import output_reference
 import part_pages
 import plan_page
 import recipe_pages
@@ -101,6 +102,7 @@ def generated() -> Iterator[tuple[str, str]]:
     yield "reference/config.schema.json", configs.schema()
     yield "reference/commands.md", command_reference.page()
     yield "reference/metrics.md", metric_reference.page()
+    yield "reference/output.md", output_reference.page()
     for source, target in OUTSIDE.items():
         yield target, (ROOT / source).read_text(encoding="utf-8")
 

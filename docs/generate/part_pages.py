@@ -120,7 +120,7 @@ def constant_answer(name: str) -> str:
 
 def _options(plugin: type) -> list[str]:
     """Return the table of a part's options, with the docstrings below its fields."""
-    options, told = plugins.options_of(plugin), _field_docstrings(plugin)
+    options, told = plugins.options_of(plugin), field_docstrings(plugin)
     if not options:
         return []
     lines = ["## Options", "", *header("option", "type", "default", "what it is")]
@@ -130,7 +130,7 @@ def _options(plugin: type) -> list[str]:
     return [*lines, ""]
 
 
-def _field_docstrings(plugin: type) -> dict[str, str]:
+def field_docstrings(plugin: type) -> dict[str, str]:
     """Return the string below each field of a class and its bases, by the field's name."""
     found: dict[str, str] = {}
     for cls in reversed(plugin.__mro__[:-1]):

@@ -21,6 +21,8 @@ from vlmrl.policy import checkpoint
 from vlmrl.schema import Frame, PromptBatch, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system.interrupt import Interrupt
+from vlmrl.training import trainer as training
+from vlmrl.training.evaluation import evaluate
 
 
 @pytest.fixture
@@ -38,14 +40,17 @@ def evaluated(data: Path, metric: str, **more: object) -> str:
 
 
 @pytest.mark.slow
-def test_the_strict_scorer_is_the_reward(tmp_path: Path, data: Path) -> None:
+def test_the_strict_scorer_is_the_reward(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One verdict is the reward of the evaluation, the strict number, and what `vlmrl eval` gives."""
     settings = ahead_config(tmp_path / "run", evaluated(data, "chartqa/strict"), "run.steps=1")
     with begin_training(settings) as trainer:
         kept = []
         trainer.engine = Answering(trainer.engine)
-        record = trainer._record_evaluation
-        trainer._record_evaluation = lambda found: (kept.append(found), record(found))
+        monkeypatch.setattr(
+            training, "evaluate", lambda *a, **k: kept.append(evaluate(*a, **k)) or kept[-1]
+        )
         trainer.run(Interrupt())
         sources = {source.name: source for source in trainer.benchmarks}
         assert sorted(sources) == ["ai2d", "chartqa"]

@@ -44,7 +44,8 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
-from vlmrl.runs.run_log import RunLog, SilentLog
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
 from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
@@ -82,28 +83,26 @@ def build_trainer(
     progress: Progress,
     stack: ExitStack,
     pools: Pools = LOCAL,
+    output: Output = SILENT,
 ) -> Trainer:
-    """Build all parts of a run; what must be closed is pushed on the stack."""
-    train_sources = open_training(config)
-    benchmarks = open_benchmarks(config)
-    held_out = [*open_held_out(config), *benchmarks]
+    """Build all parts of a run; what must be closed is pushed on the stack, what takes long is said."""
+    with output.doing("opening the data"):
+        train_sources = open_training(config)
+        benchmarks = open_benchmarks(config)
+        held_out = [*open_held_out(config), *benchmarks]
     scorer = build_scorer(config, pools.make_pool)
     stack.callback(scorer.close)
     engine = build_engine(config, pools.fleet)
     stack.callback(engine.close)
     algorithms = build_algorithms(config)
-    shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
-    loaded = load_policy_model(config, start, train_sources, as_stored=shard)
-    begin_folder(config, start)
-    if config.model.lora is not None:
-        torch.manual_seed(config.run.seed)  # peft draws new adapters from it
-    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
-    engine.start(policy)
+    policy = _build_policy(config, start, train_sources, output)
+    with output.doing(f"starting engine {config.engine.name}"):
+        engine.start(policy)
     quarantine, decode = Quarantine(config.folder / "quarantine.jsonl"), pools.make_decoders
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
     loader = build_loader(config, train_sources, policy, size, quarantine, decode, sampler, weights)
     stack.callback(loader.close)
-    tracker = stack.enter_context(build_log(config, progress))
+    tracker = stack.enter_context(build_log(config, progress, output))
     batches = build_eval_batches(
         config, held_out, policy, config.evaluation, quarantine, shared=True
     )
@@ -115,7 +114,7 @@ def build_trainer(
     queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
     timers, make = PhaseTimers(), prompt_maker_of(config, policy)
-    means = Means(policy, engine, scorer, config, timers, make, loader, tracker.message, whole)
+    means = Means(policy, engine, scorer, config, timers, make, loader, tracker.note, whole)
     return Trainer(
         config=config,
         policy=policy,
@@ -128,6 +127,7 @@ def build_trainer(
         tracker=tracker,
         checkpoints=stack.enter_context(build_checkpoint_writer(config, policy)),
         held_out=batches if held_out else None,
+        num_held_out=sum(len(source.rows) for source in held_out),
         benchmarks=benchmarks,
         strategies=strategies,
         teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
@@ -136,6 +136,20 @@ def build_trainer(
         timers=timers,
         machines=build_machines(config, progress, tracker),
     )
+
+
+def _build_policy(
+    config: Config, start: Path | None, sources: Sequence[Source], output: Output
+) -> Policy:
+    """Load the model, begin the run folder, and build the policy."""
+    shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
+    path = start or config.model.path
+    with output.doing(f"loading model {path}" if path else "building the model"):
+        loaded = load_policy_model(config, start, sources, as_stored=shard)
+    begin_folder(config, start)
+    if config.model.lora is not None:
+        torch.manual_seed(config.run.seed)  # peft draws new adapters from it
+    return Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
 
 
 def build_loophole_watch(config: Config, scorer: Scorer, tracker: RunLog) -> LoopholeWatch:
@@ -210,11 +224,11 @@ def done_steps(progress: Progress) -> int:
     return progress.step if progress.phase == "rl" else 0
 
 
-def build_log(config: Config, progress: Progress) -> RunLog:
-    """Build what writes and prints the curves; ranks but the main one write nothing."""
+def build_log(config: Config, progress: Progress, output: Output) -> RunLog:
+    """Build what writes and says the curves; ranks but the main one write nothing."""
     if not distributed.is_main():
         return SilentLog()
-    return RunLog(config, config.folder, config.run.steps, done_steps(progress))
+    return RunLog(config, config.folder, config.run.steps, done_steps(progress), output)
 
 
 def build_sampler(config: Config) -> tuple[Sampler, Callable[[float], list[float]] | None]:

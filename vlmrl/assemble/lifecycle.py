@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -27,6 +26,9 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import lost_ranks, run_folder, run_lock
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.choose import choose
+from vlmrl.runs.output.events import Noted
 from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed, memory
 from vlmrl.system.interrupt import Interrupt
@@ -40,12 +42,15 @@ from vlmrl.training.trainer import Trainer
 __all__ = ["train"]
 
 
-def train(config: Config, pools: Pools = LOCAL, until: int | None = None) -> dict[str, Any]:
+def train(
+    config: Config, pools: Pools = LOCAL, until: int | None = None, output: Output | None = None
+) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
 
     Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
     checkpoint, bit-identically on one CPU thread; a finished run is left as it is.
     `summary["finished"]` is False after an interrupt; after step `until` the run stops as after one.
+    `output` says how it goes; None: one that fits standard output.
 
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
@@ -62,20 +67,25 @@ def train(config: Config, pools: Pools = LOCAL, until: int | None = None) -> dic
         lost_ranks.naming(),
         ExitStack() as stack,
     ):
+        if output is None:
+            output = stack.enter_context(choose())
+        say = functools.partial(_say, output)
         if distributed.is_main() and not fence.attempt():  # the launcher owns the folder of its run
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
-            stack.enter_context(disk_space.pausing(_say))
-        mirror = stack.enter_context(open_mirror(config, _say))
-        return _run(config, pools, mirror, until)
+            stack.enter_context(disk_space.pausing(say))
+        mirror = stack.enter_context(open_mirror(config, say))
+        return _run(config, pools, mirror, until, output)
 
 
-def _say(line: str) -> None:
+def _say(output: Output, line: str) -> None:
     if distributed.is_main():
-        print(line, file=sys.stderr, flush=True)  # a live view leaves room for it
+        output.say(Noted(line))
 
 
-def _run(config: Config, pools: Pools, mirror: Mirrored, until: int | None) -> dict[str, Any]:
+def _run(
+    config: Config, pools: Pools, mirror: Mirrored, until: int | None, output: Output
+) -> dict[str, Any]:
     start = distributed.from_main(mirror.resolve())
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
@@ -86,7 +96,7 @@ def _run(config: Config, pools: Pools, mirror: Mirrored, until: int | None) -> d
             return summary
     replies = keeping_replies(run_folder.replies_folder(config.folder))
     with replies, ExitStack() as stack, Interrupt() as interrupt:
-        trainer = build_trainer(config, start, progress, stack, pools)
+        trainer = build_trainer(config, start, progress, stack, pools, output)
         trainer.checkpoints.mirror = mirror.uploads
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
@@ -103,7 +113,8 @@ def _run(config: Config, pools: Pools, mirror: Mirrored, until: int | None) -> d
         if config.run.report:
             from vlmrl.report import build_report  # brings matplotlib, needed only here
 
-            build_report(config.folder)
+            with output.doing("writing the report"):
+                build_report(config.folder)
     if mirror.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
@@ -140,8 +151,10 @@ def run_cold_start(
 
         def save(stage: sft.Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
-            with finite.naming(f"checkpoint of the cold start, step {stage.step}"):
-                trainer.checkpoints.save(state)
+            name = f"checkpoint of the cold start, step {stage.step}"
+            with finite.naming(name), trainer.tracker.doing(f"saving the {name}") as saving:
+                folder = trainer.checkpoints.save(state)
+            trainer.tracker.saved(stage.step, "sft", folder, saving.seconds)
 
         def report(step: int, metrics: dict[str, float]) -> None:
             trainer.tracker.sft_step(step, metrics)
@@ -206,15 +219,24 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
     chosen = settings.validation or [source.whole("val") for source in config.data.train]
     limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
     sources = [open_configured(config, s) for s in limited] if settings.stop_at is not None else []
+    rows = sum(len(source.rows) for source in sources)
     plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)
     quarantine = trainer.loader.quarantine
     batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
-        with trainer.policy.whole(trainer.engine.exact):
+        with (
+            trainer.policy.whole(trainer.engine.exact),
+            trainer.tracker.doing("validating the cold start", rows) as activity,
+        ):
             found = evaluate(
-                batches(), trainer.engine, trainer.scorer, plan, config.last.rollout.max_tokens
+                batches(),
+                trainer.engine,
+                trainer.scorer,
+                plan,
+                config.last.rollout.max_tokens,
+                told=activity.done,
             )
         trainer.engine.rest()
         return found.result["metrics"][settings.stop_metric]

@@ -24,6 +24,13 @@ Options = Annotated[
 Data = Annotated[
     str, typer.Argument(help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config.")
 ]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Say only warnings, evaluations and the outcome.")
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Write one JSON object a line to standard output, for programs."),
+]
 MediaRoot = Annotated[str | None, typer.Option(help="Folder that media paths must stay inside.")]
 
 

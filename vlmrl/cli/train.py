@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.arguments import ConfigName, Overrides
+from vlmrl.cli.arguments import ConfigName, Json, Overrides, Quiet
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED
 
+if TYPE_CHECKING:
+    from vlmrl.config import Config
+    from vlmrl.runs.output.events import Event
 
-def train(config: ConfigName, overrides: Overrides = None) -> None:
+
+def train(
+    config: ConfigName, overrides: Overrides = None, quiet: Quiet = False, json: Json = False
+) -> None:
     """Run a config: cold start, GRPO, evaluations, checkpoints, report.
 
     - `vlmrl train quickstart`
@@ -20,28 +25,27 @@ def train(config: ConfigName, overrides: Overrides = None) -> None:
     - `vlmrl train my.yaml resume=auto` continues an interrupted run, or starts it
 
     Everything that it writes goes to `runs/<run.name>/`. Ctrl-C finishes the step and saves.
+
+    A terminal shows bars, the newest step and the time left; a log gets about twenty lines, or one a
+    minute if that is more. `vlmrl train my.yaml --json | jq 'select(.kind == "evaluation")'` follows
+    a run by program.
     """
     from vlmrl.system.launched import parent_watch
 
     parent_watch.end_if_asked()
-    from vlmrl.commands.validate import load_valid
+    from vlmrl.runs.output.choose import choose
 
-    settings = load_valid(config, overrides or ())
-    from vlmrl.assemble import lifecycle
-    from vlmrl.cluster.started_pools import pools_of
-    from vlmrl.system import distributed
+    with choose(quiet, json) as output:
+        from vlmrl.commands.validate import load_valid
 
-    summary = lifecycle.train(settings, pools_of(settings))
-    if distributed.launched_rank() > 0:
-        raise typer.Exit(0 if summary["finished"] else INTERRUPTED)
+        settings = load_valid(config, overrides or ())
+        from vlmrl.assemble import lifecycle
+        from vlmrl.cluster.started_pools import pools_of
+
+        summary = lifecycle.train(settings, pools_of(settings), output=output)
+        output.say(_outcome(settings, summary))
     if not summary["finished"]:
-        print(
-            f"interrupted; saved in {settings.folder}: add resume=auto to continue", file=sys.stderr
-        )
         raise typer.Exit(INTERRUPTED)
-    _print_outcome(summary)
-    if settings.run.report:
-        print(f"report: {settings.folder / 'report.html'}")
 
 
 def launch(
@@ -72,25 +76,28 @@ def launch(
         raise typer.Exit(INTERRUPTED)
 
 
-def _print_outcome(summary: dict[str, Any]) -> None:
-    """Print the first and last held-out value of the run's metric, with 95 % intervals."""
+def _outcome(settings: Config, summary: dict[str, Any]) -> Event:
+    """Return what is said at the end of a run: how to go on with it, or its held-out values."""
+    from vlmrl.runs.output.events import Finished, Interrupted
+
+    if not summary["finished"]:
+        return Interrupted("resume=auto", settings.folder)
     first, last, metric = (summary[k] for k in ("first_evaluation", "last_evaluation", "metric"))
-    if not (first and last):
-        return
-    before, after = first["metrics"][metric], last["metrics"][metric]
-    low, high = last["intervals"][metric]
-    print(
-        f"held-out {metric}: {before:.3f} before GRPO, {after:.3f} [{low:.3f}, {high:.3f}] "
-        f"after {last['step']} steps"
+    names = {how: f"forced/{how}/{metric}" for how in ("think", "direct", "gain")}
+    gain: dict[str, float] = {}
+    if last and names["gain"] in last["metrics"]:
+        gain = {how: last["metrics"][name] for how, name in names.items()}
+        gain["low"], gain["high"] = last["intervals"][names["gain"]]
+    return Finished(
+        steps=summary["steps"],
+        folder=settings.folder,
+        report=settings.folder / "report.html" if settings.run.report else None,
+        metric=metric,
+        first=first["metrics"][metric] if first else None,
+        last=last["metrics"][metric] if last else None,
+        interval=last["intervals"][metric] if last else (None, None),
+        gain=gain,
     )
-    think, direct, gain = (f"forced/{how}/{metric}" for how in ("think", "direct", "gain"))
-    if gain in last["metrics"]:
-        low, high = last["intervals"][gain]
-        print(
-            f"forced to think {last['metrics'][think]:.3f}, forced not to "
-            f"{last['metrics'][direct]:.3f}: a thought is worth {last['metrics'][gain]:+.3f} "
-            f"[{low:+.3f}, {high:+.3f}]"
-        )
 
 
 def doctor(config: ConfigName, overrides: Overrides = None) -> None:

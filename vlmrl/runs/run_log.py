@@ -1,44 +1,62 @@
-"""Where the curves of a run go: files and console always, trackers as the config names them."""
+"""Where the curves of a run go: files and the command's output always, trackers as the config names them."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from vlmrl import plugins
 from vlmrl.config import Config
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
-from vlmrl.runs import console, run_folder
+from vlmrl.runs import run_folder
+from vlmrl.runs.complaints import complain
 from vlmrl.runs.metric_glossary import find
+from vlmrl.runs.output.base import Activity, Output
+from vlmrl.runs.output.events import (
+    ColdStartStep,
+    Evaluated,
+    Noted,
+    Saved,
+    Started,
+    Step,
+    Warned,
+)
+from vlmrl.runs.output.time_left import TimeLeft
 from vlmrl.schema import StepReport
 from vlmrl.system.atomic_files import append_line, truncate_lines
 from vlmrl.trackers.base import TrackedRun, Tracker
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["RunLog", "SilentLog"]
+__all__ = ["SILENT", "RunLog", "SilentLog"]
+
+SILENT = Output()
 
 
 class RunLog:
     """Write and show how a run goes; use it as a context manager.
 
     `step` steps are already done (a resumed run): whatever the run folder holds of later ones is
-    dropped, so that every step has exactly one line. A tracker that fails costs one line on the
-    console and, at the end, the count of the reports it lost; the run goes on.
+    dropped, so that every step has exactly one line. A tracker that fails costs a warning and, at the
+    end, the count of the reports it lost; the run goes on. `output` says all of it.
 
     Raises:
         UserError: the config names a tracker that does not exist, or whose package is not installed.
     """
 
-    def __init__(self, config: Config, folder: Path, total_steps: int, step: int = 0) -> None:
+    def __init__(
+        self, config: Config, folder: Path, total_steps: int, step: int = 0, output: Output = SILENT
+    ) -> None:
         self._config = config
         self._folder = folder
         self._step = step
-        self._sft_begun = False
+        self._sft_begun: tuple[int, float] | None = None
+        """The first step of the cold start and when it was done."""
         self._stack = ExitStack()
         self._trackers: dict[str, Tracker] = {
             name: plugins.build("tracker", name, options)
@@ -46,15 +64,21 @@ class RunLog:
             if isinstance(options, dict)
         }
         self._lost: Counter[str] = Counter()
-        title = f"{config.run.name} · {config.algorithm.name} · {folder}"
-        self._view = console.view(title, total_steps, step)
+        self._total = total_steps
+        self._output = output
+        evaluation = config.evaluation
+        self._metric = evaluation.metric if evaluation else "reward"
+        every = {"checkpoint": config.run.save_every}
+        self._time_left = TimeLeft(
+            total_steps, every | ({"evaluate": evaluation.every} if evaluation else {})
+        )
 
     def __enter__(self) -> RunLog:
         with self._stack:  # closes what is open if a later one fails
             self._start_trackers()
             run_folder.rewind(self._folder, self._step)
-            self._view.start()
-            self._stack.callback(self._view.close)
+            run = self._config.run.name, self._config.algorithm.name, self._folder
+            self._output.say(Started(*run, self._step, self._total))
             self._stack = self._stack.pop_all()
         return self
 
@@ -69,29 +93,64 @@ class RunLog:
     def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report one step of the cold start: a line of sft.jsonl."""
         path = run_folder.sft_path(self._folder)
-        if not self._sft_begun:
+        now = time.monotonic()
+        if self._sft_begun is None:
             truncate_lines(path, step - 1)
-            self._sft_begun = True
+            self._sft_begun = step, now
         append_line(path, {"step": step, **to_json(metrics)})
         self._send(lambda tracker: tracker.log("sft", step, metrics))
         assert self._config.sft is not None
-        self._view.sft(step, self._config.sft.max_steps, metrics)
+        (first, begin), total = self._sft_begun, self._config.sft.max_steps
+        left = (now - begin) / (step - first) * (total - step) if step > first else None
+        self._output.say(ColdStartStep(step, total, left, metrics))
 
     def step(self, report: StepReport) -> None:
-        """Report one GRPO step: a line of metrics.jsonl."""
+        """Report one GRPO step: a line of metrics.jsonl; warn of what it says is wrong."""
         line = {"step": report.step, **to_json(report.metrics)}
         append_line(run_folder.metrics_path(self._folder), line)
         self._send(lambda tracker: tracker.log("rl", report.step, report.metrics))
-        self._view.step(report.step, report.metrics)
+        left = self._time_left.add(report.step, report.metrics)
+        self._output.say(Step(report.step, self._total, left, report.metrics))
+        for complaint in complain(report.metrics):
+            self.message(complaint)
 
-    def evaluation(self, step: int, result: Mapping[str, Any]) -> None:
-        """Report an evaluation after `step` steps, whose file `write_evaluation` writes."""
+    def evaluation(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> None:
+        """Report the last of a run's evaluations, by step, which took `seconds`; others write its file."""
+        step = max(evaluations)
+        result, metric = evaluations[step], self._metric
         self._send(lambda tracker: tracker.log_evaluation(step, result["metrics"]))
-        self._view.evaluation(step, result)
+        values = {at: one["metrics"][metric] for at, one in evaluations.items()}
+        best = max(values, key=lambda at: values[at])
+        self._output.say(
+            Evaluated(
+                step,
+                metric,
+                values[step],
+                interval=result["intervals"][metric],
+                change=values[step] - values[min(values)] if len(values) > 1 else None,
+                best=values[best],
+                best_step=best,
+                samples=result["num_samples"],
+                seconds=seconds,
+                metrics=result["metrics"],
+            )
+        )
+
+    def saved(self, step: int, phase: Literal["sft", "rl"], folder: Path, seconds: float) -> None:
+        """Report a checkpoint for which training waited so long."""
+        self._output.say(Saved(step, phase, folder, seconds))
 
     def message(self, text: str) -> None:
-        """Show one line to the person who watches."""
-        self._view.message(text)
+        """Warn the person who watches, in one line."""
+        self._output.say(Warned(text))
+
+    def note(self, text: str) -> None:
+        """Show the person who watches one line that asks for nothing."""
+        self._output.say(Noted(text))
+
+    def doing(self, what: str, total: int | None = None) -> AbstractContextManager[Activity]:
+        """Follow a block that may take long; see `Output.doing`."""
+        return self._output.doing(what, total)
 
     # ----------------------------------------------------------------------------------- trackers
 
@@ -130,7 +189,7 @@ class SilentLog(RunLog):
     """The log of ranks that are not the main one: it writes and shows nothing."""
 
     def __init__(self) -> None:
-        pass
+        self._output = SILENT
 
     def __enter__(self) -> RunLog:
         return self
@@ -144,10 +203,7 @@ class SilentLog(RunLog):
     def step(self, report: StepReport) -> None:
         """Do nothing."""
 
-    def evaluation(self, step: int, result: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-    def message(self, text: str) -> None:
+    def evaluation(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> None:
         """Do nothing."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,7 @@ def evaluate(
     progress: float = 1.0,
     seed: int = 0,
     benchmarks: Sequence[Source] = (),
+    told: Callable[[int], None] = lambda rows: None,
 ) -> Evaluation:
     """Score one greedy completion per prompt, and `config.samples` sampled ones at temperature 1.
 
@@ -93,6 +94,7 @@ def evaluate(
 
     The greedy completions of `benchmarks`, sources with a `BenchmarkCard`, also give the benchmark's own
     numbers: `<source>/strict` from the verdicts of its reward, `<source>/official` by the harness's rule.
+    `told` is told after each batch how many rows are done, by all ranks if they are as fast as this one.
 
     Raises:
         UserError: `config.force_thinking`, and no prompt can be forced.
@@ -109,6 +111,7 @@ def evaluate(
             scored.append((drawn, rollouts, rewards))
             answered[drawn] += _average_by_prompt(rollouts, rewards)
             passes += _count_passes(rewards, config) if drawn == "sampled" else []
+        told(len(answered["greedy"]) * distributed.world())
     answered = {drawn: distributed.from_turns(rows) for drawn, rows in answered.items()}
     passes = distributed.from_turns(passes)
     if not answered["greedy"]:

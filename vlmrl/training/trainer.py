@@ -28,7 +28,6 @@ from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
-from vlmrl.runs.complaints import complain
 from vlmrl.runs.run_log import RunLog
 from vlmrl.runs.token_rows import TrainerLogprobs
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
@@ -40,7 +39,7 @@ from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training import divergence, metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
-from vlmrl.training.evaluation import Evaluation, NothingScored, evaluate
+from vlmrl.training.evaluation import NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.teacher import Teacher
 
@@ -67,6 +66,8 @@ class Trainer:
     checkpoints: CheckpointWriter
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
+    num_held_out: int = 0
+    """Rows of them."""
     benchmarks: Sequence[Source] = ()
     """Those of the evaluation sources that are benchmarks."""
     strategies: Sequence[Strategy] = ()
@@ -123,6 +124,7 @@ class Trainer:
             NothingScored: an evaluation has no value of its metric; the checkpoint is written before.
             NotFinite: weights, logits or rewards are not finite; the message names the step.
         """
+        every = self.config.evaluation.every if self.config.evaluation else self.config.run.steps
         if self.done == 0:
             self._evaluate()
         while self.done < self.config.run.steps:
@@ -132,12 +134,12 @@ class Trainer:
             self._write_report(report)
             last = self.done == self.config.run.steps
             try:
-                improved = (last or self._is_due(self._evaluation_every())) and self._evaluate()
+                improved = (last or self.done % every == 0) and self._evaluate()
             except NothingScored:
                 self.save()  # the step itself is done
                 raise
             asked = distributed.any_rank(interrupt.asked)
-            if last or improved or asked or self._is_due(self.config.run.save_every):
+            if last or improved or asked or self.done % self.config.run.save_every == 0:
                 self.save()
             if asked and not last:
                 return False
@@ -158,7 +160,9 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the state after the last step."""
-        with self.timers("checkpoint"), finite.naming(f"checkpoint of step {self.done}"):
+        name = f"checkpoint of step {self.done}"
+        saving = self.tracker.doing(f"saving the {name}")
+        with self.timers("checkpoint"), finite.naming(name), saving as saved:
             state = checkpoint.Progress(
                 phase="rl",
                 step=self.done,
@@ -172,7 +176,7 @@ class Trainer:
                 version=self.policy.version,
             )
             issued, observed = self.queue.collect_state()
-            self.checkpoints.save(
+            folder = self.checkpoints.save(
                 state,
                 self.best,
                 issued,
@@ -182,6 +186,7 @@ class Trainer:
                     "observed": observed,
                 },
             )
+        self.tracker.saved(self.done, "rl", folder, saved.seconds)
 
     # --------------------------------------------------------------------------------- step parts
 
@@ -210,7 +215,7 @@ class Trainer:
             return {}
         with self.timers("generate"):
             self.queue.drain()
-        with self.timers("check"):
+        with self.timers("check"), self.tracker.doing("checking engine and media"):
             return self.checks(self.done, self.progress)
 
     def _draw_prompts(self, number: int) -> Draw:
@@ -303,8 +308,6 @@ class Trainer:
 
     def _write_report(self, report: StepReport) -> None:
         self.tracker.step(report)
-        for line in complain(report.metrics):
-            self.tracker.message(line)
         if self.policy.refused:
             self.tracker.message(f"step {self.done}: not applied, because {self.policy.refused}")
         if self.config.run.stores_rollouts(self.done):
@@ -320,7 +323,12 @@ class Trainer:
             self.queue.drain()
         name = f"evaluation at step {self.done}"
         exact = self.engine.exact or self.config.evaluation.force_thinking
-        with self.timers("evaluate"), self.policy.whole(exact), finite.naming(name):
+        with (
+            self.timers("evaluate"),
+            self.policy.whole(exact),
+            finite.naming(name),
+            self.tracker.doing(name, self.num_held_out) as activity,
+        ):
             evaluation = evaluate(
                 self.held_out(),
                 self.engine,
@@ -332,18 +340,10 @@ class Trainer:
                 progress=self.progress,
                 seed=self.config.run.seed,
                 benchmarks=self.benchmarks,
+                told=activity.done,
             )
-        self._record_evaluation(evaluation)
-        return self.best == self.done
-
-    def _record_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[self.done] = evaluation.result
         rows = evaluation.rows(run_folder.media_folder(self.config.folder))
         run_folder.write_evaluation(self.config.folder, self.done, evaluation.result, rows)
-        self.tracker.evaluation(self.done, evaluation.result)
-
-    def _is_due(self, every: int) -> bool:
-        return self.done % every == 0
-
-    def _evaluation_every(self) -> int:
-        return self.config.evaluation.every if self.config.evaluation else self.config.run.steps
+        self.tracker.evaluation(self.evaluations, activity.seconds)
+        return self.best == self.done
