@@ -165,6 +165,19 @@ def test_a_run_for_programs_writes_objects_alone_with_known_keys(tmp_path: Path)
     assert told[0]["kind"] == "doing" and told[-1]["kind"] == "finished"
     assert (told[-1]["metric"], told[-1]["last"], told[-1]["steps"]) == ("score", 0.5, 2)
     assert "a verifier prints" in ran.stderr
+    evaluate_for_programs(tmp_path / "run", noisy)
+
+
+def evaluate_for_programs(run: Path, verifier: Path) -> None:
+    """`vlmrl eval` of this run: what it did, and its numbers at the end."""
+    asked = ["--data", "shapes:test", "--limit", "3", "--verifier", f"{verifier}:score"]
+    command = vlmrl("eval", str(run), *asked, "--max-tokens", "4", "--json")
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    *doing, result = map(json.loads, ran.stdout.splitlines())
+    assert {one["kind"] for one in doing} == {"doing"}
+    assert (doing[-1]["done"], doing[-1]["total"], doing[-1]["ended"]) == (3, 3, True)
+    assert (result["kind"], result["samples"], result["pass_at_k"]) == ("result", 3, None)
+    assert result["metrics"]["score"] == 0.5 and result["intervals"]["score"] == [0.5, 0.5]
 
 
 @pytest.mark.slow

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vlmrl.cli.arguments import Options, reference
+from vlmrl.cli.arguments import Json, Options, Quiet, reference
 from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.runs.output.base import Output
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
 Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
@@ -96,6 +99,8 @@ def evaluate(
     train_data: TrainData = None,
     judge: JudgeAt = None,
     tools: Tools = None,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Evaluate a model: the cards and verifiers that train, or public benchmarks, with intervals.
 
@@ -107,35 +112,49 @@ def evaluate(
       harness's number next to a strict one; run again, it goes on where it was stopped
     - `vlmrl eval runs/mine --benchmark ai2d --control text_only,shuffled_options --samples 128` also
       asks without images and with other options, and prints the best constant answer and pass@k
+    - `vlmrl eval runs/mine --data my.jsonl --json | tail -1 | jq .metrics` gives a program the numbers
     - `vlmrl eval runs/look --benchmark vstar_bench,hr_bench_4k --tools crop` lets it look again
 
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
     `vlmrl list benchmarks` lists the benchmarks.
     """
-    from vlmrl.config import RewardConfig, tree
-
     _check_what(data, benchmark, control=control, train_data=train_data, judge=judge, tools=tools)
     common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
     common |= {"samples": samples, "engine": reference(engine)}
     if benchmark is not None:
-        _check_benchmark({"--verifier": verifier, "-o": option, "--force-thinking": force_thinking})
+        only = {"--force-thinking": force_thinking, "--quiet": quiet, "--json": json}
+        _check_benchmark({"--verifier": verifier, "-o": option, **only})
         asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
         asked |= {"export": export, "train_data": train_data, "judge": judge, "tools": tools or ()}
         return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
     assert data is not None
-    from vlmrl.commands import evaluate
+    from vlmrl.runs.output.choose import choose
 
-    rewards = [tree.named(text) for text in verifier or ()]
-    result = evaluate.evaluate_model(
-        model,
-        data,
-        force_thinking=force_thinking,
-        out=out,
-        rewards=[RewardConfig(verifier=name, options=chosen) for name, chosen in rewards],
-        options=tree.pairs(option or ()),
-        **common,
+    common |= {"force_thinking": force_thinking, "out": out}
+    with choose(quiet, json) as output:
+        _evaluate_data(output, model, data, verifier, option, **common)
+
+
+def _evaluate_data(
+    output: Output,
+    model: str,
+    data: str,
+    verifier: list[str] | None,
+    option: list[str] | None,
+    **asked: Any,
+) -> None:
+    from vlmrl.commands import evaluate
+    from vlmrl.config import RewardConfig, tree
+    from vlmrl.runs.output.events import Scored
+
+    named = [tree.named(text) for text in verifier or ()]
+    rewards = [RewardConfig(verifier=name, options=chosen) for name, chosen in named]
+    options = tree.pairs(option or ())
+    found = evaluate.evaluate_model(
+        model, data, rewards=rewards, options=options, output=output, **asked
     )
-    _print_result(result)
+    told = (found[key] for key in ("num_samples", "metrics", "intervals", "pass_at_k"))
+    output.say(Scored(model, data, *told))
 
 
 def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:
@@ -154,15 +173,6 @@ def _check_benchmark(only: dict[str, Any]) -> None:
     for name, given in only.items():
         if given:
             raise UserError(f"vlmrl eval --benchmark: {name} is for --data")
-
-
-def _print_result(result: dict[str, Any]) -> None:
-    for name, value in result["metrics"].items():
-        low, high = result["intervals"][name]
-        print(f"{name:32} {value:.4f}  [{low:.4f}, {high:.4f}]")
-    for k, value in (result["pass_at_k"] or {}).items():
-        print(f"{'pass@' + k:32} {value:.4f}")
-    print(f"{result['num_samples']} samples; in brackets: 95 % intervals")
 
 
 def _evaluate_benchmarks(model: str, names: str, control: str | None, **asked: Any) -> None:

@@ -37,6 +37,8 @@ from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.run_log import SILENT
 from vlmrl.scoring.answer_forms import form_of
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
@@ -61,11 +63,13 @@ def evaluate_model(
     rewards: Sequence[RewardConfig] = (),
     engine: PluginRef = PluginRef(name="hf"),
     options: dict[str, Any] | None = None,
+    output: Output = SILENT,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint folder, a run folder (its best checkpoint) or a hub name.
 
     `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where the run
-    knows the data; else `rewards` or the card's own verifiers judge. `engine` generates.
+    knows the data; else `rewards` or the card's own verifiers judge. `engine` generates, `output` says how
+    far it is.
     Writes `evaluation.json` and `evaluation.jsonl` (every sample) into `out`, if given; returns the
     result with its manifest.
 
@@ -80,34 +84,46 @@ def evaluate_model(
     turns = _turns(run, source, force_thinking)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
-    policy = Policy(*load_model(settings), settings)
+    with output.doing(f"loading model {folder}"):
+        policy = Policy(*load_model(settings), settings)
     reading = reading_of(run.data) if run else None
     sources = with_audio([open_source(source, _access(run, source), reading)], policy.family)
     quarantine = Quarantine()
     with ExitStack() as stack:
-        generator = _start(engine, source, turns, sources[0].access, policy, stack)
+        with output.doing(f"starting engine {engine.name}"):
+            generator = _start(engine, source, turns, sources[0].access, policy, stack)
         scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
         stack.callback(scorer.close)
         make = _prompt_maker(policy, source)
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
-        found = evaluate(batches, generator, scorer, plan, tokens, policy=policy)
-    manifest = {
-        **{"model": model, "data": data},
-        "engine": engine.model_dump(mode="json"),
-        "source": source.model_dump(mode="json"),
-        "space": policy.family.space,
-        "pixels": getattr(policy.processor.image_processor, "size", None),
-        "max_tokens": tokens,
-        **({"turns": turns.model_dump(mode="json", exclude={"branching"})} if source.acts else {}),
-        "prompts_sha256": _prompts_hash(found),
-        "versions": run_folder.versions(),
-        "git": run_folder.revision(),
-    }
+        with output.doing(f"evaluating {data}", len(sources[0].rows)) as activity:
+            found = evaluate(
+                batches, generator, scorer, plan, tokens, policy=policy, told=activity.done
+            )
+    manifest = {"model": model, "data": data, "engine": engine.model_dump(mode="json")}
+    manifest |= _circumstances(source, policy, tokens, turns, found)
     dropped = dict(quarantine.counts)
     result = {**found.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
     if out is not None:
         run_folder.write_benchmark(out, result, found.rows(out / "media"))
     return result
+
+
+def _circumstances(
+    source: SourceConfig, policy: Policy, max_tokens: int, turns: TurnsConfig, found: Evaluation
+) -> dict[str, Any]:
+    """Return what a number must come with to be compared: data, space, pixels, prompts, versions."""
+    limits = turns.model_dump(mode="json", exclude={"branching"})
+    return {
+        "source": source.model_dump(mode="json"),
+        "space": policy.family.space,
+        "pixels": getattr(policy.processor.image_processor, "size", None),
+        "max_tokens": max_tokens,
+        **({"turns": limits} if source.acts else {}),
+        "prompts_sha256": _prompts_hash(found),
+        "versions": run_folder.versions(),
+        "git": run_folder.revision(),
+    }
 
 
 def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:

@@ -19,7 +19,7 @@ from vlmrl.runs.console import (
     step_parts,
 )
 
-__all__ = ["Doing", "Event", "Finished", "Interrupted", "Line", "Noted", "kinds"]
+__all__ = ["Doing", "Event", "Finished", "Interrupted", "Line", "Noted", "Scored", "kinds"]
 
 Line = Sequence[str]
 Interval = tuple[float | None, float | None]
