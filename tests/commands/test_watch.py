@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from helpers.report_page import Page, config
+from helpers.report_page import Page, completion, config, row
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app, watch
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
@@ -76,8 +76,10 @@ def test_runs_are_compared_and_the_chosen_ones_alone(client: TestClient) -> None
         "two &amp; &lt;b&gt;" in html and "two & <b>" not in html for _, html in found.values()
     )
     assert found["compared"][1].count('class="line"') == 2
-    chosen = {**asked(compared=""), "chosen": json.dumps(["one", "no such run"])}
-    assert client.get("/changes", params=chosen).json()["compared"][1].count('class="line"') == 1
+    chosen = {**asked(compared=""), "run": ["one", "no such run"], "across": "samples"}
+    alone = client.get("/changes", params=chosen).json()["compared"][1]
+    assert alone.count('class="line"') == 1 and "completions sampled" in alone
+    assert "by their steps" in client.get("/changes", params={**chosen, "across": "<x>"}).text
 
 
 @pytest.mark.parametrize("name", ["none", "..%2Fone", "%2E%2E", "two"])
@@ -95,9 +97,39 @@ def test_a_single_run_is_shown_at_once_and_a_run_may_begin_later(runs: Path) -> 
     alone = TestClient(build_watch_app(WatchedRuns(runs / "one"), None, HERE))
     assert alone.get("/").url.path == "/run/one"
     client = TestClient(build_watch_app(WatchedRuns(runs), None, HERE))
-    assert client.get("/run/three").status_code == 404
+    waiting = client.get("/run/three<b>")
+    assert (
+        waiting.status_code == 404 and "data-waiting" in waiting.text and "<b>" not in waiting.text
+    )
     run_folder.write_config(runs / "three", config())
     assert client.get("/run/three").status_code == 200
+
+
+def test_a_folder_may_become_a_run_and_a_run_may_go(runs: Path) -> None:
+    (runs / "later").mkdir()
+    client = TestClient(build_watch_app(WatchedRuns(runs / "later"), None, HERE))
+    assert "Compared" in client.get("/").text
+    run_folder.write_config(runs / "later", config())
+    assert client.get("/").url.path == "/run/later"
+    (runs / "later").rename(runs / "aside")
+    gone = client.get("/run/later/changes", params=asked(status="")).json()
+    assert "the run folder is gone" in gone["status"][1]
+    several = TestClient(build_watch_app(WatchedRuns(runs), None, HERE))
+    assert "aside" in several.get("/changes", params=asked(runs="")).json()["runs"][1]
+    (runs / "aside").rename(runs / "again")
+    listed = several.get("/changes", params=asked(runs="")).json()["runs"][1]
+    assert "again" in listed and "aside" not in listed
+    assert several.get("/run/aside/changes").json()["error"] == "no run 'aside' here"
+
+
+def test_the_prompts_that_an_address_chooses_are_given(client: TestClient, runs: Path) -> None:
+    rows = [row("a", [completion(0.5)]), row("b", [completion(0.5, answer=None)])]
+    atomic_files.write_lines(run_folder.rollouts_path(runs / "one", 2), rows)
+    both = client.get("/run/one/changes", params=asked(rollouts="")).json()["rollouts"]
+    seen = asked(rollouts=both[0])
+    chosen = client.get("/run/one/changes", params={**seen, "failure": "unread"}).json()["rollouts"]
+    assert "2 of 2 prompts" in both[1] and "1 of 2 prompts" in chosen[1]
+    assert client.get("/run/one/changes", params=seen).json() == {}
 
 
 def test_a_foreign_host_name_and_a_wrong_token_are_refused(runs: Path) -> None:

@@ -38,7 +38,7 @@ TINY = [
 ]
 
 
-CLOCKS = ("time/", "ranks/")
+CLOCKS = ("time/", "ranks/", "machine/")
 """How the names of metrics begin that no two runs have in common."""
 
 

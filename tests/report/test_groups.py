@@ -12,6 +12,7 @@ import pytest
 from helpers.report_page import Page, completion, config, row
 from vlmrl.report import build_report
 from vlmrl.report.compute_fit import fit_compute, fit_panel
+from vlmrl.report.curves.spent import Spent
 from vlmrl.report.groups import group_section, read_groups, solved_rows
 from vlmrl.report.series import Panel
 from vlmrl.runs import run_folder
@@ -140,4 +141,4 @@ def test_the_page_has_them(tmp_path: Path) -> None:
     assert "limit of more compute" in page.text and "half of the way after 300 s" in page.text
     solved = [json.loads(line) for line in (tmp_path / "solved.jsonl").read_text().splitlines()]
     assert [one["id"] for one in solved] == ["a", "b", "c"]
-    assert fit_panel("none", [], []) is None
+    assert fit_panel("none", Spent(), []) is None

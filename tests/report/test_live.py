@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from helpers.report_page import completion, config, row
+from helpers.report_page import completion, config, row, verdict
+from vlmrl.report.cards.facets import Choice
 from vlmrl.report.curves.growing_curve import MOST, GrowingCurve, GrowingCurves
+from vlmrl.report.curves.spent import AXES, Spent
 from vlmrl.report.live.appended_lines import AppendedLines
+from vlmrl.report.live.compared import compared
 from vlmrl.report.live.live_run import LiveRun
-from vlmrl.report.live.parts import LiveParts, compared, say_state
+from vlmrl.report.live.parts import LiveParts, say_state
+from vlmrl.report.page import build_report
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import atomic_files
 
@@ -32,8 +37,8 @@ def test_each_line_is_read_once_and_a_torn_one_later(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
     assert steps_of(lines.read()) == [1, 2] and lines.read() == []
     with path.open("ab") as file:
-        file.write(b'ep": 3}\n[1]\n{"step": 4}\n')
-    assert steps_of(lines.read()) == [3, 4] and lines.damaged == 1
+        file.write(b'ep": 3}\n[1]\n{"x": 1}\n{"step": 3.5}\n{"step": 4, "x": "y"}\n{"step": 4}\n')
+    assert steps_of(lines.read()) == [3, 4] and lines.damaged == 4
 
 
 def test_a_file_that_a_resumed_run_rewrote_is_read_anew(tmp_path: Path) -> None:
@@ -183,6 +188,138 @@ def test_only_parts_that_are_new_and_looked_at_are_given(folder: Path) -> None:
     parts.run.refresh()
     assert set(parts.newer(keys)) == {"sentence", "Reward"}  # no new evaluation, no new images
     assert parts.newer({"no such part": ""}) == {}
+
+
+def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(folder: Path) -> None:
+    run = LiveRun(folder)
+    write_step(folder, 3)
+    run.refresh()
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    run.refresh()
+    assert "the run folder is gone" in run.mistake and run.steps == 3
+    aside.rename(folder)
+    run.refresh()
+    assert not run.mistake and run.steps == 3
+
+
+def test_rollouts_that_a_resumed_run_wrote_again_are_shown_again(folder: Path) -> None:
+    parts = LiveParts(LiveRun(folder))
+    path = run_folder.rollouts_path(folder, 5)
+    seen = {"rollouts": ""}
+    for question in ("first?", "second?"):
+        atomic_files.write_lines(path, [row("a", [completion(0.5)], question=question)])
+        parts.run.refresh()
+        found = parts.newer(seen)
+        seen["rollouts"] = found["rollouts"][0]
+        assert question in found["rollouts"][1]
+    assert parts.newer(seen) == {}
+
+
+CHOICES = {
+    "fault": ({"failure": "fault"}, completion(0.2, verdicts={"iou": verdict(None, fault="late")})),
+    "cut": ({"failure": "cut"}, completion(0.2, finish_reason="length")),
+    "unread": ({"failure": "unread"}, completion(0.2, answer=None)),
+    "unlike": ({"disagreement": "rewards"}, completion(0.9)),
+    "torn": (
+        {"disagreement": "verifiers"},
+        completion(0.2, verdicts={"iou": verdict(0.1), "format": verdict(1.0)}),
+    ),
+    "strict": ({"disagreement": "readings"}, completion(0.2, loophole={"strict": 0.0})),
+    "form": ({"failure": "form"}, completion(0.2, verdicts={"format": verdict(0.5)})),
+    "elsewhere": ({"verifier": "grid"}, completion(0.2, verdicts={"grid": verdict(0.2)})),
+}
+"""Row -> what it can be chosen by, and the completion that makes it so; the other one is plain."""
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_prompts_of_a_choice_are_shown_alone(folder: Path, name: str) -> None:
+    rows = [row(n, [completion(0.2), odd], question=f"{n}?") for n, (_, odd) in CHOICES.items()]
+    rows[1]["source"] = "other"
+    atomic_files.write_lines(run_folder.rollouts_path(folder, 5), rows)
+    parts = LiveParts(LiveRun(folder))
+    parts.run.refresh()
+    all_of_them = parts.newer({"rollouts": ""})["rollouts"][1]
+    assert all(f"{n}?" in all_of_them for n in CHOICES) and "8 of 8 prompts" in all_of_them
+    html = parts.newer({"rollouts": ""}, Choice.of(CHOICES[name][0]))["rollouts"][1]
+    assert "1 of 8 prompts" in html
+    assert [n for n in CHOICES if f">{n}?" in html] == [name]
+    (value,) = CHOICES[name][0].values()
+    assert f'<option value="{value}" selected>' in html
+    both = Choice.of({**CHOICES[name][0], "source": "other"})
+    expected = "1 of 8" if name == "cut" else "0 of 8"
+    assert expected in parts.newer({"rollouts": ""}, both)["rollouts"][1]
+
+
+def test_machine_figures_and_what_comes_beside_steps_are_in_the_state(folder: Path) -> None:
+    more = {"machine/gpu_memory_mb": 20_480.0, "machine/gpu_memory_total_mb": 81_920.0}
+    for step in range(1, 21):
+        beside = {"time/evaluate": 60.0} if step == 1 else {}
+        write_step(folder, step, **more, **beside, **{"machine/gpu_use": 0.5})
+    run = LiveRun(folder)
+    with run_lock.own(folder):
+        run.refresh()
+        state = run.state()
+    assert state["left_s"] == pytest.approx((state["planned"] - 20) * (4.0 + 60 / 20))
+    shown = dict(say_state(state))
+    assert shown["GPU memory"] == "20.0 GiB of 80.0 GiB" and shown["GPU use"] == "50%"
+
+
+def test_stages_and_the_fit_are_those_of_the_report(folder: Path) -> None:
+    for step in range(1, 13):
+        write_step(folder, step, **{"schedule/stage": 1.0 + (step > 6), "time/update": 100.0})
+    metric = config().evaluation.metric
+    for step in range(13):
+        seconds = 102.0 * step
+        value = 0.2 if step == 0 else 0.2 + 0.6 / (1 + (300 / seconds) ** 1.5)
+        result = {"metrics": {metric: value}, "intervals": {}, "pass_at_k": None}
+        run_folder.write_evaluation(folder, step, result, [])
+    parts = LiveParts(LiveRun(folder))
+    parts.run.refresh()
+    parts.newer({})
+    parts.fit.wait()
+    found = parts.newer(dict.fromkeys(("Reward", "Evaluation", "numbers"), ""))
+    report = build_report(folder).read_text()
+    for part, text in (
+        ("Reward", "stage 2: from step 7"),
+        ("Evaluation", "by compute"),
+        ("numbers", "limit of more compute"),
+        ("numbers", "<dt>stage 2</dt>"),
+    ):
+        assert text in found[part][1] and text in report
+    fit = re.search("<dt>limit of more compute.*", report)
+    assert fit is not None and fit[0] in found["numbers"][1]
+
+
+def test_an_alarm_is_among_the_warnings(folder: Path) -> None:
+    run = LiveRun(folder)
+    write_step(folder, 1)
+    run.refresh()
+    assert not run.progress().alarms
+    line = {"step": 1, "alarms": {"strict": "the strict reading stands still"}, "rows": []}
+    atomic_files.append_line(run_folder.loopholes_path(folder), line)
+    run.refresh()
+    assert (
+        "the strict reading stands still" in LiveParts(run).newer({"sentence": ""})["sentence"][1]
+    )
+
+
+def test_runs_are_compared_by_what_their_steps_took(folder: Path) -> None:
+    lines = [{"step": s, "time/update": 2.5, "rollout/batches": 2.0} for s in (1, 2, 3)]
+    spent = Spent.of({"rollout": {"prompts": 4, "group_size": 3}}, lines)
+    assert [spent.place(2, across) for across in AXES] == [2, 48, 5]
+    assert [spent.place(0, across) for across in AXES] == [0, 0, 0]
+    assert (spent.seconds_after(3), spent.seconds_after(4)) == (7.5, None)
+    for step in (1, 2):
+        write_step(folder, step)
+    run = LiveRun(folder)
+    run.refresh()
+    group = run.config["rollout"]["prompts"] * run.config["rollout"]["group_size"]
+    ends = {"step": [1, 2], "samples": [group, 2 * group], "seconds": [4, 8]}
+    for across in AXES:
+        (hover,) = re.findall("data-hover='(.*?)'", compared({"mine": run}, across))
+        assert json.loads(hover)["steps"] == ends[across]
+        assert json.loads(hover)["across"] == across
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'>"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from vlmrl.report.curves.spent import Spent
 from vlmrl.report.series import Panel, Series
-from vlmrl.runs.console import PHASES
 
 __all__ = ["ComputeFit", "fit_compute", "fit_panel"]
 
@@ -71,14 +70,16 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
 
 
 def fit_panel(
-    metric: str, metrics: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]]
+    metric: str, spent: Spent, evaluations: Sequence[Mapping[str, Any]]
 ) -> tuple[Panel, ComputeFit] | None:
     """Return the panel of a run's held-out metric by compute with its fit; None where there is none."""
-    spent = accumulate(sum(line.get(f"time/{p}") or 0.0 for p in PHASES) for line in metrics)
-    at = {line["step"]: seconds for line, seconds in zip(metrics, spent, strict=True)}
     known = [one for one in evaluations if metric in one["metrics"]]
     begun = [one["metrics"][metric] for one in known if one["step"] == 0]
-    points = [(at[one["step"]], one["metrics"][metric]) for one in known if one["step"] in at]
+    points = [
+        (spent_s, one["metrics"][metric])
+        for one in known
+        if (spent_s := spent.seconds_after(one["step"])) is not None
+    ]
     if not begun or not points:
         return None
     seconds, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))

@@ -15,6 +15,7 @@ from itertools import chain, zip_longest
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from vlmrl.report.cards.facets import Facets, facets_of
 from vlmrl.report.drawing import said
 from vlmrl.report.loopholes.alarms import odd_flags
 from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
@@ -111,7 +112,8 @@ class Card:
     """Index of the attempt whose shapes are drawn at first; None: all."""
     mean: float
     spread: float
-    faulted: bool
+    facets: Facets
+    """What it can be chosen by."""
     numbered: bool = False
     """Whether the places of each attempt are drawn in its own colour, with its number."""
 
@@ -219,7 +221,7 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
         alone=_best(made) if crowded else None,
         mean=statistics.fmean(rewards) if rewards else 0.0,
         spread=statistics.pstdev(rewards) if rewards else 0.0,
-        faulted=any(s.state == "fault" for a in made for s in a.scores.values()),
+        facets=facets_of([completion for _, completion in attempts]),
     )
 
 

@@ -21,12 +21,13 @@ from markupsafe import Markup
 
 from vlmrl.errors import UserError
 from vlmrl.report import drawing
+from vlmrl.report.cards.galleries import galleries
 from vlmrl.report.compute_fit import ComputeFit, fit_panel
-from vlmrl.report.gallery import Card, evaluation_cards, rollout_cards
+from vlmrl.report.curves.spent import Spent
 from vlmrl.report.groups import group_section, read_groups, solved_rows
 from vlmrl.report.held_out.first_screen import compare_ends, first_screen
 from vlmrl.report.held_out.levels import scored_demonstrations
-from vlmrl.report.loopholes.alarms import ABOUT, alarm_rows, alarm_sentences
+from vlmrl.report.loopholes.alarms import alarm_rows, alarm_sentences
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import COLD_START, MAIN_COLOUR, Panel, Section, sections
@@ -47,7 +48,7 @@ __all__ = [
     "script_hash",
     "show",
     "subtitle",
-    "trained_gallery",
+    "with_compute",
 ]
 
 IMAGE_BYTES = 6_000_000
@@ -71,21 +72,6 @@ class ShownSection:
     constants: tuple[tuple[str, float | None], ...]
     open: bool
     leads: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Gallery:
-    """Cards under one heading, with the values they can be filtered by; `keys` name the drawn colours."""
-
-    kind: str
-    title: str
-    about: str
-    keys: tuple[str, ...]
-    cards: tuple[Card, ...]
-    sources: tuple[str, ...]
-    steps: tuple[int, ...]
-    rows: str = ""
-    """Where `vlmrl watch` has the pages of its rows; empty: nowhere, as in a file."""
 
 
 class StoredRows(Mapping[int, Sequence[Row]]):
@@ -121,19 +107,20 @@ def build_report(run_dir: Path | str) -> Path:
     found = sections(steps, imitated, evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     ends = read_ends(folder)
-    galleries = _galleries(ends, album, rows, alarm_rows(folder))
+    shown = galleries(ends, album, rows, alarm_rows(folder))
     groups = read_groups(config, rows)
-    if shown := group_section(groups):
-        found.append(shown)
+    if panels := group_section(groups):
+        found.append(panels)
         write_lines(folder / "solved.jsonl", map(asdict, solved_rows(groups)))
-    computed = fit_panel((config.get("evaluation") or {}).get("metric", ""), steps, evaluations)
-    found = _with_compute(found, computed)
+    metric = (config.get("evaluation") or {}).get("metric", "")
+    computed = fit_panel(metric, Spent.of(config, steps), evaluations)
+    found = with_compute(found, computed)
     save_plots(folder, found)
     stages = stretches(config, steps)
     summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
     progress = Progress.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
     compare_ends(progress, ends, _mean(imitated, scored_demonstrations(progress.metric)))
-    cards = galleries[0].cards if ends and galleries else ()
+    cards = shown[0].cards if ends and shown else ()
     fit = computed[1] if computed else None
     tiles = tiles_of(folder, evaluations, steps, stages, fit, album.left_out)
     known = dict(MAIN_COLOUR)
@@ -145,8 +132,8 @@ def build_report(run_dir: Path | str) -> Path:
         screen=first_screen(config, progress, cards, stages),
         tiles=tiles,
         sections=[show(section, known, stages) for section in found],
-        galleries=galleries,
-        links=[*(s.title for s in found), *(g.title for g in galleries), "In numbers", "Config"],
+        galleries=shown,
+        links=[*(s.title for s in found), *(g.title for g in shown), "In numbers", "Config"],
         images=album.images.values(),
         config=json.dumps(config, indent=2, ensure_ascii=False),
     )
@@ -172,50 +159,7 @@ def _mean(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return fmean(known) if known else None
 
 
-def _galleries(
-    ends: Mapping[int, Sequence[Row]],
-    album: Album,
-    rows: Mapping[int, Sequence[Row]],
-    odd: Mapping[int, Sequence[Row]],
-) -> list[Gallery]:
-    alarms = _gallery("groups", "Behind an alarm", ABOUT, ("predicted",), rollout_cards(odd, album))
-    found = (_held_out_gallery(ends, album), alarms, trained_gallery(rows, album))
-    return [gallery for gallery in found if gallery.cards]
-
-
-def _held_out_gallery(ends: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
-    """Return the samples of the first and the last evaluation as cards."""
-    return _gallery(
-        "pairs",
-        "Held out",
-        "The same held-out samples as the first and the last evaluated policy answered them, "
-        "greedily; chosen by position, not by result.",
-        tuple(f"step {step}" for step in sorted(ends)),
-        evaluation_cards(ends, album),
-    )
-
-
-def trained_gallery(rows: Mapping[int, Sequence[Row]], album: Album) -> Gallery:
-    """Return groups of completions of training, by step, as cards."""
-    return _gallery(
-        "groups",
-        "Training groups",
-        "Prompts with all their completions. Point at a completion to see its boxes alone, "
-        "open it for its thought, its verdicts and their notes.",
-        ("predicted",),
-        rollout_cards(rows, album),
-    )
-
-
-def _gallery(
-    kind: str, title: str, about: str, keys: tuple[str, ...], cards: Sequence[Card]
-) -> Gallery:
-    sources = tuple(sorted({card.source for card in cards}))
-    steps = tuple(sorted({card.step for card in cards}, reverse=True))
-    return Gallery(kind, title, about, keys, tuple(cards), sources, steps)
-
-
-def _with_compute(
+def with_compute(
     found: Sequence[Section], computed: tuple[Panel, ComputeFit] | None
 ) -> list[Section]:
     """Return the sections with the panel of the fit beside the other evaluations."""

@@ -70,8 +70,8 @@ const enhanceGallery = (gallery) => {
 
   const wanted = (card) =>
     filters.every((filter) => {
-      if (filter.type === "checkbox") return !filter.checked || card.dataset[filter.dataset.filter] === "1";
-      return !filter.value || card.dataset[filter.dataset.filter] === filter.value;
+      const held = card.dataset[filter.dataset.filter];
+      return !filter.value || ("many" in filter.dataset ? JSON.parse(held).includes(filter.value) : held === filter.value);
     });
 
   const layOut = () => {

@@ -42,7 +42,7 @@ class Panel:
     series: tuple[Series, ...]
     unit: Unit = ""
     stacked: bool = False
-    across: Literal["step", "tokens", "seconds"] = "step"
+    across: Literal["step", "samples", "tokens", "seconds"] = "step"
     levels: tuple[tuple[str, float], ...] = ()
     """Values to compare with, by name: lines across the whole panel."""
     about: str = ""
@@ -86,7 +86,7 @@ ABOUT = {
     "Checks": "Does the model look (media ablation), does the engine compute what the trainer does (parity)?",
     "Loopholes": "Is the reward earned? Strict readings of the same answers, and what a guess earns.",
     "Time": "Wall seconds.",
-    "Machines": "How evenly ranks were used; own seconds are those in which a rank did not wait for others.",
+    "Machines": "Memory and use of machines; own seconds are those in which a rank did not wait for others.",
     COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
@@ -154,6 +154,9 @@ STEP_RULES = (
         "{0}",
         "s",
     ),
+    Rule("machine/gpu_use", "Machines", "Use of the GPU", "main", "share"),
+    Rule("machine/gpu_(memory_mb|memory_total_mb)", "Machines", "Memory of the GPU, MiB", "{0}"),
+    Rule("machine/memory_mb", "Machines", "Memory of the main process, MiB", "resident"),
     Rule("ranks/told_bytes", "Machines", "Bytes told to every rank", "told_bytes"),
     Rule("(.+)", "More", "{0}", "{0}"),
 )

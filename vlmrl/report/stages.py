@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
-__all__ = ["Stretch", "stretches"]
+__all__ = ["GrowingStages", "Stretch", "stretches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +23,33 @@ def stretches(
     config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> tuple[Stretch, ...]:
     """Return the stages that a run has reached, from its config and the lines of metrics.jsonl."""
-    lines: dict[int, list[Mapping[str, Any]]] = {}
-    for line in metrics:
-        if "schedule/stage" in line:
-            lines.setdefault(int(line["schedule/stage"]), []).append(line)
-    names = [stage.get("name") for stage in config.get("stages", ())]
-    found = []
-    for number, own in sorted(lines.items()):
-        name = names[number - 1] if number <= len(names) else None
-        rewards = [line["reward/mean"] for line in own if line.get("reward/mean") is not None]
-        label = f"stage {number}" + (f" ({name})" if name else "")
-        mean = fmean(rewards) if rewards else None
-        found.append(Stretch(label, own[0]["step"], own[-1]["step"], mean))
-    return tuple(found)
+    stages = GrowingStages()
+    stages.extend(metrics)
+    return stages.stretches(config)
+
+
+class GrowingStages:
+    """The stages of a run that goes on, by number: first and last step, and the sum and number of rewards."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[int, int, float, int]] = {}
+
+    def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines of metrics.jsonl."""
+        for line in lines:
+            if "schedule/stage" in line:
+                number, step = int(line["schedule/stage"]), line["step"]
+                first, _, total, count = self._found.get(number, (step, step, 0.0, 0))
+                reward = line.get("reward/mean")
+                known = reward is not None
+                self._found[number] = (first, step, total + (reward or 0.0), count + known)
+
+    def stretches(self, config: Mapping[str, Any]) -> tuple[Stretch, ...]:
+        """Return the stages so far, with the names that the config gives them."""
+        names = [stage.get("name") for stage in config.get("stages", ())]
+        found = []
+        for number, (first, last, total, count) in sorted(self._found.items()):
+            name = names[number - 1] if number <= len(names) else None
+            label = f"stage {number}" + (f" ({name})" if name else "")
+            found.append(Stretch(label, first, last, total / count if count else None))
+        return tuple(found)

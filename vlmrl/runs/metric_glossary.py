@@ -142,6 +142,10 @@ STEP = {
     "ranks/idle/max": "Largest share of the step that a rank waited for other ranks.",
     "ranks/told_bytes": "Bytes that every rank was told by all ranks together in the step: counts, lengths, "
     "scores; neither weights nor gradients.",
+    "machine/memory_mb": "Resident memory of the main process after the step, in MiB.",
+    "machine/gpu_memory_mb": "Memory of its GPU that is in use, by all processes, in MiB.",
+    "machine/gpu_memory_total_mb": "Memory of its GPU, in MiB.",
+    "machine/gpu_use": "Share of the last moment in which its GPU computed, where nvidia-ml-py is installed.",
     "time/sft": "Wall seconds of the cold start, in the first line.",
 }
 """Names in metrics.jsonl."""

@@ -20,6 +20,7 @@ from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.loopholes.watch import LoopholeWatch
+from vlmrl.monitoring.machine_use import measure_use
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.named_models.opened import take_metrics
@@ -292,9 +293,8 @@ class Trainer:
                 numbers |= self.loopholes(self.done, progress, rollouts, rewards, line)
         lap = self.timers.lap()
         seconds = {f"time/{phase}": s for phase, s in lap.wall.items()} | self.machines.metrics(lap)
-        return StepReport(
-            self.done, {**numbers, **update, **seconds}, rollouts, rewards, advantages
-        )
+        numbers = {**numbers, **update, **seconds, **measure_use()}
+        return StepReport(self.done, numbers, rollouts, rewards, advantages)
 
     @functools.cached_property
     def _changing(self) -> frozenset[str]:

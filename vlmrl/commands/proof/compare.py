@@ -15,8 +15,11 @@ from vlmrl.system.atomic_files import read_json, read_lines
 
 __all__ = ["CLOCKS", "Difference", "compare_runs", "pair_rows", "read_ranks", "untimed"]
 
-CLOCKS = ("time/", "ranks/", "rollout/trainer_waiting", "rollout/generation_idle")
-"""How the names of metrics begin that measure time: no two runs have them in common."""
+CLOCKS = (
+    *("time/", "ranks/", "machine/"),
+    *("rollout/trainer_waiting", "rollout/generation_idle"),
+)
+"""How the names of metrics begin that measure time and memory: no two runs have them in common."""
 TIMED_ENDS = ("/seconds", "/requests", "/known")
 """How those of tools and models end that do, or that a reply which is already known changes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import secrets
@@ -21,9 +22,12 @@ from starlette.routing import Route
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.commands.stored_rows.row_pages import RowPages
 from vlmrl.errors import UserError
+from vlmrl.report.cards.facets import Choice
+from vlmrl.report.curves.spent import AXES, Across
+from vlmrl.report.live.compared import MAX_COMPARED, compared
 from vlmrl.report.live.live_run import LiveRun
-from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page
-from vlmrl.report.live.parts import MAX_COMPARED, LiveParts, compared, table, warm_up
+from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page, waiting_page
+from vlmrl.report.live.parts import LiveParts, table, warm_up
 from vlmrl.report.page import script_hash
 
 __all__ = ["WatchedRuns", "build_watch_app", "watch"]
@@ -32,6 +36,7 @@ POLICY = (
     "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; script-src '{}'"
 )
+Answer = Callable[[Request], Response]
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -46,8 +51,14 @@ class WatchedRuns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._parts: dict[str, LiveParts] = {}
-        self.alone = (folder / "config.json").is_file()
+        self._alone = False
         warm_up()
+
+    @property
+    def alone(self) -> bool:
+        """Return whether the folder is a run; one that was stays one, even if it is gone."""
+        self._alone = self._alone or (self._folder / "config.json").is_file()
+        return self._alone
 
     def names(self) -> list[str]:
         """Return the runs that there are, the one written to last first."""
@@ -58,25 +69,35 @@ class WatchedRuns:
 
     def folder_of(self, name: str) -> Path | None:
         """Return the folder of a run; None if there is no such run."""
-        if name not in self.names():
-            return None
-        return self._folder if self.alone else self._folder / name
+        return self._place(name) if name in self.names() else None
 
     def get(self, name: str) -> LiveParts | None:
         """Return a run with what is new read; None if there is no such run."""
-        folder = self.folder_of(name)
-        if folder is None:
-            self._parts.pop(name, None)
-            return None
+        return self._refresh(name) if name in self.names() else None
+
+    def all(self) -> dict[str, LiveParts]:
+        """Return every run with what is new read, the one written to last first."""
+        names = self.names()
+        self._parts = {name: parts for name, parts in self._parts.items() if name in names}
+        return {name: self._refresh(name) for name in names}
+
+    def _place(self, name: str) -> Path:
+        return self._folder if self.alone else self._folder / name
+
+    def _refresh(self, name: str) -> LiveParts:
         if name not in self._parts:
-            self._parts[name] = LiveParts(LiveRun(folder))
+            self._parts[name] = LiveParts(LiveRun(self._place(name)))
         self._parts[name].run.refresh()
         return self._parts[name]
 
 
 def _written(folder: Path) -> float:
-    paths = (folder / "metrics.jsonl", folder / "sft.jsonl", folder / "config.json")
-    return max(path.stat().st_mtime for path in paths if path.exists())
+    """Return when a run was written to; 0 if it is gone by now."""
+    found = [0.0]
+    for name in ("metrics.jsonl", "sft.jsonl", "config.json"):
+        with contextlib.suppress(OSError):
+            found.append((folder / name).stat().st_mtime)
+    return max(found)
 
 
 def watch(folder: Path, host: str, port: int) -> None:
@@ -98,21 +119,7 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
 
     Everything is read-only. With a token, a browser asks for it as the password of any user.
     """
-    digest = hashlib.sha256(token.encode()).digest() if token else None
-    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(*SCRIPTS))}
-    turn = asyncio.Lock()
-
-    def guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        async def serve(request: Request) -> Response:
-            if digest and not secrets.compare_digest(_digest(request), digest):
-                return Response("no valid token", 401, {**HEADERS, **ASKING})
-            async with turn:  # runs are read by one request at a time
-                found = await asyncio.to_thread(answer, request)
-            for key, value in policy.items():
-                found.headers.setdefault(key, value)
-            return found
-
-        return serve
+    guarded = _guard(token)
 
     def index(_: Request) -> Response:
         return (
@@ -122,7 +129,7 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
     def page(request: Request) -> Response:
         found = runs.get(name := request.path_params["name"])
         if found is None or not found.run.config:
-            return _absent(name, found)
+            return HTMLResponse(waiting_page(name).encode("utf-8", "replace"), 404)
         return HTMLResponse(run_page(name, found.run, runs.alone).encode("utf-8", "replace"))
 
     def changes(request: Request) -> Response:
@@ -130,15 +137,18 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         found = runs.get(name := request.path_params["name"])
         if found is None or not found.run.config:
             return _absent(name, found)
-        return _reply(found.newer(seen))
+        return _reply(found.newer(seen, Choice.of(request.query_params)))
 
     def all_changes(request: Request) -> Response:
         seen = _read_json(request, "seen", dict)
-        known = {name: found.run for name in runs.names() if (found := runs.get(name))}
-        chosen = [n for n in _read_json(request, "chosen", list) if n in known] or list(known)
+        known = {name: found.run for name, found in runs.all().items()}
+        chosen = [n for n in request.query_params.getlist("run") if n in known] or list(known)
         chosen = chosen[:MAX_COMPARED]
         shown = {name: known[name] for name in chosen if known[name].config}
-        parts = {"runs": table(list_rows(known), chosen), "compared": compared(shown)}
+        parts = {
+            "runs": table(list_rows(known), chosen),
+            "compared": compared(shown, _axis(request)),
+        }
         keyed = {name: (_key(html), html) for name, html in parts.items()}
         return _reply({name: new for name, new in keyed.items() if seen.get(name) != new[0]})
 
@@ -152,6 +162,33 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
     ]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(routes=routes, middleware=[guard])
+
+
+def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitable[Response]]]:
+    """Return what makes an address of an answer: for those with the token alone, one request at a time."""
+    digest = hashlib.sha256(token.encode()).digest() if token else None
+    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(*SCRIPTS))}
+    refused = {**HEADERS, **ASKING}
+    turn = asyncio.Lock()
+
+    def guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            if digest and not secrets.compare_digest(_digest(request), digest):
+                return Response("no valid token", 401, refused)
+            async with turn:  # runs are read by one request at a time
+                found = await asyncio.to_thread(answer, request)
+            for key, value in policy.items():
+                found.headers.setdefault(key, value)
+            return found
+
+        return serve
+
+    return guarded
+
+
+def _axis(request: Request) -> Across:
+    asked = request.query_params.get("across")
+    return next((axis for axis in AXES if axis == asked), "step")
 
 
 def _reply(parts: dict[str, tuple[str, str]]) -> Response:

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["AppendedLines"]
+__all__ = ["AppendedLines", "Numbers"]
+
+Numbers = dict[str, float | int | bool | None]
+"""A line of metrics.jsonl or sft.jsonl."""
 
 MARK = 256
 """Bytes before the place read to that must be unchanged, or the file was rewritten."""
@@ -19,16 +22,21 @@ MARK = 256
 
 @dataclass
 class AppendedLines:
-    """What was read of a file: `damaged` counts lines that were no JSON objects, `starts` the beginnings."""
+    """What was read of a file of steps: `damaged` counts lines that are not, `starts` the beginnings.
+
+    Each line is a JSON object of `kind` with its `step`.
+    """
 
     path: Path
+    kind: Any = Numbers
     damaged: int = 0
     starts: int = 0
     _offset: int = 0
     _mark: bytes = b""
-    _decode: msgspec.json.Decoder[dict[str, Any]] = field(
-        default_factory=lambda: msgspec.json.Decoder(dict[str, Any])
-    )
+    _decode: msgspec.json.Decoder[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._decode = msgspec.json.Decoder(self.kind)
 
     def read(self) -> list[dict[str, Any]]:
         """Return the lines that are new: all, with one more in `starts`, of a rewritten file."""
@@ -54,7 +62,10 @@ class AppendedLines:
 
     def _parse(self, text: bytes) -> dict[str, Any] | None:
         try:
-            return self._decode.decode(text)
+            line: dict[str, Any] = self._decode.decode(text)
         except msgspec.DecodeError:
-            self.damaged += 1
-            return None
+            line = {}
+        if type(line.get("step")) is int:
+            return line
+        self.damaged += 1
+        return None

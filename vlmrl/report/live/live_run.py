@@ -15,14 +15,16 @@ import psutil
 
 from vlmrl.errors import UserError
 from vlmrl.report.curves.growing_curve import GrowingCurves
+from vlmrl.report.curves.spent import Spent, step_seconds
 from vlmrl.report.held_out.first_screen import compare_ends
 from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.live.appended_lines import AppendedLines
+from vlmrl.report.loopholes.alarms import alarm_sentences
 from vlmrl.report.page import read_ends
+from vlmrl.report.stages import GrowingStages, Stretch
 from vlmrl.report.words.outcome import Progress
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
-from vlmrl.runs.console import PHASES
 from vlmrl.system.atomic_files import read_json
 
 __all__ = ["LiveRun", "State"]
@@ -41,6 +43,9 @@ class LiveRun:
         self.config: dict[str, Any] = {}
         self.evaluations: dict[int, dict[str, Any]] = {}
         self.rollouts: tuple[int, Path] | None = None
+        self.rolled = 0
+        """How often the newest rollouts were others."""
+        self.alarms: list[str] = []
         self.mistake = ""
         self._stamps: dict[str, Any] = {}
         self._compared: tuple[Any, Progress] = (None, Progress())
@@ -58,6 +63,10 @@ class LiveRun:
         self.first_lines: list[Mapping[str, Any]] = []
         self.last_lines: deque[Mapping[str, Any]] = deque(maxlen=WINDOW)
         self.newest: dict[str, Any] = {}
+        self.spent = Spent.of(self.config) if self.config else Spent()
+        self.beside_s = 0.0
+        """Seconds beside the phases of the steps, such as evaluations."""
+        self._stages = GrowingStages()
 
     def _begin_imitation(self) -> None:
         self._imitation_starts = self._sft.starts
@@ -71,7 +80,7 @@ class LiveRun:
             self.mistake = ""
             if self._read():
                 self.version += 1
-        except UserError as error:
+        except (UserError, OSError) as error:
             self.mistake = str(error)
         self.version += self.mistake != before
 
@@ -87,6 +96,7 @@ class LiveRun:
             first_lines=self.first_lines,
             last_lines=list(self.last_lines),
             newest=self.newest,
+            alarms=self.alarms,
         )
         key = (progress.metric, self.evaluated)
         if self._compared[0] != key:
@@ -107,12 +117,19 @@ class LiveRun:
         """Return whether a process owns the folder, as far as can be seen from here."""
         return self._owner() is not None
 
+    @property
+    def stages(self) -> tuple[Stretch, ...]:
+        """Return the stages of training so far."""
+        return self._stages.stretches(self.config)
+
     def state(self) -> State:
-        """Return the line of numbers: steps, seconds of a step, samples a second, time left, memory."""
-        seconds = [
-            sum(line.get(f"time/{phase}") or 0.0 for phase in PHASES) for line in self.last_lines
-        ]
+        """Return the line of numbers: steps, seconds of a step, samples a second, time left, memory.
+
+        The time left is that of steps like the last ones, and of what came beside a step so far.
+        """
+        seconds = [step_seconds(line) for line in self.last_lines]
         step_s = statistics.fmean(seconds) if seconds else None
+        beside_s = self.beside_s / max(self.steps, 1)
         rollout = self.config["rollout"]
         planned, running = self.config["run"]["steps"], self.is_running
         left = max(planned - self.steps, 0)
@@ -124,19 +141,26 @@ class LiveRun:
             "imitated": self.imitated,
             "step_s": step_s,
             "samples_s": rollout["prompts"] * rollout["group_size"] / step_s if step_s else None,
-            "left_s": left * step_s if running and step_s is not None else None,
-            "memory_mb": self._memory(),
+            "left_s": left * (step_s + beside_s) if running and step_s is not None else None,
+            "memory_mb": self._memory() or self.newest.get("machine/memory_mb"),
+            "gpu_memory_mb": self.newest.get("machine/gpu_memory_mb"),
+            "gpu_memory_total_mb": self.newest.get("machine/gpu_memory_total_mb"),
+            "gpu_use": self.newest.get("machine/gpu_use"),
             "reward": self.newest.get("reward/mean"),
             "damaged": self._metrics.damaged + self._sft.damaged,
         }
 
     def _read(self) -> bool:
-        if self._has_changed(self.folder / "config.json"):
-            config = read_json(self.folder / "config.json")
+        path = self.folder / "config.json"
+        if self.config and not path.is_file():
+            raise UserError("the run folder is gone; this page shows what was read of it last")
+        if self._has_changed(path):
+            config = read_json(path)
             if config != self.config:  # another run took the folder
+                self.config, self.evaluations, self.rollouts, self.alarms = config, {}, None, []
+                self._stamps.clear()
+                self._has_changed(path)
                 self._begin()
-                self.config, self.evaluations, self.rollouts = config, {}, None
-                self._has_changed(self.folder / "config.json")
         metrics, sft = self._metrics.read(), self._sft.read()
         if self._metrics.starts != self._starts:
             self._begin_metrics()
@@ -151,7 +175,11 @@ class LiveRun:
         self.first_lines += metrics[: max(WINDOW - len(self.first_lines), 0)]
         self.last_lines.extend(metrics[-WINDOW:])
         self.imitated = sft[-1]["step"] if sft else self.imitated
+        self.spent.extend(metrics)
+        self._stages.extend(metrics)
         for line in metrics:
+            whole_s = sum(v or 0.0 for k, v in line.items() if k.startswith("time/"))
+            self.beside_s += whole_s - (line.get("time/sft") or 0.0) - step_seconds(line)
             self.newest.update({key: value for key, value in line.items() if value is not None})
 
     def _read_folders(self) -> bool:
@@ -166,9 +194,19 @@ class LiveRun:
         self.evaluated += changed
         rollouts = run_folder.steps_in(self.folder / "rollouts", ".jsonl")
         newest = max(rollouts.items(), default=None)
-        changed |= newest != self.rollouts
-        self.rollouts = newest
-        return changed
+        rewritten = newest is not None and self._has_changed(newest[1])
+        if rewritten or newest != self.rollouts:
+            self.rollouts, changed = newest, True
+            self.rolled += 1
+        return self._read_alarms() or changed
+
+    def _read_alarms(self) -> bool:
+        """Read what the loophole watch said, if it is new."""
+        path = run_folder.loopholes_path(self.folder)
+        if path.is_file() and not self._has_changed(path):
+            return False
+        before, self.alarms = self.alarms, alarm_sentences(self.folder)
+        return before != self.alarms
 
     def _has_changed(self, path: Path) -> bool:
         """Return whether a file is another than at the last call."""

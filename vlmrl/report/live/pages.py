@@ -7,11 +7,12 @@ from typing import Any
 from urllib.parse import quote
 
 from vlmrl.report.drawing import said
+from vlmrl.report.live.compared import SAID
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.parts import say_state
 from vlmrl.report.page import render, subtitle
 
-__all__ = ["SCRIPTS", "list_rows", "run_page", "runs_page"]
+__all__ = ["SCRIPTS", "list_rows", "run_page", "runs_page", "waiting_page"]
 
 SCRIPTS = ("report.js", "watch.js")
 
@@ -26,12 +27,27 @@ def run_page(name: str, run: LiveRun, alone: bool) -> str:
         address=f"run/{quote(name)}/changes",
         rows=f"/run/{quote(name)}/rows",
         alone=alone,
+        waiting=False,
+    )
+
+
+def waiting_page(name: str) -> str:
+    """Return the page of a run that has not begun: it asks until there is one, and then loads that."""
+    said = "This run has not begun, or is gone. Its page comes up once there is one."
+    return render(
+        "watch_run.html",
+        *SCRIPTS,
+        title=name,
+        subtitle=said,
+        address=f"run/{quote(name)}/changes",
+        alone=False,
+        waiting=True,
     )
 
 
 def runs_page() -> str:
     """Return the page of all runs."""
-    return render("watch_runs.html", *SCRIPTS, address="changes")
+    return render("watch_runs.html", *SCRIPTS, address="changes", axes=SAID)
 
 
 def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:

@@ -11,25 +11,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import quote
 
+from vlmrl.report.cards.facets import Choice
+from vlmrl.report.cards.galleries import current_gallery
 from vlmrl.report.drawing import said
 from vlmrl.report.gallery import evaluation_cards
 from vlmrl.report.held_out.first_screen import first_screen
+from vlmrl.report.live.later_fit import LaterFit
 from vlmrl.report.live.live_run import LiveRun, State
 from vlmrl.report.media import Album
-from vlmrl.report.page import LEADING, environment, read_ends, show, trained_gallery
-from vlmrl.report.series import ABOUT, MAIN_COLOUR, Panel, Section, Series, Unit, sections_of
+from vlmrl.report.page import LEADING, environment, read_ends, show, with_compute
+from vlmrl.report.series import ABOUT, MAIN_COLOUR, Section, Unit, sections_of
 from vlmrl.report.words.outcome import describe
+from vlmrl.report.words.tiles import tiles_of
 from vlmrl.runs import run_folder
 from vlmrl.runs.metric_glossary import find
 from vlmrl.system.atomic_files import read_lines
 
-__all__ = ["MAX_COMPARED", "LiveParts", "compared", "say_state", "table", "warm_up"]
+__all__ = ["LiveParts", "parts_module", "say_state", "table", "warm_up"]
 
 IMAGE_BYTES = 3_000_000
 """Budget of the images of one part, in characters of their data URIs."""
 EVALUATION = "Evaluation"
-MAX_COMPARED = 8
-"""Runs on one pair of axes: there are as many colours."""
 
 
 @dataclass
@@ -37,31 +39,39 @@ class LiveParts:
     """The parts of one run's page by name, with what they were last made of."""
 
     run: LiveRun
+    fit: LaterFit = field(default_factory=LaterFit)
     _made: dict[str, tuple[Any, str]] = field(default_factory=dict)
     _evaluated: tuple[int, list[Section]] = field(default_factory=lambda: (-1, []))
 
-    def newer(self, seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    def newer(
+        self, seen: Mapping[str, str], choice: Choice | None = None
+    ) -> dict[str, tuple[str, str]]:
         """Return for each part whose key is no longer the one seen its new key, and its HTML.
 
-        Parts are `status`, `sentence`, `curve`, `pairs`, `layout` (the places of the others) and `rollouts`;
-        any other name is the title of a section.
+        Parts are `status`, `sentence`, `curve`, `pairs`, `layout` (the places of the others),
+        `rollouts` (those of the choice) and `numbers`; any other name is the title of a section.
         """
+        self.fit.follow(self.run)
+        choice, evaluated = choice or Choice(), (self.run.evaluated, self.fit.version)
+        stages = len(self.run.stages)
         found = {section.title: section for section in self._sections()}
         makers: dict[str, tuple[Any, Callable[[], str]]] = {
             "status": (self.run.state(), self._status),
             "sentence": (self.run.version, self._sentence),
-            "curve": (self.run.evaluated, self._curve),
+            "curve": ((self.run.evaluated, stages), self._curve),
             "pairs": (self.run.evaluated, self._pairs),
-            "rollouts": (self.run.rollouts, self._rollouts),
+            "rollouts": ((self.run.rolled, choice), lambda: self._rollouts(choice)),
+            "numbers": ((evaluated, stages), self._numbers),
             "layout": (list(found), lambda: self._layout(list(found))),
         }
         for title, section in found.items():
-            version = self.run.evaluated if title == EVALUATION else self.run.version
+            version = (*evaluated, stages) if title == EVALUATION else self.run.version
             makers[title] = (version, functools.partial(self._section, section))
         newer = {}
         for name, (made_of, make) in makers.items():
             if name not in seen:
                 continue
+            # The hash of a text is another one in each process: after a restart all parts are new.
             key = f"{abs(hash(repr(made_of))):x}"
             if seen[name] != key:
                 if self._made.get(name, ("", ""))[0] != key:
@@ -70,32 +80,41 @@ class LiveParts:
         return newer
 
     def _status(self) -> str:
-        return str(_module().status(say_state(self.run.state()), self.run.mistake))
+        return str(parts_module().status(say_state(self.run.state()), self.run.mistake))
 
     def _sentence(self) -> str:
-        return str(_module().sentence(describe(self.run.progress())))
+        return str(parts_module().sentence(describe(self.run.progress())))
 
     def _curve(self) -> str:
-        return str(_module().main_curve(first_screen(self.run.config, self.run.progress(), ())))
+        screen = first_screen(self.run.config, self.run.progress(), (), self.run.stages)
+        return str(parts_module().main_curve(screen))
 
     def _pairs(self) -> str:
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES, prefix="p")
         cards = evaluation_cards(read_ends(self.run.folder), album)
         screen = first_screen(self.run.config, self.run.progress(), cards)
-        return str(_embed(album) + _module().pairs(screen))
+        return str(_embed(album) + parts_module().pairs(screen))
 
-    def _rollouts(self) -> str:
+    def _numbers(self) -> str:
+        evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
+        computed = self.fit.found and self.fit.found[1]
+        lines = list(self.run.last_lines)
+        tiles = tiles_of(self.run.folder, evaluations, lines, self.run.stages, computed, 0)
+        return str(parts_module().tiles(tiles))
+
+    def _rollouts(self, choice: Choice) -> str:
         if self.run.rollouts is None:
             return ""
         step, path = self.run.rollouts
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
         rows = f"/run/{quote(self.run.folder.absolute().name, '')}"
-        gallery = replace(trained_gallery({step: read_lines(path)}, album), rows=rows)
-        return str(_embed(album) + _module().gallery(gallery))
+        gallery = current_gallery(step, read_lines(path), choice, album)
+        linked = replace(gallery, rows=rows)
+        return str(_embed(album) + parts_module().gallery(linked))
 
     def _layout(self, titles: Sequence[str]) -> str:
         leading = [title for title in titles if title in LEADING]
-        return str(_module().layout(leading, [t for t in titles if t not in LEADING]))
+        return str(parts_module().layout(leading, [t for t in titles if t not in LEADING]))
 
     def _sections(self) -> list[Section]:
         """Return the sections in the order of the page; that of evaluations is kept until there are more."""
@@ -103,10 +122,11 @@ class LiveParts:
             evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
             self._evaluated = (self.run.evaluated, sections_of({}, {}, evaluations))
         found = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
-        return sorted([*found, *self._evaluated[1]], key=lambda one: list(ABOUT).index(one.title))
+        evaluated = with_compute(self._evaluated[1], self.fit.found)
+        return sorted([*found, *evaluated], key=lambda one: list(ABOUT).index(one.title))
 
     def _section(self, section: Section) -> str:
-        return str(_module().section(show(section, dict(MAIN_COLOUR))))
+        return str(parts_module().section(show(section, dict(MAIN_COLOUR), self.run.stages)))
 
 
 def say_state(state: State) -> list[tuple[str, str]]:
@@ -124,7 +144,12 @@ def say_state(state: State) -> list[tuple[str, str]]:
     if state["left_s"] is not None:
         found.append(("time left", _duration(state["left_s"])))
     if state["memory_mb"] is not None:
-        found.append(("memory", f"{state['memory_mb']:,.0f} MiB"))
+        found.append(("memory", _bytes(state["memory_mb"])))
+    if state["gpu_memory_mb"] is not None:
+        of = f" of {_bytes(total)}" if (total := state["gpu_memory_total_mb"]) else ""
+        found.append(("GPU memory", f"{_bytes(state['gpu_memory_mb'])}{of}"))
+    if state["gpu_use"] is not None:
+        found.append(("GPU use", said(state["gpu_use"], "share")))
     if state["damaged"]:
         found.append(("unreadable lines", str(state["damaged"])))
     return found
@@ -132,36 +157,12 @@ def say_state(state: State) -> list[tuple[str, str]]:
 
 def table(rows: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> str:
     """Return the table of all runs; the chosen ones are those that are compared."""
-    return str(_module().runs(rows, chosen))
-
-
-def compared(runs: Mapping[str, LiveRun]) -> str:
-    """Return curves of several runs on one pair of axes: the training reward, and each held-out metric."""
-    chosen = dict(list(runs.items())[:MAX_COMPARED])
-    held_out: dict[str, list[Series]] = {}
-    for name, run in chosen.items():
-        metric = (run.config.get("evaluation") or {}).get("metric") or "reward"
-        known = [
-            (step, one["metrics"][metric])
-            for step, one in sorted(run.evaluations.items())
-            if metric in one["metrics"]
-        ]
-        if known:
-            steps, values = zip(*known, strict=True)
-            held_out.setdefault(metric, []).append(Series(name, steps, values))
-    rewards = [(name, run.curves.one("reward/mean")) for name, run in chosen.items()]
-    trained = [Series(name, s.steps, s.values) for name, s in rewards if s is not None]
-    panels = [Panel(f"Held-out {metric}", tuple(found)) for metric, found in held_out.items()]
-    panels += [Panel("Training reward", tuple(trained))] if trained else []
-    known_colours = dict(MAIN_COLOUR)
-    about = "Runs on one pair of axes, by their steps; a name keeps its colour."
-    section = Section("Compared", about, tuple(panels))
-    return str(_module().section(show(section, known_colours)))
+    return str(parts_module().runs(rows, chosen))
 
 
 def warm_up() -> None:
     """Load what the first page would wait for: the templates, and the glossary with its parts."""
-    _module()
+    parts_module()
     find("step")
 
 
@@ -170,8 +171,13 @@ def _embed(album: Album) -> str:
     return str(cast("Any", media).album(album.images.values()))
 
 
-def _module() -> Any:
+def parts_module() -> Any:
+    """Return the macros of the parts."""
     return environment().get_template("parts.html").module
+
+
+def _bytes(mebibytes: float) -> str:
+    return f"{mebibytes:,.0f} MiB" if mebibytes < 10_000 else f"{mebibytes / 1024:,.1f} GiB"
 
 
 def _duration(seconds: float) -> str:
