@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from vlmrl.assemble.prompts import prompt_maker_of
 from vlmrl.assemble.sources import (
@@ -25,7 +24,7 @@ from vlmrl.assemble.sources import (
     with_audio,
 )
 from vlmrl.commands.curricula import teachers
-from vlmrl.commands.curricula.rating_manifest import check_manifest, manifest_of
+from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     Block,
     Read,
@@ -37,7 +36,6 @@ from vlmrl.commands.curricula.row_blocks import (
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.joined.demonstrations import Demonstration, read_demonstrations
-from vlmrl.data.joined.ratings import MANIFEST
 from vlmrl.data.source import open_configured
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
@@ -153,13 +151,13 @@ def demonstrate(
         "served": config.models[model].model_dump(mode="json") if is_named else None,
     }
     with ExitStack() as stack:
-        before = _begin(out, hide_secrets(manifest))
+        before = begin(out, hide_secrets(manifest), read_demonstrations)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
         teacher = stack.enter_context(_teacher(config, model, policy, Path(f"{out}.replies")))
         make = prompt_maker_of(config, policy)
         blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
-        kept = _keep_whole(out, before, blocks)
+        kept = keep_whole(out, before, blocks, read_demonstrations)
         choice = _Choice(scorer, metric, threshold)
 
         def write(block: Block) -> list[Demonstration]:
@@ -241,34 +239,3 @@ def _write_blocks(
         dropped=Counter(one.dropped for one in dropped),
         named=[f"{one.source} {one.split} row {one.row}: {one.dropped}" for one in dropped],
     )
-
-
-def _begin(out: Path, manifest: dict[str, Any]) -> list[Demonstration]:
-    """Return what is in a file that goes on; begin one that there is not.
-
-    Raises:
-        UserError: it was made in another way.
-    """
-    if not out.exists() or not out.stat().st_size:
-        atomic_files.write_lines(out, [{MANIFEST: manifest}])
-        return []
-    before, lines = read_demonstrations(out)
-    check_manifest(out, before, manifest)
-    return [one for _, one in lines]
-
-
-def _keep_whole(
-    out: Path, before: Sequence[Demonstration], blocks: Sequence[Block]
-) -> list[Demonstration]:
-    """Return the lines of blocks that are whole, and leave no others in the file."""
-    by_place = {(one.source, one.split, one.row): one for one in before}
-    found = [
-        by_place[place]
-        for block in blocks
-        if all(place in by_place for place in block.places)
-        for place in block.places
-    ]
-    if len(found) < len(before):
-        manifest, _ = read_demonstrations(out)
-        atomic_files.write_lines(out, [{MANIFEST: manifest}, *(asdict(one) for one in found)])
-    return found

@@ -17,7 +17,7 @@ from vlmrl.assemble.sources import (
     with_audio,
 )
 from vlmrl.assemble.turns import with_tools_of
-from vlmrl.commands.curricula.rating_manifest import begin, manifest_of
+from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     Block,
     cut_blocks,
@@ -27,7 +27,7 @@ from vlmrl.commands.curricula.row_blocks import (
 )
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.config.sections.tracking import hide_secrets
-from vlmrl.data.joined.ratings import MANIFEST, Rating, read_ratings
+from vlmrl.data.joined.ratings import Rating, read_ratings
 from vlmrl.data.source import open_configured
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
@@ -151,7 +151,7 @@ def rate(
     asked = {"samples": samples, "metric": metric, "threshold": threshold, "block": block}
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
-        before = begin(out, hide_secrets(manifest))
+        before = begin(out, hide_secrets(manifest), read_ratings)
         engine = with_tools_of(
             config, plugins.build("engine", config.engine.name, config.engine.options)
         )
@@ -162,7 +162,7 @@ def rate(
         make = prompt_maker_of(config, policy)
         rater = _Rater(config, engine, scorer, make, samples, metric, threshold)
         blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
-        kept = _keep_whole(out, before, blocks)
+        kept = keep_whole(out, before, blocks, read_ratings)
         return _rate_blocks(rater, blocks, out, kept, tell)
 
 
@@ -184,20 +184,6 @@ def _rate_blocks(
             fresh += len(found)
             tell(len(kept), total, (time.monotonic() - begun) / fresh * (total - len(kept)))
     return _sum_up(kept, finished=len(kept) == total)
-
-
-def _keep_whole(out: Path, before: Sequence[Rating], blocks: Sequence[Block]) -> list[Rating]:
-    """Return the ratings of blocks that are whole, and leave no others in the file."""
-    by_place = {(r.source, r.split, r.row): r for r in before}
-    found = []
-    for block in blocks:
-        if all(place in by_place for place in block.places):
-            found += [by_place[place] for place in block.places]
-    if len(found) < len(before):
-        manifest, _ = read_ratings(out)
-        lines = [{MANIFEST: manifest}, *(asdict(rating) for rating in found)]
-        atomic_files.write_lines(out, lines)
-    return found
 
 
 def _sum_up(ratings: Sequence[Rating], finished: bool) -> Rated:

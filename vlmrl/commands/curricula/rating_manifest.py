@@ -1,16 +1,19 @@
-"""What a file of ratings says of itself, and whether one that is there may go on."""
+"""What a file of ratings, or of demonstrations, says of itself; how one that is there goes on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from vlmrl.commands.curricula.row_blocks import Block
 from vlmrl.config import Config, SourceConfig
 from vlmrl.data.files.rows import View
-from vlmrl.data.joined.ratings import MANIFEST, Rating, read_ratings
+from vlmrl.data.joined.demonstrations import Demonstration
+from vlmrl.data.joined.ratings import MANIFEST, Rating
 from vlmrl.data.source import Source, rated_as
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
@@ -18,7 +21,11 @@ from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 from vlmrl.system.checksums import hash_weights
 
-__all__ = ["begin", "check_manifest", "manifest_of"]
+__all__ = ["begin", "keep_whole", "manifest_of"]
+
+_T = TypeVar("_T", Rating, Demonstration)
+Read = Callable[[Path], tuple[dict[str, Any], Iterator[tuple[int, _T]]]]
+"""Reads a file: its manifest, and its lines with their numbers."""
 
 MAY_CHANGE = ("versions", "git")
 """Keys of a manifest that may differ at a resume."""
@@ -64,8 +71,8 @@ def _digest(config: Config, sources: Sequence[SourceConfig]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-def begin(out: Path, manifest: dict[str, Any]) -> list[Rating]:
-    """Return the ratings of a file that goes on; begin one that there is not.
+def begin(out: Path, manifest: dict[str, Any], read: Read[_T]) -> list[_T]:
+    """Return the lines of a file that goes on; begin one that there is not.
 
     Raises:
         UserError: it was made in another way.
@@ -73,12 +80,29 @@ def begin(out: Path, manifest: dict[str, Any]) -> list[Rating]:
     if not out.exists() or not out.stat().st_size:
         atomic_files.write_lines(out, [{MANIFEST: manifest}])
         return []
-    before, ratings = read_ratings(out)
-    check_manifest(out, before, manifest)
-    return [rating for _, rating in ratings]
+    before, lines = read(out)
+    _check_manifest(out, before, manifest)
+    return [line for _, line in lines]
 
 
-def check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+def keep_whole(
+    out: Path, before: Sequence[_T], blocks: Sequence[Block], read: Read[_T]
+) -> list[_T]:
+    """Return the lines of blocks that are whole, and leave no others in the file."""
+    by_place = {(one.source, one.split, one.row): one for one in before}
+    found: list[_T] = [
+        by_place[place]
+        for block in blocks
+        if all(place in by_place for place in block.places)
+        for place in block.places
+    ]
+    if len(found) < len(before):
+        manifest, _ = read(out)
+        atomic_files.write_lines(out, [{MANIFEST: manifest}, *(asdict(one) for one in found)])
+    return found
+
+
+def _check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
     """Refuse to go on with a file in another way than that in which it was begun.
 
     Raises:
