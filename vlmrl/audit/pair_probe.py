@@ -8,7 +8,6 @@ verdicts `vlmrl verify --pairs` writes in this form.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from vlmrl.schema import Completion, Sample, Truth
 from vlmrl.scoring.judges.asking import describe_failure
 from vlmrl.scoring.judges.pair_judge import PairJudge
 from vlmrl.scoring.judges.pairs import Better, Comparison
-from vlmrl.scoring.score_rows import read_row
+from vlmrl.scoring.score_rows import read_lines, read_row
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
@@ -91,22 +90,7 @@ def read_pairs(path: Path) -> list[PairRow]:
     Raises:
         UserError: no such file, or a bad row; the message names file, line and key.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                rows.append(_read(json.loads(line), f"line {number}"))
-            except ValueError as error:
-                raise UserError(f"{path}:{number}: not valid JSON: {error}") from error
-            except UserError as error:
-                raise UserError(f"{path}:{number}: {error}") from error
-    if not rows:
-        raise UserError(f"{path}: has no rows")
-    return rows
+    return read_lines(path, _read)
 
 
 def probe(judge: Verifier, rows: Sequence[PairRow]) -> Probe:

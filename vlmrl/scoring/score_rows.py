@@ -22,10 +22,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
@@ -41,7 +41,9 @@ from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.truths import json_form
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["SOURCE", "ScoredRow", "by_reward", "read_row", "read_rows", "score_file"]
+__all__ = ["SOURCE", "ScoredRow", "by_reward", "read_lines", "read_row", "read_rows", "score_file"]
+
+_T = TypeVar("_T")
 
 KEYS = (
     "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
@@ -67,8 +69,17 @@ def read_rows(path: str | Path) -> list[ScoredRow]:
     Raises:
         UserError: no such file, or a bad row; the message names file, line and key.
     """
+    return read_lines(Path(path), read_row)
+
+
+def read_lines(path: Path, read: Callable[[Any, str], _T]) -> list[_T]:
+    """Return what `read` makes of each line's JSON value and its name (`line 3`); blank ones are skipped.
+
+    Raises:
+        UserError: no such file, no lines, or a bad one; the message names file, line and key.
+    """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     rows = []
@@ -76,7 +87,7 @@ def read_rows(path: str | Path) -> list[ScoredRow]:
         if not line.strip():
             continue
         try:
-            rows.append(read_row(json.loads(line), f"line {number}"))
+            rows.append(read(json.loads(line), f"line {number}"))
         except ValueError as error:
             raise UserError(f"{path}:{number}: not valid JSON: {error}") from error
         except UserError as error:
