@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring.judges import asking
-from vlmrl.scoring.judges.criteria import Criterion, aggregate, check_criteria, read_scores
+from vlmrl.scoring.judges.criteria import (
+    Criterion,
+    aggregate,
+    check_criteria,
+    check_scale,
+    read_scores,
+)
 from vlmrl.scoring.judges.model_judge import ModelJudge
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
@@ -61,8 +67,7 @@ class Judge(ModelJudge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.scale[0] < self.scale[1]:
-            raise ValueError(f"expected a scale from the worst to the best score, got {self.scale}")
+        check_scale(self.scale)
         check_criteria(self.rubric)
 
     def __call__(self, completion: Completion, sample: Sample, seen: Seen | None = None) -> Verdict:

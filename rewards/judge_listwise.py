@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring.judges import asking
-from vlmrl.scoring.judges.criteria import read_scores
+from vlmrl.scoring.judges.criteria import check_scale, read_scores
 from vlmrl.scoring.judges.model_judge import ModelJudge
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
@@ -56,8 +56,7 @@ class JudgeListwise(ModelJudge, GroupVerifier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.scale[0] < self.scale[1]:
-            raise ValueError(f"expected a scale from the worst to the best score, got {self.scale}")
+        check_scale(self.scale)
 
     def questions(self, group_size: int) -> int:
         """Return how many questions a group of completions takes at most: one."""

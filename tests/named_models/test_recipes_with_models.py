@@ -153,7 +153,7 @@ def test_humanomni_v2_judges_context_and_logic_and_then_asks_no_judge(
 def killing(
     after: int, answer_: Callable[[dict[str, Any]], str]
 ) -> Callable[[dict[str, Any]], Any]:
-    """A script that answers so many questions, and none when its server has been killed."""
+    """A script that answers `after` questions, and none when its server has been killed."""
     lock, count = threading.Lock(), [0]
 
     def script(body: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl.system.chat_endpoint import Invalid
 
-__all__ = ["Criterion", "aggregate", "check_criteria", "read_object", "read_scores"]
+__all__ = ["Criterion", "aggregate", "check_criteria", "check_scale", "read_object", "read_scores"]
 
 MAX_REPLY = 16_384
 """Characters of a judge's reply that are read."""
@@ -27,6 +27,16 @@ class Criterion:
     veto: bool = False
     max_score: float = 1.0
     """In (0, 1]: what is above it counts as this much, so that excelling here makes up for no other."""
+
+
+def check_scale(scale: tuple[float, float]) -> None:
+    """Refuse a scale that does not rise.
+
+    Raises:
+        ValueError: its first score is not below its second.
+    """
+    if not scale[0] < scale[1]:
+        raise ValueError(f"expected a scale from the worst to the best score, got {scale}")
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:

@@ -22,7 +22,7 @@ Drawn = Literal["answer", "truth"]
 
 @dataclass(frozen=True, slots=True)
 class MarkedImage:
-    """The `number`th image of a prompt, encoded, with so many marks of a candidate and true ones drawn."""
+    """The `number`th image of a prompt, encoded, with marks drawn: `of_candidate` of them, and `of_truth`."""
 
     number: int
     of_candidate: int | None
