@@ -12,6 +12,7 @@ from typing import Any
 
 import benchmark_evidence
 import layout_table
+from recipe_facts import MEDIA, task_of
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl import plugins
@@ -56,7 +57,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and the Markdown of every part's page, and of one table a kind."""
     for kind, folder in FOLDERS.items():
         names = plugins.names(kind)
-        yield f"reference/{folder}/index.md", _table(kind, names)
+        yield f"reference/{folder}/index.md", index(kind, names)
         for name in names:
             yield f"reference/{folder}/{name}.md", page(kind, name)
 
@@ -211,11 +212,13 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
 
-def _table(kind: str, names: list[str]) -> str:
+def index(kind: str, names: list[str]) -> str:
+    """Return the page of a kind: a table of these parts of it."""
     lines = [f"# {FOLDERS[kind].capitalize()}", "", INTRODUCTIONS[kind], ""]
     columns = ["truth", "sees", "used by"] if kind == "verifier" else []
     columns += ["model types", "media"] if kind == "family" else []
     columns += ["called", "read as"] if kind == "layout" else []
+    columns += ["media", "task", "rows", "licence", "protocols"] if kind == "benchmark" else []
     lines += header(kind, "what it is", *columns)
     for name in names:
         plugin = plugins.load(kind, name)
@@ -237,6 +240,11 @@ def _more(kind: str, plugin: Any) -> list[str]:
         return [plugin.title, ", ".join(f"`{key}`" for key in plugin.fields)]
     if kind == "family":
         return [", ".join(f"`{name}`" for name in plugin.model_types), ", ".join(plugin.kinds)]
+    if kind == "benchmark":
+        media = ", ".join(medium for medium in MEDIA if medium in plugin.columns)
+        asked = dict.fromkeys(one.protocol.partition("@")[0] for one in plugin.officials)
+        task = task_of(plugin.strict.verifier)
+        return [media, task, str(plugin.count), escape(plugin.licence), ", ".join(map(code, asked))]
     return []
 
 

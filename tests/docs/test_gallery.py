@@ -114,6 +114,13 @@ def test_the_page_of_a_benchmark_says_what_to_bring_and_what_was_compared() -> N
     assert "--protocol cocoeval " in part_pages.page("benchmark", "coco")
 
 
+def test_the_table_of_benchmarks_says_medium_task_rows_licence_and_protocols() -> None:
+    table = part_pages.index("benchmark", ["chartqa"])
+    row = next(line for line in table.splitlines() if "(chartqa.md)" in line)
+    told = "image | free answers, reading, mathematics | 2500 | GPL-3.0 | `lmms_eval`, `vlmevalkit`"
+    assert told in row
+
+
 @pytest.mark.parametrize(
     ("scorer", "rule"),
     [("letter_lmms", "lmms_letter"), ("mmmu", "mmmu_open"), ("boxes_odinw", "odinw_row")],
