@@ -87,6 +87,8 @@ def _of_part(kind: str, part: str) -> tuple[str, ...]:
             ]
         else:
             told = [f"`{part}`: {words}" for words in found]
+        if part != "grpo":
+            told += [f"`{part}`: {t.told()}" for t in all_tests() if _trains_by(t, part)]
         laws = f"`{part}`: the laws of every algorithm (`tests/contracts/test_algorithms.py`)"
         return (*told, laws)
     folder = {"sampler": "samplers", "strategy": "strategies"}[kind]
@@ -104,6 +106,15 @@ def _names(test: Test, kind: str, part: str) -> bool:
         or (of_kind and part in test.texts)
         or any(map(in_config.search, test.texts))
     )
+
+
+def _trains_by(test: Test, algorithm: str) -> bool:
+    """Whether a test outside of those of all algorithms is of a run or a loss by this one."""
+    if test.file.startswith(("tests/algorithms/", "tests/contracts/", "tests/docs/")):
+        return False
+    in_config = re.compile(rf"algorithm[:=] ?({{name: )?{algorithm}($|[,}}\]])")
+    named = "_" in algorithm and algorithm in test.texts
+    return named or any(map(in_config.search, test.texts))
 
 
 @functools.cache

@@ -144,6 +144,7 @@ def asked_in(config: Config) -> Sequence[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
+@functools.cache
 def task_of(verifier: str) -> str:
     """Return the task of which a verifier is; empty: it needs no truth (a format, a length)."""
     needs = getattr(plugins.load("verifier", verifier), "needs", ())

@@ -95,7 +95,9 @@ def page(recipe: Recipe, system: System) -> str:
 
 
 def _prose(text: str) -> str:
-    return escape(text[:1].upper() + text[1:])
+    """Return a section of a head as sentences; a name or a path that it begins with stays as it is."""
+    is_word = text.split()[0].strip(",;:").isalpha()
+    return escape(text[:1].upper() + text[1:] if is_word else text)
 
 
 def _paper(recipe: Recipe) -> str:
