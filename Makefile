@@ -67,7 +67,8 @@ CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || comman
 test-browser: $(READY)  ## the report and the live page in headless Chromium: axe, keyboard, phone, dark, print
 	@command -v npm >/dev/null || { echo "the tests in a browser need Node and npm (apt install nodejs npm)" >&2; exit 2; }
 	@test -n "$(CHROMIUM)" || { echo "the tests in a browser need Chromium (apt install chromium), or CHROMIUM=path" >&2; exit 2; }
-	npm install --prefix tests/browser --no-package-lock --no-audit --no-fund --silent
+	@mkdir -p build/browser && cp tests/browser/package.json build/browser
+	npm install --prefix build/browser --no-package-lock --no-audit --no-fund --silent
 	CHROMIUM=$(CHROMIUM) $(BIN)/python -m pytest --nightly -rs tests/browser
 
 # VLMEvalKit is not on PyPI: name a checkout in VLMEVAL; ms-vlmeval is a fork that lacks one rule.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from helpers import browser_runs
+from helpers.runs import ROOT
 from vlmrl.report import build_report
 
 HERE = Path(__file__).parent
@@ -23,7 +24,7 @@ MISSING = [
     for what, found in (
         ("Node", shutil.which("node")),
         ("Chromium", CHROMIUM),
-        ("tests/browser/node_modules", (HERE / "node_modules/axe-core").is_dir()),
+        ("build/browser", (ROOT / "build/browser/node_modules/axe-core").is_dir()),
     )
     if not found
 ]
