@@ -16,7 +16,7 @@ from vlmrl.report.curves.shape import is_quiet
 from vlmrl.report.drawing import LARGE, draw
 from vlmrl.report.held_out.levels import BEST_CONSTANT, CORRECTED, levels
 from vlmrl.report.held_out.scores import change, halves
-from vlmrl.report.series import Panel, Series
+from vlmrl.report.series import MAX_POINTS, Panel, Series
 from vlmrl.report.words.outcome import Progress, describe, say_metric
 from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
@@ -211,6 +211,18 @@ def test_levels_are_drawn_with_labels_that_do_not_overlap() -> None:
     assert LARGE.top <= drawing.levels[-1][0]  # the axis reaches up to the highest level
 
 
+def test_a_long_curve_is_drawn_at_some_of_its_steps_with_both_ends() -> None:
+    steps = tuple(range(0, 30_000, 3))
+    values = tuple(float(step) for step in steps)
+    series = Series("x", steps, values, tuple(v - 1 for v in values), tuple(v + 1 for v in values))
+    drawing = draw(Panel("", (series,)), {}, (), LARGE)
+    drawn = drawing.hover["steps"]
+    assert len(drawn) == MAX_POINTS == len(drawing.curves[0].bars)
+    assert (drawn[0], drawn[-1]) == (steps[0], steps[-1]) and set(drawn) <= set(steps)
+    for step, said in zip(drawn[1:], drawing.hover["rows"][0][1:], strict=True):
+        assert float(said.partition(" ")[0].replace(",", "")) == pytest.approx(step, rel=0.01)
+
+
 def test_a_panel_in_which_nothing_happens_is_quiet() -> None:
     def quiet(*values: float) -> bool:
         return is_quiet(Panel("", (Series("a", tuple(range(len(values))), values),)))
@@ -242,8 +254,12 @@ def test_the_page_begins_with_the_answer_and_eight_pairs(tmp_path: Path) -> None
         }
         run_folder.write_evaluation(tmp_path, step, result, rows)
     atomic_files.append_line(run_folder.metrics_path(tmp_path), {"step": 50, "reward/mean": 0.5})
+    for step, score in ((1, 0.25), (2, 0.5), (3, None)):
+        line = {"step": step, "demonstrations/reward": score}
+        atomic_files.append_line(run_folder.sft_path(tmp_path), line)
     path = build_report(tmp_path)
     page = Page(path)
+    assert "demonstrations 0.375" in page.text
     assert "Held-out reward rose from" in page.text
     assert len(page.with_class("sample")) == 8 and len(page.with_class("half")) == 16
     text = path.read_text()

@@ -177,6 +177,31 @@ def test_a_large_image_is_embedded_scaled_down(tmp_path: Path) -> None:
     assert image is not None and (image.width, image.height) == (480, 240)
 
 
+def test_a_large_png_is_embedded_with_a_little_loss_and_a_small_one_as_it_is(
+    tmp_path: Path,
+) -> None:
+    rough = np.random.default_rng(0).integers(90, 160, (40, 40, 3), dtype=np.uint8)
+    picture = Image.fromarray(rough).resize((240, 240), Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "large.png")
+    Image.fromarray(rough[:20, :20]).save(tmp_path / "small.png")
+    album = Album(tmp_path, 10**6)
+    large, small = album.get("large.png"), album.get("small.png")
+    assert large is not None and small is not None
+    assert base64.b64decode(small.uri.partition(",")[2]) == (tmp_path / "small.png").read_bytes()
+    data = base64.b64decode(large.uri.partition(",")[2])
+    assert len(data) < (tmp_path / "large.png").stat().st_size / 2
+    shown = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), dtype=float)
+    assert np.abs(shown - np.asarray(picture, dtype=float)).mean() < 6
+
+
+def test_other_steps_than_the_newest_wait_until_they_are_asked_for(run: Path) -> None:
+    text = build_report(run).read_text()
+    training = text[text.index('id="training-groups"') :]
+    shown, waiting = training.split("<template>")
+    assert re.findall(r'data-step="(\d+)"', shown) == ["2", "2"]
+    assert re.findall(r'data-step="(\d+)"', waiting.split("</template>")[0]) == ["1", "1"]
+
+
 def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
     run_folder.write_config(tmp_path, config())
     page = Page(build_report(tmp_path))

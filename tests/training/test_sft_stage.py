@@ -1,4 +1,4 @@
-"""The cold start: `sft.max_steps` bounds it, and no demonstration holds a chat token."""
+"""The cold start: `sft.max_steps` bounds it, demonstrations hold no chat token and are scored."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from helpers.small import policy
-from vlmrl.config import SftConfig
+from vlmrl.config import RewardConfig, ScoringConfig, SftConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Demo, PromptBatch, Sample, Truth
+from vlmrl.schema import Demo, PromptBatch, Rollouts, Sample, Truth
+from vlmrl.scoring.scorer import Scorer
 from vlmrl.training import sft
 
 
@@ -70,3 +71,35 @@ def test_an_ordinary_demonstration_is_encoded_as_its_text_is() -> None:
     ids = demonstration(made, "3 < 4 | 5 > 2", "<b>7</b>")
     text = made.tokenizer.decode(ids[:-1])
     assert ids[:-1] == tuple(made.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def numbers(made: Policy, answers: list[tuple[str, float]], source: str = "test") -> Rollouts:
+    """Return demonstrations that answer with a number, each with the true one."""
+    samples = [
+        Sample(
+            f"row {i}", source, ("one?",), Truth(number=true), demo=Demo(thought="so", text=said)
+        )
+        for i, (said, true) in enumerate(answers)
+    ]
+    prompts = tuple(make_prompt(one, [], made.family, made.processor) for one in samples)
+    return sft.demonstrations(made, PromptBatch(prompts), 0.0, seed=0)
+
+
+def test_what_demonstrations_score_is_told_where_it_is_known_at_once() -> None:
+    made = policy()
+    found = numbers(
+        made, [("3", 3.0), ("4", 5.0), ("6", 6.0), ("7", 7.0)]
+    )  # three of four are right
+    plain, elsewhere = RewardConfig(verifier="number"), {"timeout_s": 5.0}
+    slow = RewardConfig.model_validate({"verifier": "number", **elsewhere})
+    with Scorer({"test": [plain]}, ScoringConfig(workers=1)) as scorer:
+        for metric in ("number", "sampled/number"):
+            told = sft.score_demonstrations(scorer, metric, found)
+            assert told == {"demonstrations/number": 0.75}
+        for metric in ("reward", "exact", "test/number"):
+            assert sft.score_demonstrations(scorer, metric, found) == {}
+        other = numbers(made, [("3", 3.0)], source="without rewards")
+        assert sft.score_demonstrations(scorer, "number", other) == {}
+        assert not any(scorer.counts.values())  # nothing is counted as judged
+    with Scorer({"test": [slow]}, ScoringConfig(workers=1)) as scorer:
+        assert sft.score_demonstrations(scorer, "number", found) == {}
