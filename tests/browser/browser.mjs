@@ -108,11 +108,13 @@ const STOPS = "a[href], button, select, input, summary, audio[controls], [tabind
 export const tabThrough = async (page) => {
   const unseen = [];
   let count = 0;
+  let wrapped = false;
   for (; ; count++) {
     await page.keyboard.press("Tab");
     const stop = await page.evaluate(() => {
       const at = document.activeElement;
-      if (!at || at === document.body || at.hasAttribute("data-stop")) return null;
+      if (!at || at === document.body) return "outside";
+      if (at.hasAttribute("data-stop")) return null;
       at.setAttribute("data-stop", "");
       const { outlineStyle, outlineWidth } = getComputedStyle(at);
       const box = at.getBoundingClientRect();
@@ -120,7 +122,11 @@ export const tabThrough = async (page) => {
       const ringed = at.matches("audio") || (outlineStyle !== "none" && parseFloat(outlineWidth) >= 1);
       return { what: `${at.tagName} ${at.getAttribute("class")} ${at.textContent.trim().slice(0, 40)}`, ringed, inside };
     });
-    if (!stop) break;
+    if (!stop || (stop === "outside" && wrapped)) break;
+    if (stop === "outside") {
+      wrapped = true; // Tab began in the middle of the page
+      continue;
+    }
     if (!stop.ringed) unseen.push(`${stop.what} has no ring`);
     if (!stop.inside) unseen.push(`${stop.what} is off the screen`);
     expect(count < 3000, "Tab finds no end");

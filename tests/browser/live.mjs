@@ -37,6 +37,12 @@ const writer = (folder) => {
 const stepIs = (page, step) =>
   page.waitForFunction((text) => document.querySelector(".state")?.textContent.includes(text), `${step} of`);
 const ready = (page) => page.locator(".state").waitFor();
+// All that is unfolded has come.
+const complete = async (page) => {
+  await page.locator(".gallery .card").first().waitFor({ state: "attached" });
+  await page.waitForFunction(() => [...document.querySelectorAll("details.fold[open] [data-part]")]
+    .every((part) => part.childElementCount));
+};
 
 export const walkLive = async (runs, run, hostile, figures) => {
   let server = await serve(runs);
@@ -53,7 +59,7 @@ export const walkLive = async (runs, run, hostile, figures) => {
         await visit.close();
       }
     }
-    await walkPayloads(`${index}run/${encodeURIComponent(hostile)}`, ready);
+    await walkPayloads(`${index}run/${encodeURIComponent(hostile)}`, complete);
     await walkAllRuns(index);
     const visit = await open(address);
     const { page } = visit;

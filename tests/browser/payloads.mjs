@@ -8,6 +8,7 @@ export const walkPayloads = async (address, ready = async () => {}) => {
     const { page } = visit;
     await ready(page);
     await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+    await ready(page);
     await check(`payloads are text, ${name}`, async () => {
       const text = await page.evaluate(() => document.body.textContent);
       const count = (part) => text.split(part).length - 1;

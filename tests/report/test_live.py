@@ -134,6 +134,18 @@ def test_a_run_is_followed_from_nothing_to_its_end(folder: Path) -> None:
     assert not run.state()["running"]
 
 
+def test_every_image_of_a_part_is_in_it(folder: Path) -> None:
+    write_evaluation(folder, 0, 0.2)
+    write_evaluation(folder, 1, 0.4)
+    write_step(folder, 1)
+    atomic_files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
+    run = LiveRun(folder)
+    run.refresh()
+    for _, html in LiveParts(run).newer({"pairs": "", "rollouts": ""}).values():
+        used = set(re.findall(r'<use href="#(\w+)"', html))
+        assert used and used == set(re.findall(r'<image id="(\w+)"', html))
+
+
 def test_a_rewound_run_forgets_the_steps_that_were_dropped(folder: Path) -> None:
     run = LiveRun(folder)
     atomic_files.append_line(run_folder.sft_path(folder), {"step": 1, "loss": 2.0})

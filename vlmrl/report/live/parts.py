@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from vlmrl.report.cards.facets import Choice
 from vlmrl.report.cards.galleries import current_gallery
 from vlmrl.report.drawing import said
@@ -166,9 +168,9 @@ def warm_up() -> None:
     find("step")
 
 
-def _embed(album: Album) -> str:
+def _embed(album: Album) -> Markup:
     media = environment().get_template("media.html").module
-    return str(cast("Any", media).album(album.images.values()))
+    return Markup(cast("Any", media).album(album.images.values()))
 
 
 def parts_module() -> Any:
