@@ -191,8 +191,8 @@ def test_a_row_is_told_whole_with_links_that_keep_the_filter(
     assert "iou 0.5" in page.text and "weight 1" in page.text and "ended: stop" in page.text
     assert "part by 0.3000 nats on average" in page.text
     assert len(page.with_class("far3")) == 9 + 1  # and one in the legend
-    drawn = re.findall(r'class="guess c(\d)".*?<text[^>]*>(\d+)</text>', reply.text)
-    assert drawn == [("0", "1"), ("1", "2")]
+    drawn = re.findall(r'class="guess c(\d)".*?<path class="digit" d="([^"]*)"', reply.text)
+    assert drawn == [("0", "M1,0V2"), ("1", "M0,0H1V1H0V2H1")]  # 1 and 2
     links = {a["rel"]: html.unescape(a["href"] or "") for t, a in page.tags if a.get("rel")}
     assert "id=b%2Fc&step=5" in links["next"] and links["next"].endswith("last=9")
     following = client.get(links["next"])

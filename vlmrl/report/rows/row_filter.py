@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from statistics import pstdev
 from typing import Any
 from urllib.parse import urlencode
 
@@ -103,7 +102,7 @@ class RowFilter:
             return False
         if self.spread is not None:
             known = [value for value in self._scores(row) if value is not None]
-            if len(known) < 2 or pstdev(known) < self.spread:
+            if len(known) < 2 or _deviation(known) < self.spread:
                 return False
         return not self._looks_at_completions or bool(self.fitting(row))
 
@@ -147,6 +146,12 @@ def read_range(text: str, what: str) -> tuple[float | None, float | None]:
 def encode(query: Mapping[str, Any]) -> str:
     """Return a query for an address; what UTF-8 cannot say becomes question marks."""
     return urlencode(query, errors="replace")
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation; that of `statistics` is exact, and too slow for a long run."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
 def _step(text: str) -> int | None:
