@@ -38,7 +38,17 @@ loss/ratio loss/clip_low loss/clip_high rollout/entropy rollout/logprob_gap roll
 update/shared rollout/logprob_max_ratio loss/total update/grad_norm update/lr update/tokens
 update/skipped time/data time/generate time/reward time/logprob time/update time/sync
 """.split()
-OPEN = ("status", "sentence", "curve", "pairs", "layout", "rollouts", "Reward", "Evaluation")
+OPEN = (
+    "status",
+    "sentence",
+    "curve",
+    "pairs",
+    "layout",
+    "rollouts",
+    "Reward",
+    "Evaluation",
+    "numbers",
+)
 
 
 def line_of(step: int) -> dict[str, float]:
@@ -110,7 +120,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "long"
         make_run(folder, given.steps)
-        client = TestClient(build_watch_app(WatchedRuns(Path(root)), None, ("testserver",)))
+        runs = WatchedRuns(Path(root))
+        client = TestClient(build_watch_app(runs, None, ("testserver",)))
         seen = dict.fromkeys(OPEN, "")
 
         def ask() -> tuple[float, int]:
@@ -124,6 +135,10 @@ def main() -> None:
         shell = time.process_time() - begin
         first, size = ask()
         print(f"first page: {shell + first:.3f} CPU s; {(len(page.content) + size) / 1e6:.2f} MB")
+        begin, parts = time.process_time(), runs.get("long")
+        assert parts is not None
+        parts.fit.wait()
+        print(f"fit of compute, beside the page: {time.process_time() - begin:.3f} CPU s more")
         process, spent, held = psutil.Process(), [], []
         for number in range(given.appends):
             atomic_files.append_line(
