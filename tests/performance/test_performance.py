@@ -41,6 +41,7 @@ ELSEWHERE = {
     "quickstart": "trains the quickstart four times",
     "think_or_not": "trains for minutes on each seed",
     "photos": "trains for minutes on each seed",
+    "digits": "trains for minutes on each seed",
     "shortcut": "trains for minutes on each seed",
     "shortcut_scenes": "the card of shortcut.py",
     "loopholes": "trains for minutes on each seed",
