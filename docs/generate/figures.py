@@ -1,7 +1,9 @@
-"""Published figures: `{{record/figure}}` becomes its number, `{{record/figure []}}` with its interval.
+"""Published figures: each number of the page of results stands before a mark, `0.662<!--record/figure-->`.
 
-The numbers are in `performance/results/*.yaml` alone, so that page and record cannot differ. On the page of
-results a number that is written out is an error: it has no record.
+With ` []` in the mark its interval belongs to it: `0.662 [0.639, 0.686]<!--record/figure []-->`. The numbers
+are those of `performance/results/*.yaml`: another one fails the build.
+`python docs/generate/figures.py` writes them anew. On the page of results a number without a mark is an
+error: it has no record.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from vlmrl.errors import UserError
 ROOT = Path(__file__).parents[2]
 PAGE = "understand/results.md"
 """The page on which every figure has a record."""
-MARK = re.compile(r"\{\{\s*([\w.-]+)/([\w.-]+)( \[\])?\s*\}\}")
+MARK = re.compile(r"(-?\d[\d.e-]*(?: \[[^\]<]*\])?)?<!--([\w.-]+)/([\w.-]+)( \[\])?-->")
+"""A number, its record and figure, and whether its interval is shown."""
 CODE = re.compile(r"(^```.*?^```$|`[^`]*`)", re.M | re.S)
-NO_FIGURE = re.compile(r"^```.*?^```$|`[^`]*`|<!--.*?-->|\]\([^)]*\)|\{\{.*?\}\}|95 %", re.M | re.S)
+NO_FIGURE = re.compile(r"^```.*?^```$|`[^`]*`|<!--.*?-->|\]\([^)]*\)|95 %", re.M | re.S)
 """What may hold numbers that nobody measured: code (settings), comments, links; the level of intervals."""
 WRITTEN_OUT = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+|\d+(?:\.\d+)?(?= ?%)|\d+e-?\d+)(?![\w]|\.\d)")
 
@@ -34,19 +37,19 @@ def records() -> dict[str, Record]:
 
 
 def fill(markdown: str) -> str:
-    """Return a page with the marks outside of code replaced by the numbers of the records.
+    """Return a page whose marks, outside of code, stand behind the numbers of the records.
 
     Raises:
         UserError: a mark whose record or figure is not there.
     """
     return "".join(
-        piece if i % 2 else MARK.sub(_show_match, piece)
-        for i, piece in enumerate(CODE.split(markdown))
+        piece if i % 2 else MARK.sub(_filled, piece) for i, piece in enumerate(CODE.split(markdown))
     )
 
 
-def _show_match(match: re.Match[str]) -> str:
-    return _show(match[1], match[2], bool(match[3]))
+def _filled(match: re.Match[str]) -> str:
+    _, record, name, interval = match.groups(default="")
+    return f"{_show(record, name, bool(interval))}<!--{record}/{name}{interval}-->"
 
 
 def _show(record: str, name: str, with_interval: bool) -> str:
@@ -65,20 +68,41 @@ def _text(figure: Figure, value: float) -> str:
     return f"{value:.{figure.digits}f}"
 
 
+def differing(markdown: str) -> list[str]:
+    """Return the marks that stand behind another number than their record's.
+
+    Raises:
+        UserError: a mark whose record or figure is not there.
+    """
+    prose = "".join(CODE.split(markdown)[::2])
+    return [
+        f"expected {_filled(match)}, got {match[0]}"
+        for match in MARK.finditer(prose)
+        if match[0] != _filled(match)
+    ]
+
+
 def written_out(markdown: str) -> list[str]:
-    """Return the numbers of the page of results that are no marks, settings in code or links."""
-    return [match[0] for match in WRITTEN_OUT.finditer(NO_FIGURE.sub(" ", markdown))]
+    """Return the numbers of the page of results without marks, except settings in code and links."""
+    prose = NO_FIGURE.sub(" ", MARK.sub(" ", markdown))
+    return [match[0] for match in WRITTEN_OUT.finditer(prose)]
 
 
 def check() -> list[str]:
-    """Return what is wrong with the records, their commands and the page of results."""
+    """Return what is wrong with the records, their commands and the pages that show their numbers."""
     page = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-    try:
-        fill(page)
-    except UserError as error:
-        return [str(error)]
-    found = [f"{PAGE}: {number} has no record; write it as a mark" for number in written_out(page)]
+    found = [f"{PAGE}: {number} has no record; it needs a mark" for number in written_out(page)]
+    for path in _pages():
+        try:
+            wrong = differing(path.read_text(encoding="utf-8"))
+        except UserError as error:
+            wrong = [str(error)]
+        found += [f"{path.relative_to(ROOT)}: {each}" for each in wrong]
     return found + figure_commands.problems(records())
+
+
+def _pages() -> list[Path]:
+    return [ROOT / "docs" / PAGE, *sorted((ROOT / "performance").rglob("*.md"))]
 
 
 def count() -> str:
@@ -104,3 +128,8 @@ def table() -> str:
         again = str(record.repeated or "")
         lines.append(tables.row(*head, command, f"{record.minutes:g}", needs, measured, again))
     return "\n".join([*lines, *rest])
+
+
+if __name__ == "__main__":
+    for path in _pages():
+        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")

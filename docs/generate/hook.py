@@ -31,7 +31,6 @@ from mkdocs.structure.files import File, Files
 
 from vlmrl import config as configs
 from vlmrl import plugins
-from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
@@ -71,7 +70,7 @@ def on_config(config: Any) -> Any:
     """Put the pages of the parts, the recipes and the speed measurements into the navigation.
 
     Raises:
-        PluginError: a published figure has no record, or the command of a record is gone.
+        PluginError: a published figure is not its record's or has none, or the command of a record is gone.
     """
     if wrong := figures.check():
         raise PluginError("\n".join(wrong))
@@ -131,10 +130,7 @@ def _filled(markdown: str) -> str:
     for mark, fill in FILLED.items():
         if mark in markdown:
             markdown = markdown.replace(mark, fill())
-    try:
-        return figures.fill(markdown)
-    except UserError as error:
-        raise PluginError(str(error)) from error
+    return markdown
 
 
 def on_post_build(config: Any) -> None:

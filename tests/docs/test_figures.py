@@ -43,24 +43,34 @@ def test_few_figures_have_no_command() -> None:
 
 def test_numbers_that_are_written_out_are_found() -> None:
     page = (
-        "It rose to 0.66, by 12 % [see](a-0.5.md), lr 4e-4, `0.3 %`, 95 % bootstrap, {{a-0.1/b}}, "
+        "It rose to 0.66, by 12 % [see](a-0.5.md), lr 4e-4, `0.3 %`, 95 % bootstrap, 0.2<!--a-0.1/b-->, "
+        "0.2 [0.1, 0.3]<!--a/b []--> "
         "1-25, Qwen2.5-VL, seeds 0, 1, 2, -0.09 and (3.5).\n```\n0.7\n```\n<!-- 0.8 -->"
     )
     assert figures.written_out(page) == ["0.66", "12", "4e-4", "-0.09", "3.5"]
 
 
-def test_a_mark_becomes_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_stands_behind_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
         "a": record(
-            figures={"b": Figure(expected=0.57, interval=(0.5, 0.6)), "c": Figure(expected=3)}
+            figures={"b": Figure(expected=0.57, interval=(0.5, 0.6)), "c": Figure(expected=-3)}
         )
     }
     monkeypatch.setattr(figures, "records", lambda: known)
-    filled = figures.fill("{{a/b}} | {{a/b []}} | {{ a/c }} | `{{a/x}}`\n```\n{{a/x}}\n```\n")
-    assert filled == "0.570 | 0.570 [0.500, 0.600] | 3.000 | `{{a/x}}`\n```\n{{a/x}}\n```\n"
-    for wrong, message in (("{{a/x}}", "a/x"), ("{{x/b}}", "x/b"), ("{{a/c []}}", "no interval")):
+    code = "`1<!--a/x-->`\n```\n<!--a/x-->\n```\n"
+    page = f"<!--a/b--> | 0.4<!--a/b []--> | +<!--a/c--> | <!-- a note --> {code}"
+    right = page.replace("<!--a/b-->", "0.570<!--a/b-->").replace("0.4<", "0.570 [0.500, 0.600]<")
+    right = right.replace("<!--a/c-->", "-3.000<!--a/c-->")
+    assert figures.fill(page) == right == figures.fill(right)
+    assert figures.differing(right) == []
+    wrong = "0.571<!--a/b--> or 0.570 [0.500, 0.610]<!--a/b []-->"
+    assert figures.differing(wrong) == [
+        "expected 0.570<!--a/b-->, got 0.571<!--a/b-->",
+        "expected 0.570 [0.500, 0.600]<!--a/b []-->, got 0.570 [0.500, 0.610]<!--a/b []-->",
+    ]
+    for unknown, message in (("a/x", "a/x"), ("x/b", "x/b"), ("a/c []", "no interval")):
         with pytest.raises(UserError, match=message):
-            figures.fill(wrong)
+            figures.fill(f"<!--{unknown}-->")
 
 
 @pytest.mark.parametrize(
