@@ -150,7 +150,9 @@ def test_an_interrupt_keeps_what_is_known_and_ends_the_command(root: Path) -> No
     topic = root / "performance/results/topic.yaml"
     topic.write_text(TOPIC.replace('"0.75"', '"0.75", --sleep'))
     program = (
-        "import sys; from pathlib import Path; from vlmrl.commands.reproduction import records, rerun\n"
+        "import signal, sys; from pathlib import Path\n"
+        "from vlmrl.commands.reproduction import records, rerun\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n"
         "root = Path(sys.argv[1]); known = records.choose(records.read_records(root), ['good', 'bad'])\n"
         "for each in rerun.reproduce(known, root, root / 'out'): print(each.name)"
     )
