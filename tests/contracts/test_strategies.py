@@ -28,7 +28,7 @@ ROLES = ("self_play/propose", "self_play/solve", "cycle/describe", "cycle/ground
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
     folder = tmp_path_factory.mktemp("strategies") / "run"
     described = "template: caption_think_answer"
-    more = [f"{{name: {name}, card: shapes, weight: 0, {described}}}" for name in ROLES]
+    more = [f"{{name: {name}, card: shapes, limit: 6, weight: 0, {described}}}" for name in ROLES]
     few = f"data.train=[{{card: shapes, limit: 6}}, {', '.join(more)}]"
     with begin_training(ahead_config(folder, "engine=hf", few)) as built:
         yield built
