@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,14 @@ def test_a_user_file_is_imported_once(tmp_path: Path) -> None:
     first = plugins.load("card", f"{path}:A")
     assert plugins.load("card", f"{path}:A") is first
     assert sys.counted == 1  # type: ignore[attr-defined]
+
+
+def test_threads_that_load_a_user_file_at_once_all_get_it_whole(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(0.2)\n\ndef score(answer):\n    return 1.0\n")
+    with ThreadPoolExecutor(8) as threads:
+        found = {*threads.map(lambda _: plugins.load("verifier", f"{slow}:score"), range(8))}
+    assert len(found) == 1
 
 
 def test_another_process_imports_only_the_files_whose_parts_it_reads(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import inspect
 import math
 import re
 import sys
+import threading
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,6 +64,8 @@ KINDS = {
 
 USER_MODULE = "vlmrl_user_"
 """Beginning of the module names of files outside of the repository."""
+_loading = threading.RLock()
+"""Held while a user's file is imported: another thread would be given a module that is half there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,18 +265,22 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
     # One module name per file, so that two user files called rewards.py can coexist, and the same
     # file imports once.
     unique = f"{USER_MODULE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
-    if unique in sys.modules:
-        return sys.modules[unique]
-    spec = importlib.util.spec_from_file_location(unique, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's file raises is the user's to see
-        del sys.modules[unique]
-        raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
-    return module
+    with _loading:
+        if unique in sys.modules:
+            return sys.modules[unique]
+        spec = importlib.util.spec_from_file_location(unique, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[unique] = module
+        try:
+            spec.loader.exec_module(module)
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # whatever the user's file raises is the user's to see
+            del sys.modules[unique]
+            raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
+        return module
 
 
 def _module_by_name(kind: str, place: str) -> ModuleType:

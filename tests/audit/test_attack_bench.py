@@ -61,6 +61,11 @@ def never(answer, truth):
 def layout(text):
     return float("<answer>" in text)
 
+def late_once(answer, text):
+    if text.endswith("so"):
+        raise TimeoutError("later")
+    return 0.5 if answer else 0.0
+
 def by_point(answer, truth):
     x, y = (float(n) for n in answer.split())
     return float(abs(x - truth.points[0].x) < 0.1 and abs(y - truth.points[0].y) < 0.1)
@@ -214,6 +219,12 @@ def test_a_function_that_fails_on_honest_answers_to_own_rows_is_caught(mine: str
     row = {"completion": "5 5", "truth": {"points": [[5, 5]]}, "media": {"width": 9, "height": 9}}
     report = verify(RewardConfig(verifier=f"{mine}:by_point"), [read_row(row)])
     assert any(f.attack == "honest right answer" for f in report.findings)
+
+
+def test_a_failure_on_an_untidy_answer_is_no_price_of_untidiness(mine: str) -> None:
+    findings = verify(RewardConfig(verifier=f"{mine}:late_once")).findings
+    assert {f.attack for f in findings if f.problem == "fails: TimeoutError: later"}
+    assert not any(f.problem.startswith("paid") for f in findings)
 
 
 def test_the_report_is_json_and_tables(mine: str) -> None:

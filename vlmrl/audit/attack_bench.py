@@ -254,10 +254,11 @@ class _Bench:
         """Yield what goes wrong on honest answers: failures, two scores for one completion."""
         for case in cases:
             right = lay_out(case.honest.sample, case.honest.right)
-            for what, verdict in (("right", case.right), ("wrong", case.wrong)):
-                if verdict.fault is not None:
-                    problem = f"fails: {verdict.fault}"
-                    yield _finding(f"honest {what} answer", case, problem, verdict, right)
+            wrong = lay_out(case.honest.sample, case.honest.wrong)
+            asked = ("right", case.right, right), ("wrong", case.wrong, wrong)
+            for what, verdict, text in (*asked, ("untidy", case.untidy, f"{right} so")):
+                if fault := verdict.fault:
+                    yield _finding(f"honest {what} answer", case, f"fails: {fault}", verdict, text)
             (again,) = self.ask(case.honest, [right], reward=1.0)
             if again.score != case.right.score:
                 yield _finding("the same twice", case, "not deterministic", again, right)
@@ -306,7 +307,7 @@ class _Bench:
         if right <= wrong + self.tolerance:
             # It pays for something else than the right answer: for the layout, say, or the length.
             parsed = templates.split(text, case.honest.sample.template)
-            minds_layout = _score(case.untidy) < right - SAME
+            minds_layout = case.untidy.fault is None and _score(case.untidy) < right - SAME
             unearned = parsed.answer is None or (minds_layout and not parsed.well_formed)
             paid = as_right and unearned and verdict.score > max(self.verifier.low, 0.0)
             return "paid as much as a right answer" if paid else ""
