@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from helpers.report_page import completion, config, row
+from helpers.report_page import begin_run, completion, config, row
 from helpers.runs import ROOT, TINY
 from vlmrl.cli.app import run as command_line
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
@@ -34,11 +34,7 @@ def said(box: list[int]) -> str:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A run with one image of 20 x 10 pixels; of its two rows one is asked twice."""
-    made = tmp_path / "mine"
-    run_folder.write_config(made, config())
-    image = run_folder.media_folder(made) / "red.png"
-    image.parent.mkdir(parents=True)
-    Image.new("RGB", (20, 10), "red").save(image)
+    made = begin_run(tmp_path / "mine")
     for step in (1, 2):
         right = completion(1.0, text=said([5, 5, 15, 10]))
         half = completion(0.5, text=said([5, 5, 10, 10]))

@@ -6,7 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from vlmrl.config import parse
+from vlmrl.runs import run_folder
 
 
 class Page(HTMLParser):
@@ -70,6 +73,15 @@ def row(name: str, completions: list[dict[str, Any]], **more: Any) -> dict[str, 
         "completions": completions,
         **more,
     }
+
+
+def begin_run(folder: Path) -> Path:
+    """Write the config of a run, and the image of 20 x 10 pixels that its rows show; return the folder."""
+    run_folder.write_config(folder, config())
+    image = run_folder.media_folder(folder) / "red.png"
+    image.parent.mkdir(parents=True)
+    Image.new("RGB", (20, 10), "red").save(image)
+    return folder
 
 
 def config() -> Any:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from helpers.report_page import completion, config, row, verdict
+from helpers.report_page import begin_run, completion, config, row, verdict
 from vlmrl.report.cards.facets import Choice
 from vlmrl.report.curves.growing_curve import MOST, GrowingCurve, GrowingCurves
 from vlmrl.report.curves.spent import AXES, Spent
@@ -84,12 +83,7 @@ def test_ten_thousand_more_steps_take_no_more_memory() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "mine"
-    run_folder.write_config(made, config())
-    image = run_folder.media_folder(made) / "red.png"
-    image.parent.mkdir(parents=True)
-    Image.new("RGB", (20, 10), "red").save(image)
-    return made
+    return begin_run(tmp_path / "mine")
 
 
 def write_step(folder: Path, step: int, **more: Any) -> None:

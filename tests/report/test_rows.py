@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from starlette.testclient import TestClient
 
-from helpers.report_page import Page, completion, config, row, verdict
+from helpers.report_page import Page, begin_run, completion, row, verdict
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
 from vlmrl.report import build_report
 from vlmrl.report.rows.row_filter import RowFilter, read_range
@@ -32,11 +31,7 @@ def write_rows(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three stored steps: `a` is asked in all, `b/c` in one, the row of another source in two."""
-    made = tmp_path / "mine"
-    run_folder.write_config(made, config())
-    image = run_folder.media_folder(made) / "red.png"
-    image.parent.mkdir(parents=True)
-    Image.new("RGB", (20, 10), "red").save(image)
+    made = begin_run(tmp_path / "mine")
     fault = {"box_iou": verdict(None, fault="timed out")}
     failing = completion(0.0, valid=False, verdicts=fault)
     for step in (1, 5, 10):
