@@ -46,7 +46,7 @@ with choose() as output:
 def run_in_terminal(
     command: Sequence[str], columns: int, interrupt_at: str | None = None, **environment: str
 ) -> tuple[int, str]:
-    """Run a command in a terminal of so many columns; return its exit code and all that it wrote.
+    """Run a command in a terminal `columns` wide; return its exit code and everything it wrote.
 
     Once it has written `interrupt_at` it gets a Ctrl-C from the keyboard.
     """

@@ -137,7 +137,7 @@ class RunLog:
         )
 
     def saved(self, step: int, phase: Literal["sft", "rl"], folder: Path, seconds: float) -> None:
-        """Report a checkpoint for which training waited so long."""
+        """Report a checkpoint, and the seconds that training waited for it."""
         self._output.say(Saved(step, phase, folder, seconds))
 
     def message(self, text: str) -> None:

@@ -20,7 +20,7 @@ def reproduce(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=0, help="Run what fits into so many CPU minutes, the cheapest first."),
+        typer.Option(min=0, help="CPU minutes to spend: run the records that fit, cheapest first."),
     ] = None,
     out: Annotated[
         Path | None,

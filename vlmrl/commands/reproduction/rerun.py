@@ -67,7 +67,7 @@ def words_of(command: Sequence[str], folder: str) -> list[str]:
 
 
 def fit(records: Mapping[str, Record], minutes: float) -> dict[str, Record]:
-    """Return the records that fit into so many CPU minutes here, the cheapest first."""
+    """Return the records that run here in at most `minutes` CPU minutes together, cheapest first."""
     chosen, spent = {}, 0.0
     for name, record in sorted(records.items(), key=lambda pair: pair[1].minutes):
         spent += record.minutes

@@ -28,7 +28,7 @@ class Activity:
         self._taken: float | None = None
 
     def done(self, rows: int) -> None:
-        """Note that so many rows are done, in all."""
+        """Note how many rows are done in all."""
         self._done = rows
 
     def end(self) -> None:
