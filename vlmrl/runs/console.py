@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
-__all__ = ["PHASES", "Metrics"]
+__all__ = ["PHASES", "Metrics", "duration", "step_seconds"]
 
 Metrics = Mapping[str, float]
 
@@ -35,6 +36,11 @@ def times(metrics: Metrics) -> dict[str, float]:
     """Return the seconds per phase of the step, in the order of the phases."""
     found = {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES}
     return {phase: seconds for phase, seconds in found.items() if seconds > 0}
+
+
+def step_seconds(line: Mapping[str, Any]) -> float:
+    """Return the wall seconds of the phases of a step, from its metrics; null counts as 0."""
+    return sum(line.get(f"time/{phase}") or 0.0 for phase in PHASES)
 
 
 def step_parts(metrics: Metrics) -> list[str]:

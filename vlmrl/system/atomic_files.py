@@ -20,10 +20,12 @@ from vlmrl.system.disk_space import describe_free, persist, reason_of
 from vlmrl.system.launched import fence
 
 __all__ = [
+    "Stamp",
     "append_line",
     "append_lines",
     "read_json",
     "read_lines",
+    "stamp_of",
     "truncate_lines",
     "write_bytes",
     "write_json",
@@ -31,6 +33,13 @@ __all__ = [
     "write_whole",
     "writing",
 ]
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(file: os.stat_result) -> Stamp:
+    """Return what differs once a file was written again: inode, time in nanoseconds, bytes."""
+    return file.st_ino, file.st_mtime_ns, file.st_size
 
 
 @contextmanager

@@ -133,14 +133,14 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         return HTMLResponse(run_page(name, found.run, runs.alone).encode("utf-8", "replace"))
 
     def changes(request: Request) -> Response:
-        seen = _read_json(request, "seen", dict)
+        seen = _seen(request)
         found = runs.get(name := request.path_params["name"])
         if found is None or not found.run.config:
             return _absent(name, found)
         return _reply(found.newer(seen, Choice.of(request.query_params)))
 
     def all_changes(request: Request) -> Response:
-        seen = _read_json(request, "seen", dict)
+        seen = _seen(request)
         known = {name: found.run for name, found in runs.all().items()}
         chosen = [n for n in request.query_params.getlist("run") if n in known] or list(known)
         chosen = chosen[:MAX_COMPARED]
@@ -205,12 +205,13 @@ def _absent(name: str, found: LiveParts | None) -> Response:
     return JSONResponse({"error": mistake or "the run has not begun"}, 404)
 
 
-def _read_json(request: Request, key: str, kind: type) -> Any:
+def _seen(request: Request) -> dict[str, Any]:
+    """Return the keys of the parts that a page has, as it states them; nonsense is none."""
     try:
-        value = json.loads(request.query_params.get(key, "null"))
+        value = json.loads(request.query_params.get("seen", "null"))
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, kind) else kind()
+    return value if isinstance(value, dict) else {}
 
 
 def _digest(request: Request) -> bytes:

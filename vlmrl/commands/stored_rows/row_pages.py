@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from vlmrl.errors import UserError
 from vlmrl.report.page import script_hash
 from vlmrl.report.rows.pages import ROW_SCRIPTS, list_page, row_page
-from vlmrl.report.rows.row_filter import RowFilter
+from vlmrl.report.rows.row_filter import RowFilter, read_count
 from vlmrl.report.rows.row_index import RowIndex
 from vlmrl.report.rows.selection import Selection, attack_lines, write_data_set
 from vlmrl.system.atomic_files import read_json
@@ -69,13 +69,12 @@ class RowPages:
 
 def _list(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
     index.refresh()
-    skip = query.get("skip", "")
-    start = int(skip) if skip.isascii() and skip.isdecimal() and len(skip) < 12 else 0
+    start = read_count(query.get("skip", ""), max_digits=11) or 0
     return _page(list_page(index, config, RowFilter.read(query), start))
 
 
 def _row(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
-    step, line = (int(t) if t.isdecimal() and len(t) < 16 else None for t in _place(query))
+    step, line = (read_count(query.get(key, "")) for key in ("step", "line"))
     wanted = RowFilter.read(query)
     if step is None:
         return PlainTextResponse("an address of a row states its source, id and step", 404)
@@ -84,11 +83,6 @@ def _row(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> R
     if facts is None:
         return PlainTextResponse(f"no such row is stored of step {step}", 404)
     return _page(row_page(index, config, facts, wanted))
-
-
-def _place(query: Mapping[str, str]) -> tuple[str, str]:
-    step, line = query.get("step", ""), query.get("line", "")
-    return (step if step.isascii() else ""), (line if line.isascii() else "")
 
 
 def _attacks(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:

@@ -17,10 +17,12 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Media, MediaKind, Turn
 
-__all__ = ["place_media", "read_history", "read_system"]
+__all__ = ["LISTS", "MEDIA_KEYS", "place_media", "read_history", "read_system"]
 
 MEDIA_KEYS: dict[str, MediaKind] = {"images": "image", "videos": "video", "audios": "audio"}
 """Keys of a turn for its media, with their kind."""
+LISTS: dict[str, str] = {kind: key for key, kind in MEDIA_KEYS.items()}
+"""Kind of media -> its key in a turn."""
 
 _MARK = re.compile(r"<(image|video|audio)>")
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vlmrl.data.cards.conversation import LISTS
 from vlmrl.data.layouts.base import Place
 from vlmrl.errors import UserError
 
@@ -25,8 +26,6 @@ ROLES = {
     "gpt": "assistant",
 }
 """Roles as layouts call them -> as we call them."""
-LISTS = {"image": "images", "video": "videos", "audio": "audios"}
-"""Kind of media -> its key in a turn of a history."""
 
 _MARK = re.compile(r"<(image|video|audio)>")
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vlmrl.data.cards.conversation import LISTS
 from vlmrl.data.layouts.base import Layout, Place
 from vlmrl.errors import UserError
-
-MEDIA = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class SelectedRows(Layout):
         "question": "question",
         "system": "system",
         "history": "history",
-        **{ours: theirs for theirs, ours in MEDIA.items()},
+        **LISTS,
         "image_index": "truth.image",
         "answer": "truth.text",
         "boxes": "truth.boxes",
@@ -46,7 +45,7 @@ class SelectedRows(Layout):
         ours: dict[str, Any] = {
             key: row.get(key) for key in ("id", "question", "system", "history")
         }
-        ours |= {ours_: row[theirs] for theirs, ours_ in MEDIA.items() if row.get(theirs)}
+        ours |= {kind: row[key] for kind, key in LISTS.items() if row.get(key)}
         named = {"image": "image_index", "text": "answer"}
         ours |= {named.get(str(kind), str(kind)): value for kind, value in truth.items()}
         if "boxes" in truth:

@@ -7,17 +7,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-from vlmrl.runs.console import PHASES
+from vlmrl.runs.console import step_seconds
 
-__all__ = ["AXES", "Across", "Spent", "step_seconds"]
+__all__ = ["AXES", "Across", "Spent"]
 
 Across = Literal["step", "samples", "seconds"]
 AXES: tuple[Across, ...] = get_args(Across)
-
-
-def step_seconds(line: Mapping[str, Any]) -> float:
-    """Return the wall seconds of the phases of a step, from its line of metrics.jsonl."""
-    return sum(line.get(f"time/{phase}") or 0.0 for phase in PHASES)
 
 
 class Spent:

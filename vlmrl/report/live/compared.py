@@ -28,14 +28,8 @@ def compared(runs: Mapping[str, LiveRun], across: Across = "step") -> str:
     held_out: dict[str, list[Series]] = {}
     trained = []
     for name, run in chosen.items():
-        metric = (run.config.get("evaluation") or {}).get("metric") or "reward"
-        known = [
-            (step, one["metrics"][metric])
-            for step, one in sorted(run.evaluations.items())
-            if metric in one["metrics"]
-        ]
-        if known:
-            held_out.setdefault(metric, []).append(_series(name, run, known, across))
+        if known := run.held_out():
+            held_out.setdefault(run.metric, []).append(_series(name, run, known, across))
         reward = run.curves.one("reward/mean")
         if reward is not None:
             points = list(zip(reward.steps, reward.values, strict=True))

@@ -35,8 +35,7 @@ class LaterFit:
             self._thread.join()
 
     def _fit(self, run: LiveRun) -> None:
-        evaluations = [one for _, one in sorted(run.evaluations.copy().items())]
         metric = (run.config.get("evaluation") or {}).get("metric", "")
-        found = fit_panel(metric, run.spent, evaluations)
+        found = fit_panel(metric, run.spent, run.results())
         if found != self.found:
             self.found, self.version = found, self.version + 1

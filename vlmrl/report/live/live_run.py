@@ -15,7 +15,7 @@ import psutil
 
 from vlmrl.errors import UserError
 from vlmrl.report.curves.growing_curve import GrowingCurves
-from vlmrl.report.curves.spent import Spent, step_seconds
+from vlmrl.report.curves.spent import Spent
 from vlmrl.report.held_out.first_screen import compare_ends
 from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.live.appended_lines import AppendedLines
@@ -25,7 +25,8 @@ from vlmrl.report.stages import GrowingStages, Stretch
 from vlmrl.report.words.outcome import Progress
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
-from vlmrl.system.atomic_files import read_json
+from vlmrl.runs.console import step_seconds
+from vlmrl.system.atomic_files import read_json, stamp_of
 
 __all__ = ["LiveRun", "State"]
 
@@ -86,13 +87,12 @@ class LiveRun:
 
     def progress(self) -> Progress:
         """Return what the sentence of the first screen is made of."""
-        evaluations = [self.evaluations[step] for step in sorted(self.evaluations)]
         progress = Progress(
-            metric=(self.config.get("evaluation") or {}).get("metric") or "reward",
+            metric=self.metric,
             planned=self.config["run"]["steps"],
             steps=self.steps,
             ended=not self.is_running and self.steps >= self.config["run"]["steps"],
-            evaluations=evaluations,
+            evaluations=self.results(),
             first_lines=self.first_lines,
             last_lines=list(self.last_lines),
             newest=self.newest,
@@ -106,6 +106,22 @@ class LiveRun:
             self._compared = (key, found)
         progress.levels, progress.change = self._compared[1].levels, self._compared[1].change
         return progress
+
+    @property
+    def metric(self) -> str:
+        """Return the metric by which the run is judged."""
+        return (self.config.get("evaluation") or {}).get("metric") or "reward"
+
+    def results(self) -> list[dict[str, Any]]:
+        """Return the contents of evals/step-N.json, ascending; another thread may ask, too."""
+        return [one for _, one in sorted(self.evaluations.copy().items())]
+
+    def held_out(self) -> list[tuple[int, float]]:
+        """Return step and value of the metric of each evaluation that has one, ascending."""
+        found = sorted(self.evaluations.items())
+        return [
+            (s, one["metrics"][self.metric]) for s, one in found if self.metric in one["metrics"]
+        ]
 
     @property
     def steps(self) -> int:
@@ -131,7 +147,8 @@ class LiveRun:
         step_s = statistics.fmean(seconds) if seconds else None
         beside_s = self.beside_s / max(self.steps, 1)
         rollout = self.config["rollout"]
-        planned, running = self.config["run"]["steps"], self.is_running
+        planned, owner = self.config["run"]["steps"], self._owner()
+        running = owner is not None
         left = max(planned - self.steps, 0)
         return {
             "name": self.config["run"]["name"],
@@ -142,7 +159,7 @@ class LiveRun:
             "step_s": step_s,
             "samples_s": rollout["prompts"] * rollout["group_size"] / step_s if step_s else None,
             "left_s": left * (step_s + beside_s) if running and step_s is not None else None,
-            "memory_mb": self._memory() or self.newest.get("machine/memory_mb"),
+            "memory_mb": _memory_of(owner) or self.newest.get("machine/memory_mb"),
             "gpu_memory_mb": self.newest.get("machine/gpu_memory_mb"),
             "gpu_memory_total_mb": self.newest.get("machine/gpu_memory_total_mb"),
             "gpu_use": self.newest.get("machine/gpu_use"),
@@ -211,10 +228,9 @@ class LiveRun:
     def _has_changed(self, path: Path) -> bool:
         """Return whether a file is another than at the last call."""
         try:
-            found = path.stat()
+            stamp = stamp_of(path.stat())
         except FileNotFoundError:
             return False
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         return self._stamps.get(path.name) != stamp and not self._stamps.update({path.name: stamp})
 
     def _owner(self) -> dict[str, Any] | None:
@@ -228,12 +244,12 @@ class LiveRun:
         alive = touched and isinstance(found, dict) and not run_lock.has_ended(found)
         return found if alive else None
 
-    def _memory(self) -> float | None:
-        """Return the resident memory of the process that trains, in MiB, where it is on this machine."""
-        owner = self._owner()
-        if owner is None or owner.get("host") != socket.gethostname():
-            return None
-        try:
-            return psutil.Process(int(owner["pid"])).memory_info().rss / 2**20
-        except (psutil.Error, KeyError, ValueError):
-            return None
+
+def _memory_of(owner: Mapping[str, Any] | None) -> float | None:
+    """Return the resident memory of a folder's owner in MiB, where it is a process of this machine."""
+    if owner is None or owner.get("host") != socket.gethostname():
+        return None
+    try:
+        return psutil.Process(int(owner["pid"])).memory_info().rss / 2**20
+    except (psutil.Error, KeyError, ValueError):
+        return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from vlmrl.report.drawing import said
 from vlmrl.report.live.compared import SAID
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.parts import say_state
 from vlmrl.report.page import render, subtitle
+from vlmrl.report.rows.story import run_address
 
 __all__ = ["SCRIPTS", "list_rows", "run_page", "runs_page", "waiting_page"]
 
@@ -24,8 +24,8 @@ def run_page(name: str, run: LiveRun, alone: bool) -> str:
         *SCRIPTS,
         title=run.config["run"]["name"],
         subtitle=subtitle(run.config),
-        address=f"run/{quote(name)}/changes",
-        rows=f"/run/{quote(name)}/rows",
+        address=f"{run_address(name)}/changes",
+        rows=f"{run_address(name)}/rows",
         alone=alone,
         waiting=False,
     )
@@ -33,13 +33,12 @@ def run_page(name: str, run: LiveRun, alone: bool) -> str:
 
 def waiting_page(name: str) -> str:
     """Return the page of a run that has not begun: it asks until there is one, and then loads that."""
-    said = "This run has not begun, or is gone. Its page comes up once there is one."
     return render(
         "watch_run.html",
         *SCRIPTS,
         title=name,
-        subtitle=said,
-        address=f"run/{quote(name)}/changes",
+        subtitle="This run has not begun, or is gone. Its page comes up once there is one.",
+        address=f"{run_address(name)}/changes",
         alone=False,
         waiting=True,
     )
@@ -47,7 +46,7 @@ def waiting_page(name: str) -> str:
 
 def runs_page() -> str:
     """Return the page of all runs."""
-    return render("watch_runs.html", *SCRIPTS, address="changes", axes=SAID)
+    return render("watch_runs.html", *SCRIPTS, address="/changes", axes=SAID)
 
 
 def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
@@ -57,13 +56,8 @@ def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
         if not run.config:
             rows.append({"name": name, "state": [], "held_out": "", "mistake": run.mistake})
             continue
-        metric = (run.config.get("evaluation") or {}).get("metric") or "reward"
-        known = [
-            one["metrics"][metric]
-            for _, one in sorted(run.evaluations.items())
-            if metric in one["metrics"]
-        ]
-        held_out = f"{metric} {said(known[0])} → {said(known[-1])}" if known else ""
+        known = [value for _, value in run.held_out()]
+        held_out = f"{run.metric} {said(known[0])} → {said(known[-1])}" if known else ""
         rows.append(
             {
                 "name": name,

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
-from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -22,10 +21,12 @@ from vlmrl.report.live.later_fit import LaterFit
 from vlmrl.report.live.live_run import LiveRun, State
 from vlmrl.report.media import Album
 from vlmrl.report.page import LEADING, environment, read_ends, show, with_compute
+from vlmrl.report.rows.story import run_address
 from vlmrl.report.series import ABOUT, MAIN_COLOUR, Section, Unit, sections_of
 from vlmrl.report.words.outcome import describe
 from vlmrl.report.words.tiles import tiles_of
 from vlmrl.runs import run_folder
+from vlmrl.runs.console import duration
 from vlmrl.runs.metric_glossary import find
 from vlmrl.system.atomic_files import read_lines
 
@@ -55,10 +56,10 @@ class LiveParts:
         """
         self.fit.follow(self.run)
         choice, evaluated = choice or Choice(), (self.run.evaluated, self.fit.version)
-        stages = len(self.run.stages)
+        state, stages = self.run.state(), len(self.run.stages)
         found = {section.title: section for section in self._sections()}
         makers: dict[str, tuple[Any, Callable[[], str]]] = {
-            "status": (self.run.state(), self._status),
+            "status": (state, lambda: self._status(state)),
             "sentence": (self.run.version, self._sentence),
             "curve": ((self.run.evaluated, stages), self._curve),
             "pairs": (self.run.evaluated, self._pairs),
@@ -81,8 +82,8 @@ class LiveParts:
                 newer[name] = self._made[name]
         return newer
 
-    def _status(self) -> str:
-        return str(parts_module().status(say_state(self.run.state()), self.run.mistake))
+    def _status(self, state: State) -> str:
+        return str(parts_module().status(say_state(state), self.run.mistake))
 
     def _sentence(self) -> str:
         return str(parts_module().sentence(describe(self.run.progress())))
@@ -98,10 +99,9 @@ class LiveParts:
         return str(_embed(album) + parts_module().pairs(screen))
 
     def _numbers(self) -> str:
-        evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
         computed = self.fit.found and self.fit.found[1]
         lines = list(self.run.last_lines)
-        tiles = tiles_of(self.run.folder, evaluations, lines, self.run.stages, computed, 0)
+        tiles = tiles_of(self.run.folder, self.run.results(), lines, self.run.stages, computed, 0)
         return str(parts_module().tiles(tiles))
 
     def _rollouts(self, choice: Choice) -> str:
@@ -109,7 +109,7 @@ class LiveParts:
             return ""
         step, path = self.run.rollouts
         album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
-        rows = f"/run/{quote(self.run.folder.absolute().name, '')}"
+        rows = run_address(self.run.folder.absolute().name)
         gallery = current_gallery(step, read_lines(path), choice, album)
         linked = replace(gallery, rows=rows)
         return str(_embed(album) + parts_module().gallery(linked))
@@ -121,8 +121,7 @@ class LiveParts:
     def _sections(self) -> list[Section]:
         """Return the sections in the order of the page; that of evaluations is kept until there are more."""
         if self._evaluated[0] != self.run.evaluated:
-            evaluations = [self.run.evaluations[step] for step in sorted(self.run.evaluations)]
-            self._evaluated = (self.run.evaluated, sections_of({}, {}, evaluations))
+            self._evaluated = (self.run.evaluated, sections_of({}, {}, self.run.results()))
         found = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
         evaluated = with_compute(self._evaluated[1], self.fit.found)
         return sorted([*found, *evaluated], key=lambda one: list(ABOUT).index(one.title))
@@ -144,7 +143,7 @@ def say_state(state: State) -> list[tuple[str, str]]:
     )
     found += [(name, said(state[key], unit)) for name, key, unit in units if state[key] is not None]
     if state["left_s"] is not None:
-        found.append(("time left", _duration(state["left_s"])))
+        found.append(("time left", duration(state["left_s"])))
     if state["memory_mb"] is not None:
         found.append(("memory", _bytes(state["memory_mb"])))
     if state["gpu_memory_mb"] is not None:
@@ -180,9 +179,3 @@ def parts_module() -> Any:
 
 def _bytes(mebibytes: float) -> str:
     return f"{mebibytes:,.0f} MiB" if mebibytes < 10_000 else f"{mebibytes / 1024:,.1f} GiB"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

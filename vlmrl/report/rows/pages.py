@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from statistics import fmean
 from typing import Any
-from urllib.parse import quote
 
 from vlmrl.report.page import render
 from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
 from vlmrl.report.rows.row_index import RowIndex
 from vlmrl.report.rows.selection import as_command
-from vlmrl.report.rows.story import row_address, tell
+from vlmrl.report.rows.story import row_address, run_address, tell
 from vlmrl.report.rows.token_heat import DIFFERENCES, PROBABILITIES
 
 __all__ = ["ROW_SCRIPTS", "list_page", "row_page"]
@@ -24,7 +21,7 @@ PAGE_ROWS = 100
 
 def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, skip: int) -> str:
     """Return the page of the rows that match, the newest first, without the first `skip`."""
-    base, found = base_of(index.folder), index.chosen(wanted)
+    base, found = _base(index), index.chosen(wanted)
     newest_first = found[::-1][skip : skip + PAGE_ROWS]
     sources, verifiers = index.names()
     query = wanted.query()
@@ -56,7 +53,7 @@ def row_page(index: RowIndex, config: Mapping[str, Any], facts: RowFacts, wanted
     Raises:
         UserError: the row cannot be read.
     """
-    base = base_of(index.folder)
+    base = _base(index)
     story, album = tell(index, facts, wanted, config, base)
     return render(
         "rows/row.html",
@@ -72,9 +69,8 @@ def row_page(index: RowIndex, config: Mapping[str, Any], facts: RowFacts, wanted
     )
 
 
-def base_of(folder: Path) -> str:
-    """Return the address of a run's page."""
-    return f"/run/{quote(folder.absolute().name, '')}"
+def _base(index: RowIndex) -> str:
+    return run_address(index.folder.absolute().name)
 
 
 def _common(index: RowIndex, config: Mapping[str, Any], base: str, here: str) -> dict[str, Any]:
@@ -90,13 +86,12 @@ def _common(index: RowIndex, config: Mapping[str, Any], base: str, here: str) ->
 
 
 def _line(base: str, row: RowFacts, wanted: RowFilter) -> dict[str, Any]:
-    known = row.rewards
     return {
         "step": row.step,
         "source": row.source,
         "id": row.id,
         "address": row_address(base, row, wanted),
-        "mean": fmean(known) if known else None,
+        "mean": row.mean_reward,
         "rewards": row.scores[REWARD],
         "failed": sum(row.failed),
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
 from vlmrl.errors import UserError
 
-__all__ = ["PARTS", "REWARD", "RowFacts", "RowFilter", "encode", "read_range"]
+__all__ = ["PARTS", "REWARD", "RowFacts", "RowFilter", "encode", "read_count", "read_range"]
 
 PARTS = ("rollouts", "evals")
 """Folders of a run that have rows: those of training steps, and those of evaluations."""
@@ -38,9 +39,10 @@ class RowFacts:
     """Whether a verifier failed on the completion, or it is masked."""
 
     @property
-    def rewards(self) -> list[float]:
-        """Return the rewards that count."""
-        return [value for value in self.scores[REWARD] if value is not None]
+    def mean_reward(self) -> float | None:
+        """Return the mean of the rewards that count; None without any."""
+        known = [value for value in self.scores[REWARD] if value is not None]
+        return fmean(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class RowFilter:
     """Least reward, or score, of a completion that fits."""
     most: float | None = None
     spread: float | None = None
-    """Least standard deviation of them in the group: so much its completions disagree."""
+    """Least standard deviation of them in the group, which says how far its completions disagree."""
     failed: bool = False
     """Whether only completions fit on which a verifier failed, or which are masked."""
     ids: tuple[str, ...] = ()
@@ -72,8 +74,8 @@ class RowFilter:
         return cls(
             part=part if part in PARTS else PARTS[0],
             only=query.get("only", ""),
-            first=_step(query.get("first", "")),
-            last=_step(query.get("last", "")),
+            first=read_count(query.get("first", "")),
+            last=read_count(query.get("last", "")),
             by=query.get("by", ""),
             least=_number(query.get("least", "")),
             most=_number(query.get("most", "")),
@@ -143,6 +145,11 @@ def read_range(text: str, what: str) -> tuple[float | None, float | None]:
     return found[0], found[1]
 
 
+def read_count(text: str, max_digits: int = 15) -> int | None:
+    """Return a whole number from 0 as an address states it; None for anything else, or more digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else None
+
+
 def encode(query: Mapping[str, Any]) -> str:
     """Return a query for an address; what UTF-8 cannot say becomes question marks."""
     return urlencode(query, errors="replace")
@@ -152,10 +159,6 @@ def _deviation(values: Sequence[float]) -> float:
     """Return the standard deviation; that of `statistics` is exact, and too slow for a long run."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-
-
-def _step(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
 
 
 def _number(text: str) -> float | None:

@@ -21,6 +21,7 @@ from vlmrl.errors import UserError
 from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import Row
+from vlmrl.system.atomic_files import Stamp, stamp_of
 
 __all__ = ["RowIndex"]
 
@@ -55,7 +56,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 @dataclass(slots=True)
 class _File:
     path: Path
-    stamp: tuple[int, int, int]
+    stamp: Stamp
     rows: list[RowFacts] | None = None
     """None: it was not read."""
     damaged: int = 0
@@ -213,17 +214,18 @@ def _order(row: RowFacts) -> tuple[int, str, int]:
     return row.step, row.part, row.line
 
 
-def _step_files(folder: Path) -> list[tuple[str, int, tuple[int, int, int]]]:
-    """Return path, step and stamp of the files `step-N.jsonl` of a folder."""
+def _step_files(folder: Path) -> list[tuple[str, int, Stamp]]:
+    """Return path, step and stamp of the files `step-N.jsonl` of a folder.
+
+    As `run_folder.steps_in`, in half its time: each request looks at every file of a long run.
+    """
     found = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 number = entry.name.removeprefix("step-").removesuffix(".jsonl")
                 if entry.name == f"step-{number}.jsonl" and number.isdecimal():
-                    stat = entry.stat()
-                    stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                    found.append((entry.path, int(number), stamp))
+                    found.append((entry.path, int(number), stamp_of(entry.stat())))
     except FileNotFoundError:
         return []
     return found

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from vlmrl.data.cards.conversation import LISTS
 from vlmrl.errors import UserError
 from vlmrl.report.rows.row_filter import PARTS, RowFacts, RowFilter
 from vlmrl.report.rows.row_index import RowIndex
@@ -28,7 +29,6 @@ __all__ = ["Originals", "Selection", "Written", "as_command", "attack_lines", "w
 
 Originals = Callable[[str, MediaKind, str], Path | None]
 """Finds the file of a medium by source, kind and name; None: it cannot be had."""
-KEYS = {"image": "images", "video": "videos", "audio": "audios"}
 SIZES = ("width", "height", "duration", "resized_width", "resized_height")
 UNWRITTEN = ("track",)
 """Kinds of truth that no typed row states."""
@@ -208,7 +208,7 @@ def _conversation(row: Row, media: list[tuple[str, str]]) -> dict[str, Any]:
 def _by_kind(media: list[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for kind, path in media:
-        found.setdefault(KEYS[kind], []).append(path)
+        found.setdefault(LISTS[kind], []).append(path)
     return found
 
 

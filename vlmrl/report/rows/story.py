@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
+from urllib.parse import quote
 
 from vlmrl.report.gallery import Attempt, Card, row_card
 from vlmrl.report.media import Album
-from vlmrl.report.rows.row_filter import PARTS, RowFacts, RowFilter, encode
+from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
 from vlmrl.report.rows.row_index import RowIndex
 from vlmrl.report.rows.token_heat import Heat, heat_of
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import Row
 
-__all__ = ["IMAGE_BYTES", "Story", "row_address", "tell"]
+__all__ = ["Story", "row_address", "run_address", "tell"]
 
 IMAGE_BYTES = 12_000_000
 """Budget of a page's images, in characters of their data URIs."""
@@ -30,8 +30,6 @@ class Answer:
 
     attempt: Attempt
     finish: str
-    kept: bool | None
-    valid: bool
     weights: Mapping[str, str]
     """By verifier its weight in the reward."""
     heat: Heat | None
@@ -84,8 +82,6 @@ def tell(
         Answer(
             attempt,
             completion["finish_reason"],
-            completion["kept"],
-            completion["valid"],
             weights,
             heat_of(told[g], _lengths(completion)) if g < len(told) else None,
         )
@@ -110,6 +106,11 @@ def tell(
         json.dumps(row["truth"], ensure_ascii=False, indent=1),
         row["prompt"],
     ), album
+
+
+def run_address(name: str) -> str:
+    """Return the address of the page of the run whose folder has this name."""
+    return f"/run/{quote(name, '')}"
 
 
 def row_address(base: str, row: RowFacts, wanted: RowFilter) -> str:
@@ -160,8 +161,8 @@ def _nearest(rows: Sequence[RowFacts], here: RowFacts) -> Sequence[RowFacts]:
 
 
 def _moment(row: RowFacts, here: RowFacts, wanted: RowFilter, base: str) -> Moment:
-    known = row.rewards
     what = "trained on" if row.part == PARTS[0] else f"held out, {row.drawn or 'greedy'}"
-    rewards = tuple(row.scores["reward"])
-    mean = fmean(known) if known else None
-    return Moment(row.step, what, row_address(base, row, wanted), rewards, mean, row is here)
+    rewards = tuple(row.scores[REWARD])
+    return Moment(
+        row.step, what, row_address(base, row, wanted), rewards, row.mean_reward, row is here
+    )

@@ -33,7 +33,6 @@ class Heat:
     turns: tuple[tuple[Token, ...], ...]
     summary: str
     known_engine: bool
-    known_both: bool
 
 
 def heat_of(stored: Mapping[str, Any], lengths: Sequence[int]) -> Heat | None:
@@ -53,13 +52,8 @@ def heat_of(stored: Mapping[str, Any], lengths: Sequence[int]) -> Heat | None:
     for length in lengths:
         turns.append(tuple(cells[at : at + length]))
         at += length
-    known = [value is not None for value in engine], [value is not None for value in trainer]
-    return Heat(
-        tuple(turns),
-        _summary(engine, trainer),
-        any(known[0]),
-        any(a and b for a, b in zip(*known, strict=True)),
-    )
+    known = any(value is not None for value in engine)
+    return Heat(tuple(turns), _summary(engine, trainer), known)
 
 
 def _of_tokens(values: Any, length: int) -> list[float | None]:

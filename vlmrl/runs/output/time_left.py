@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from vlmrl.runs.console import PHASES
+from vlmrl.runs.console import step_seconds
 
 __all__ = ["TimeLeft"]
 
@@ -41,7 +41,7 @@ class TimeLeft:
             if seconds > 0:
                 self._besides[phase].append(seconds)
         if before is None:  # nobody knows when the first one began
-            self._own.append(sum(metrics.get(f"time/{phase}", 0.0) for phase in PHASES))
+            self._own.append(step_seconds(metrics))
         else:
             self._own.append(max(0.0, self._at - before - sum(planned.values())))
         return self._estimate(step)
