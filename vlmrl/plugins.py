@@ -274,10 +274,7 @@ def _module_from_file(kind: str, place: str) -> ModuleType:
         sys.modules[unique] = module
         try:
             spec.loader.exec_module(module)
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # whatever the user's file raises is the user's to see
+        except (Exception, SystemExit) as error:  # whatever the file raises is the user's to see
             del sys.modules[unique]
             raise UserError(f"{kind} {place!r} cannot be imported: {_brief(error)}") from error
         return module

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from tables import code, escape, header, row
+from python_files import assigned, parse
+from tables import code, escape, header, link_paper, link_part, row
 
 from vlmrl import plugins
 from vlmrl.commands.list_parts import first_sentence
@@ -90,13 +91,12 @@ def matrix() -> str:
         recipe = plugins.load("algorithm", name)
         module = inspect.getmodule(recipe)
         papers = re.findall(r"arXiv (\d{4}\.\d{5})", inspect.getdoc(module) or "")
-        links = [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in dict.fromkeys(papers)]
         verified = tests.get(name, [])
         lines.append(
             row(
-                f"[`{name}`](../reference/algorithms/{name}.md)",
+                link_part("algorithms", name),
                 escape(first_sentence(recipe)),
-                ", ".join(links),
+                ", ".join(map(link_paper, dict.fromkeys(papers))),
                 ", ".join(code(config) for config in configs.get(name, [])) or "any",
                 "; ".join(dict.fromkeys([*verified, LAWS])),
             )
@@ -110,22 +110,15 @@ def read_tests() -> dict[str, list[str]]:
     A test is given a recipe by a row of `parametrize` whose column is `name`, or asks for it by `recipe_of`.
     """
     found: dict[str, list[str]] = {}
-    helpers = _tables(ROOT / "tests/helpers/losses.py")
+    helpers = assigned(ROOT / "tests/helpers/losses.py")
     for file in sorted((ROOT / "tests/algorithms").glob("test_*.py")):
-        tables = helpers | _tables(file)
-        for test in ast.parse(file.read_text(encoding="utf-8")).body:
+        tables = {**helpers, **assigned(file)}
+        for test in parse(file).body:
             if isinstance(test, ast.FunctionDef) and "refused" not in test.name:
                 for name in dict.fromkeys([*_given(test, tables), *_asked(test)]):
                     words = test.name.removeprefix("test_").replace("_", " ")
                     found.setdefault(name, []).append(words)
     return found
-
-
-def _tables(file: Path) -> dict[str, ast.expr]:
-    """Return the values that a module gives to its names."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
-    return {t.id: a.value for a in assigned for t in a.targets if isinstance(t, ast.Name)}
 
 
 def _given(test: ast.FunctionDef, tables: dict[str, ast.expr]) -> Iterator[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from python_files import assigned, parse, read_table
 from tables import code, escape, header, row
 
 from vlmrl.benchmarking.base import Benchmark, Official
@@ -105,30 +106,30 @@ def rules_of(scorer: str) -> tuple[str, ...]:
 @functools.cache
 def compared_rules() -> frozenset[str]:
     """Return the rules that the scripts of `make reference` name."""
-    files = (f for f in REFERENCE.glob("*.py") if not f.name.startswith("replay"))
-    return frozenset(name for file in files for name in _names(_tree(file))) & _rule_names()
+    return frozenset(name for tree in _reference() for name in _names(tree)) & _rule_names()
 
 
 @functools.cache
 def _stated_in_reference() -> frozenset[str]:
     """Return the texts of one word in the scripts of `make reference`."""
-    files = (file for file in REFERENCE.glob("*.py") if not file.name.startswith("replay"))
-    nodes = (node for file in files for node in ast.walk(_tree(file)))
+    nodes = (node for tree in _reference() for node in ast.walk(tree))
     return frozenset(
         n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)
     )
 
 
+def _reference() -> Sequence[ast.Module]:
+    """Return the scripts of `make reference`."""
+    return [parse(f) for f in REFERENCE.glob("*.py") if not f.name.startswith("replay")]
+
+
 @functools.cache
 def fixtures() -> frozenset[str]:
     """Return the benchmarks with rows in their layout in the tests."""
-    tree = _tree(ROOT / "tests/helpers/published.py")
-    keys: set[str] = {file.stem for file in FIXTURES.glob("*.json")}
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
-            assert isinstance(node.value, ast.Dict)
-            keys |= {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
-    return frozenset(keys)
+    rows = assigned(ROOT / "tests/helpers/published.py")["ROWS"]
+    assert isinstance(rows, ast.Dict)
+    keys = {key.value for key in rows.keys if isinstance(key, ast.Constant)}
+    return frozenset({*keys, *(file.stem for file in FIXTURES.glob("*.json"))})
 
 
 def hand_scored(name: str) -> int:
@@ -142,10 +143,7 @@ def hand_scored(name: str) -> int:
 
 @functools.cache
 def _replayed_tasks() -> frozenset[str]:
-    for node in _tree(REFERENCE / "replay_lmms_eval.py").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "METRICS":
-            return frozenset(ast.literal_eval(node.value))
-    raise ValueError(f"{REFERENCE}/replay_lmms_eval.py: expected a table METRICS")
+    return frozenset(read_table(REFERENCE / "replay_lmms_eval.py", "METRICS"))
 
 
 @functools.cache
@@ -153,12 +151,10 @@ def _rules_by_scorer() -> Mapping[str, tuple[str, ...]]:
     """Return scorer -> the rules that it calls, in its own lines and in the functions of its file."""
     found: dict[str, tuple[str, ...]] = {}
     for file in sorted(SCORERS.glob("*.py")):
-        tree = _tree(file)
-        helpers = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-        for node in tree.body:
-            if isinstance(node, ast.AnnAssign) and "SCORERS" in ast.unparse(node.target):
-                assert isinstance(node.value, ast.Dict)
-                for key, value in zip(node.value.keys, node.value.values, strict=True):
+        helpers = {n.name: n for n in parse(file).body if isinstance(n, ast.FunctionDef)}
+        for name, scorers in assigned(file).items():
+            if "SCORERS" in name and isinstance(scorers, ast.Dict):
+                for key, value in zip(scorers.keys, scorers.values, strict=True):
                     if isinstance(key, ast.Constant):
                         found[key.value] = tuple(sorted(_reached(value, helpers) & _rule_names()))
     return found
@@ -179,7 +175,7 @@ def _reached(node: ast.AST, helpers: Mapping[str, ast.FunctionDef]) -> frozenset
 
 @functools.cache
 def _rule_names() -> frozenset[str]:
-    nodes = (n for f in (*RULES.rglob("*.py"), SCORERS / "found_boxes.py") for n in _tree(f).body)
+    nodes = (n for f in (*RULES.rglob("*.py"), SCORERS / "found_boxes.py") for n in parse(f).body)
     return frozenset(
         node.name
         for node in nodes
@@ -193,8 +189,3 @@ def _names(node: ast.AST) -> Iterator[str]:
             yield inside.id
         elif isinstance(inside, ast.Attribute):
             yield inside.attr
-
-
-@functools.cache
-def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from typing import Literal
 import part_pages
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
-from tables import escape, header, row
+from tables import escape, header, link_paper, link_part, row
 
 from vlmrl import plugins
 
@@ -77,7 +77,7 @@ def table() -> str:
     lines += [row(state, str(counted[state]), meant) for state, meant in MEANT.items()]
     lines += ["", *header("system", "state", "shown by", "missing or different")]
     for system in systems:
-        links = [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in system.papers]
+        links = map(link_paper, system.papers)
         name = f'<a id="{system.anchor}"></a>**{escape(system.name)}**'
         lines.append(
             row(
@@ -97,7 +97,7 @@ def shown(system: System) -> Iterator[str]:
     for kind, names in system.parts.items():
         for name in names:
             plugins.check(kind, name)
-            yield f"[`{name}`](../reference/{part_pages.FOLDERS[kind]}/{name}.md)"
+            yield link_part(part_pages.FOLDERS[kind], name)
     for page in system.pages:
         yield f"[{Path(page).stem.replace('_', ' ')}](../{page})"
 
@@ -105,7 +105,7 @@ def shown(system: System) -> Iterator[str]:
 def shown_benchmark(name: str) -> str:
     """Return the link of a benchmark from a page in `recipes/`."""
     plugins.check("benchmark", name)
-    return f"[`{name}`](../reference/benchmarks/{name}.md)"
+    return link_part("benchmarks", name)
 
 
 def parts_by_kind() -> Mapping[str, set[str]]:

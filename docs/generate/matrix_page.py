@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipe_facts import FOLDER, MEDIA, OPEN, TASKS, WORLDS, asked_in, recipes, task_of
-from tables import code, header, row
+from recipe_facts import FOLDER, MEDIA, OPEN, TASKS, WORLDS, asked_in, media_in, recipes, task_of
+from tables import code, header, link_part, row
 
 from vlmrl import plugins
 from vlmrl.config import Config, load, tree
@@ -49,9 +49,9 @@ def by_task() -> Iterator[str]:
                     medium,
                     task,
                     _few(configs),
-                    ", ".join(_link("algorithms", name) for name in sorted(algorithms)),
-                    ", ".join(_link("cards", name) for name in cards),
-                    ", ".join(_link("benchmarks", name) for name in measures),
+                    ", ".join(link_part("algorithms", name) for name in sorted(algorithms)),
+                    ", ".join(link_part("cards", name) for name in cards),
+                    ", ".join(link_part("benchmarks", name) for name in measures),
                 )
 
 
@@ -63,7 +63,7 @@ def by_algorithm() -> Iterator[str]:
             [c for c in shipped() if name in c.algorithms and medium in dict(c.asked)]
             for medium in MEDIA
         )
-        yield row(_link("algorithms", name), *map(_few, by_medium))
+        yield row(link_part("algorithms", name), *map(_few, by_medium))
 
 
 @functools.cache
@@ -95,8 +95,7 @@ def _benchmarks() -> Mapping[str, tuple[tuple[str, ...], str]]:
     found = {}
     for name in plugins.names("benchmark"):
         one = plugins.load("benchmark", name)
-        media = tuple(kind for kind in MEDIA if kind in one.columns)
-        found[name] = (media, task_of(one.strict.verifier))
+        found[name] = (media_in(one.columns), task_of(one.strict.verifier))
     return found
 
 
@@ -108,7 +107,3 @@ def _read(name: str, config: Config) -> Shipped:
 def _few(configs: Sequence[Shipped]) -> str:
     links: Iterable[str] = (config.link for config in configs)
     return ", ".join(links) if len(configs) <= MANY else f"[{len(configs)} configs](index.md)"
-
-
-def _link(folder: str, name: str) -> str:
-    return f"[`{name}`](../reference/{folder}/{name}.md)"

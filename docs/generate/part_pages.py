@@ -12,7 +12,7 @@ from typing import Any
 
 import benchmark_evidence
 import layout_table
-from recipe_facts import MEDIA, task_of
+from recipe_facts import media_in, task_of
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl import plugins
@@ -241,7 +241,7 @@ def _more(kind: str, plugin: Any) -> list[str]:
     if kind == "family":
         return [", ".join(f"`{name}`" for name in plugin.model_types), ", ".join(plugin.kinds)]
     if kind == "benchmark":
-        media = ", ".join(medium for medium in MEDIA if medium in plugin.columns)
+        media = ", ".join(media_in(plugin.columns))
         asked = dict.fromkeys(one.protocol.partition("@")[0] for one in plugin.officials)
         task = task_of(plugin.strict.verifier)
         return [media, task, str(plugin.count), escape(plugin.licence), ", ".join(map(code, asked))]

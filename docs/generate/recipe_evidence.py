@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import algorithm_tables
+from python_files import parse, read_table
 
 from vlmrl import plugins
 from vlmrl.config import Config
@@ -58,10 +59,7 @@ def parts_of(config: Config) -> Sequence[tuple[str, str]]:
 
 def quick_recipes() -> Sequence[str]:
     """Return the recipes that every run of the tests trains; the others train at night."""
-    for node in _module(RECIPES).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "QUICK":
-            return [*ast.literal_eval(node.value)]
-    raise ValueError(f"{RECIPES}: expected a table QUICK")
+    return [*read_table(RECIPES, "QUICK")]
 
 
 @functools.cache
@@ -70,7 +68,7 @@ def all_tests() -> Sequence[Test]:
     return [
         _read(node, file)
         for file in sorted(TESTS.rglob("test_*.py"))
-        for node in _module(file).body
+        for node in parse(file).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     ]
 
@@ -132,8 +130,3 @@ def _read(node: ast.FunctionDef, file: Path) -> Test:
         names=frozenset(n.id for n in inside if isinstance(n, ast.Name)),
         at_night=any("nightly" in ast.unparse(mark) for mark in node.decorator_list),
     )
-
-
-@functools.cache
-def _module(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ All of it is read off the config, the cards and the verifiers; nothing is stated
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,16 @@ def task_of(verifier: str) -> str:
     return TASKS.get(first if isinstance(first, str) else first[0], "") if first else ""
 
 
+def media_in(columns: Container[str]) -> tuple[str, ...]:
+    """Return the media that columns are named after."""
+    return tuple(kind for kind in MEDIA if kind in columns)
+
+
 def media_of(source: SourceConfig) -> tuple[str, ...]:
     """Return the media of a source: those of its columns, those of its card, or images."""
     columns = source.options.get("columns")
     if isinstance(columns, Mapping):
-        return tuple(kind for kind in MEDIA if kind in columns)
+        return media_in(columns)
     declared: tuple[str, ...] = plugins.load("card", source.card).media
     return declared or ("image",)
 

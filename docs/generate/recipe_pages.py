@@ -12,7 +12,7 @@ from typing import Any
 import recipe_evidence
 from coverage_page import Figure, System, read_systems, shown_benchmark
 from recipe_facts import GROUPS, Recipe, recipes, say, settings, sources_of
-from tables import code, escape, header, row
+from tables import code, escape, header, link_part, row
 
 from vlmrl import plugins
 from vlmrl.config import Config, RewardConfig, SourceConfig
@@ -114,10 +114,10 @@ def _data(config: Config) -> Iterator[str]:
         columns = source.options.get("columns") or {}
         layout = source.options.get("layout")
         told = ", ".join(f"{code(str(theirs))} ({key})" for key, theirs in columns.items())
-        form = f"layout [`{layout}`](../reference/layouts/{layout}.md)" if layout else ""
+        form = f"layout {link_part('layouts', layout)}" if layout else ""
         yield row(
             code(source.label),
-            f"[`{source.card}`](../reference/cards/{source.card}.md)",
+            link_part("cards", source.card),
             escape(card.licence) or "that of the data you bring",
             code(str(path)) if path else "nothing",
             told or form or "those of the card",
@@ -129,11 +129,10 @@ def _rewards(config: Config) -> Iterator[str]:
     yield from header("of", "reward", "verifier", "weight", "how it counts")
     for names, rewards in _by_source(config).items():
         for reward in rewards:
-            verifier = reward.verifier
             yield row(
                 names,
                 code(reward.label),
-                f"[`{verifier}`](../reference/verifiers/{verifier}.md)",
+                link_part("verifiers", reward.verifier),
                 say(reward.weight),
                 _counts(reward),
             )
@@ -183,13 +182,13 @@ def _algorithm(config: Config) -> Iterator[str]:
         name = each.algorithm.name
         differing = list(settings(each))
         told = ", where it differs from plain GRPO:" if differing else " with its defaults."
-        yield from (f"[`{name}`](../reference/algorithms/{name}.md){where}{told}", "")
+        yield from (f"{link_part('algorithms', name)}{where}{told}", "")
         if differing:
             yield from header("option", "here", "GRPO's default")
             yield from (row(code(key), code(value), plain) for key, value, plain in differing)
             yield ""
     for kind, folder, named in _beside(config):
-        links = ", ".join(f"[`{one}`](../reference/{folder}/{one}.md)" for one in named)
+        links = ", ".join(link_part(folder, one) for one in named)
         yield f"- {kind}: {links}"
 
 

@@ -31,6 +31,16 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def link_part(folder: str, name: str) -> str:
+    """Return the link to the page of a part from a page in a folder of docs/, such as `recipes/`."""
+    return f"[`{name}`](../reference/{folder}/{name}.md)"
+
+
+def link_paper(number: str) -> str:
+    """Return the link to a paper by its number on arXiv."""
+    return f"[{number}](https://arxiv.org/abs/{number})"
+
+
 def type_text(annotation: Any) -> str:
     """Return a type as one writes it: `list of str`, `'a' | 'b'`, `mapping of str to int`."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
