@@ -64,7 +64,7 @@ test-ray: $(VENV)-ray/.ready  ## the tests of many machines, in that environment
 
 # Chromium is the system's; axe and the driver come from npm. CHROMIUM=... names another browser.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-test-browser: $(READY)  ## the report and the live page in headless Chromium: axe, keyboard, phone, dark, print
+test-browser: $(READY)  ## the report, the live page and the pages of rows in headless Chromium: axe, keyboard, phone, dark, print
 	@command -v npm >/dev/null || { echo "the tests in a browser need Node and npm (apt install nodejs npm)" >&2; exit 2; }
 	@test -n "$(CHROMIUM)" || { echo "the tests in a browser need Chromium (apt install chromium), or CHROMIUM=path" >&2; exit 2; }
 	@mkdir -p build/browser && cp tests/browser/package.json build/browser

@@ -104,7 +104,8 @@ export const fits = async (page) => {
 
 const STOPS = "a[href], button, select, input, summary, audio[controls], [tabindex='0']";
 
-// Press Tab through the whole page; every stop must be seen, and all that can be used must be a stop.
+// Press Tab through the whole page; every stop must be seen, and all that can be used must be a stop. Of a
+// group of radio buttons the chosen one is.
 export const tabThrough = async (page) => {
   const unseen = [];
   let count = 0;
@@ -133,7 +134,8 @@ export const tabThrough = async (page) => {
   }
   const missed = await page.evaluate(
     (stops) => [...document.querySelectorAll(stops)]
-      .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.hasAttribute("data-stop") && !e.disabled)
+      .filter((e) => e.checkVisibility({ visibilityProperty: true }) && !e.hasAttribute("data-stop") && !e.disabled
+        && !(e.type === "radio" && !e.checked))
       .map((e) => `${e.tagName}.${e.getAttribute("class")} ${e.textContent.trim().slice(0, 40)}`),
     STOPS,
   );

@@ -7,7 +7,7 @@ import { walkPayloads } from "./payloads.mjs";
 import { walkByKeyboard } from "./report.mjs";
 
 // `vlmrl watch` on a folder; `at` is its address once it listens.
-const serve = async (folder, port = 0) => {
+export const serve = async (folder, port = 0) => {
   const server = spawn(process.env.PYTHON, ["-m", "vlmrl", "watch", folder, "--port", String(port)], {
     stdio: ["ignore", "pipe", "inherit"],
   });
@@ -59,7 +59,7 @@ export const walkLive = async (runs, run, hostile, figures) => {
         await visit.close();
       }
     }
-    await walkPayloads(`${index}run/${encodeURIComponent(hostile)}`, complete);
+    await walkPayloads(`${index}run/${encodeURIComponent(hostile)}`, { ready: complete });
     await walkAllRuns(index);
     const visit = await open(address);
     const { page } = visit;

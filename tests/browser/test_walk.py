@@ -1,4 +1,4 @@
-"""The report and the live page in headless Chromium: axe, keyboard, phone, dark, print, offline, attacks."""
+"""Report, live page, pages of rows in headless Chromium: axe, keys, phone, dark, print, offline, attacks."""
 
 from __future__ import annotations
 
@@ -89,3 +89,7 @@ def test_no_text_of_a_report_is_run(runs: Path) -> None:
 def test_the_live_page_can_be_used_while_lines_come_and_its_server_restarts(runs: Path) -> None:
     # The page's own hostile run is there as well, in the table of all runs.
     assert len(walk("live", runs, "learning", "hostile")["checked"]) >= 30
+
+
+def test_a_row_can_be_read_by_anybody_and_no_text_of_it_is_run(runs: Path) -> None:
+    assert len(walk("rows", runs, "learning", "turns", "hostile")["checked"]) >= 70

@@ -3,6 +3,7 @@
 //   node walk.mjs report REPORT.html
 //   node walk.mjs payloads REPORT.html
 //   node walk.mjs live RUNS RUN HOSTILE      (PYTHON serves RUNS; lines are appended to RUN)
+//   node walk.mjs rows RUNS RUN TURNS HOSTILE
 //
 // tests/browser/test_walk.py does; CHROMIUM names the browser. Exits with 1 where something is wrong.
 import { pathToFileURL } from "node:url";
@@ -10,6 +11,7 @@ import { checked, close, wrong } from "./browser.mjs";
 import { walkLive } from "./live.mjs";
 import { walkPayloads } from "./payloads.mjs";
 import { walkReport } from "./report.mjs";
+import { walkRows } from "./rows.mjs";
 
 const [what, ...rest] = process.argv.slice(2);
 const figures = {};
@@ -17,7 +19,8 @@ try {
   if (what === "report") await walkReport(pathToFileURL(rest[0]).href, figures);
   else if (what === "payloads") await walkPayloads(pathToFileURL(rest[0]).href);
   else if (what === "live") await walkLive(...rest, figures);
-  else throw new Error(`expected report, payloads or live, got ${what}`);
+  else if (what === "rows") await walkRows(...rest, figures);
+  else throw new Error(`expected report, payloads, live or rows, got ${what}`);
 } finally {
   await close();
 }

@@ -115,6 +115,7 @@ def attack(folder: Path, attacked: Path) -> Path:
     for path in [*attacked.glob("rollouts/*.jsonl"), *attacked.glob("evals/*.jsonl")]:
         rows = atomic_files.read_lines(path)
         atomic_files.write_lines(path, [_with_attacks(row, payloads) for row in rows])
+    _attack_tokens(attacked, payloads)
     _attack_config(attacked / "config.json", payloads)
     _attack_numbers(attacked, payloads)
     _raise_alarm(attacked, payloads)
@@ -148,6 +149,18 @@ def _with_attacks(value: Any, payloads: Iterator[str], key: str = "") -> Any:
         else:
             found[name] = _with_attacks(one, payloads, name)
     return found
+
+
+def _attack_tokens(folder: Path, payloads: Iterator[str]) -> None:
+    """Put an attack into the text of each token, below the names that the attacked rows have."""
+    for step, path in run_folder.steps_in(folder / "rollouts", ".jsonl").items():
+        rows = atomic_files.read_lines(path)
+        told = atomic_files.read_lines(run_folder.tokens_path(folder, step))
+        for row, tokens in zip(rows, told, strict=True):
+            tokens |= {"source": row["source"], "id": row["id"]}
+            for one in tokens["completions"]:
+                one["texts"] = [f"{text}{next(payloads)}" for text in one["texts"]]
+        atomic_files.write_lines(run_folder.tokens_path(folder, step), told)
 
 
 def _attack_config(path: Path, payloads: Iterator[str]) -> None:

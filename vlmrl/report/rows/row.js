@@ -19,7 +19,7 @@ document.addEventListener("keydown", (event) => {
     if (!["ArrowRight", "ArrowLeft", "Home", "End"].includes(event.key)) return;
     event.preventDefault();
     moveInTokens(event.target, event.key);
-  } else if (!event.target.matches("input, select, textarea, audio, video, .wide")) {
+  } else if (!event.target.closest("input, select, textarea, audio, video, .wide, dialog")) {
     if (event.key === "ArrowLeft") follow("prev");
     if (event.key === "ArrowRight") follow("next");
   }
