@@ -232,3 +232,20 @@ def test_pixel_budgets_and_attention_that_cannot_be_are_clear_errors():
         load_model(model_config(min_pixels=99999999), CORPUS)
     with pytest.raises(UserError, match=r"model\.attention.*quick"):
         load_model(model_config(attention="quick"), CORPUS)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="weights leave the CPU")
+def test_a_product_of_one_row_has_the_same_bits_by_built_and_by_loaded_weights(tmp_path):
+    """Else what a resumed run samples parts from what the run without a break samples."""
+    built = loaded("qwen2_5_vl")
+    built.model.save_pretrained(tmp_path)
+    built.processor.save_pretrained(tmp_path)
+    again = load_model(ModelConfig(path=str(tmp_path))).model
+    weights = dict(built.model.named_parameters())
+    row = torch.Generator().manual_seed(0)
+    for name, weight in again.named_parameters():
+        assert weight.data_ptr() % 64 == 0, name
+        if weight.ndim == 2:
+            x = torch.randn(1, weight.shape[1], generator=row)
+            linear = torch.nn.functional.linear
+            assert torch.equal(linear(x, weight), linear(x, weights[name])), name

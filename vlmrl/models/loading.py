@@ -26,6 +26,9 @@ MAX_HEAD = 2**27
 SAMPLE, SAMPLES = 2**14, 64
 """Bytes that `fingerprint` reads at a time, and how often in a file."""
 
+ALIGNMENT = 64
+"""Bytes to which torch aligns what it allocates on a CPU."""
+
 
 class Loaded(NamedTuple):
     """An HF model in evaluation mode, its processor, and its family."""
@@ -148,8 +151,18 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
         raise UserError(f"{where} lacks {len(missing)} weights, e.g. {missing[0]}")
     if not as_stored:
         for parameter in model.parameters():
-            parameter.data = parameter.data.contiguous()
+            parameter.data = _align(parameter.data.contiguous())
     return family, model, processor
+
+
+def _align(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weight where products on a CPU have the bits of one that was built: a copy if need be.
+
+    A safetensors file is mapped, and its numbers begin anywhere; a product of few rows then rounds
+    differently, and a run that is resumed parts from one that is not.
+    """
+    stays = not torch.cuda.is_available()
+    return weight.clone() if stays and weight.data_ptr() % ALIGNMENT else weight
 
 
 def _is_local(path: str) -> bool:
