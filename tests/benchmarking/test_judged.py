@@ -23,9 +23,11 @@ from vlmrl.commands.benchmarks.compare import compare_results, print_comparisons
 from vlmrl.commands.benchmarks.judge import VERDICTS, check_judge, judge_unread, open_judge
 from vlmrl.commands.benchmarks.result_page import write_result_page
 from vlmrl.commands.benchmarks.session import Evaluated
-from vlmrl.commands.benchmarks.tables import print_results
+from vlmrl.commands.benchmarks.tables import show_results, sum_up
 from vlmrl.commands.benchmarks.written_tables import write_tables
 from vlmrl.errors import UserError
+from vlmrl.runs.output.lines import Lines
+from vlmrl.runs.run_log import SILENT
 
 BOUND = "lower bound without a judge (gpt-4o-2024-11-20)"
 
@@ -35,7 +37,9 @@ def printed(result: Result, folder: Path, capsys: pytest.CaptureFixture[str]) ->
     source = opened(folder / "again", result.benchmark, result.protocol)
     frames = dict.fromkeys(range(len(result.rows)), FRAME)
     each = [Evaluated(result, {}, (), {}, None, source, frames)]
-    print_results(each)
+    output = Lines()
+    output.say(sum_up(each[0], folder))
+    show_results(each, output)
     write_tables(each, folder)
     write_result(folder, result, {})
     files = [folder / name for name in ("result.json", "results.csv", "results.tex")]
@@ -95,7 +99,7 @@ def judged(
     official = benchmark.official("lmms_eval")
     assert official is not None
     judge = open_judge(server.url + model, official)
-    return judge_unread(judge, benchmark, source, result, folder, lambda *_: None)
+    return judge_unread(judge, benchmark, source, result, folder, SILENT)
 
 
 ANSWERS = ["A", "(B)", "b", "", "3 CM"]

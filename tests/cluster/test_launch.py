@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from helpers.ray_cluster import (
     raylet,
     wait_until,
 )
-from helpers.runs import final_state, metric_lines, torchrun
+from helpers.runs import ROOT, final_state, metric_lines, torchrun
 from vlmrl.system.launched import fence
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -95,6 +97,22 @@ def test_two_actors_are_two_ranks_of_torchrun(
     assert "no node has a GPU: the ranks are placed by CPU" in said
     logs = {path.name for path in (run / "logs/attempt-1").iterdir()}
     assert logs == {"rank-0.log", "rank-1.log"}
+
+
+def test_a_launch_for_programs_passes_on_what_the_first_rank_says(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "vlmrl", "launch", *arguments(run, "run.steps=2")]
+    command += ["--nodes", "1", "--gpus-per-node", "2", "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [one["step"] for one in told if one["kind"] == "step"] == [1, 2]
+    assert sum(one["kind"] == "finished" for one in told) == 1 and told[-1]["kind"] == "finished"
+    assert "no node has a GPU: the ranks are placed by CPU" in [one.get("text") for one in told]
+    logs = run / "logs/attempt-1"
+    assert {path.name for path in logs.iterdir()} == {"rank-0.log", "rank-1.log", "events.jsonl"}
+    lines = (logs / "events.jsonl").read_text().splitlines()
+    assert set(lines) <= set(ran.stdout.splitlines())
 
 
 def test_a_run_whose_node_is_lost_ends_as_if_it_had_not_been(

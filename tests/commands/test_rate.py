@@ -14,6 +14,7 @@ from helpers.turns import script_turns
 from vlmrl.commands.curricula.rate import rate
 from vlmrl.config import Config, load
 from vlmrl.errors import UserError
+from vlmrl.runs.output.json_lines import JsonLines
 
 pytestmark = pytest.mark.slow
 
@@ -65,21 +66,19 @@ def test_a_row_that_cannot_be_rated_is_named_and_has_no_number(whole: Path) -> N
     assert "5.png" in faults[5]["fault"] and "question" in faults[8]["fault"]
 
 
-def test_a_rating_that_was_killed_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+def test_a_rating_that_was_killed_goes_on_to_the_same_bytes(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config, out = settings(whole.parent), tmp_path / "out.jsonl"
     data = whole.read_bytes()
     out.write_bytes(data[: data.index(b'"row": 6') + 3])  # the second block is torn
-    told: list[tuple[int, int]] = []
-    rated = rate(
-        config,
-        out,
-        samples=3,
-        block=4,
-        threshold=0.4,
-        resume=True,
-        tell=lambda done, total, left: told.append((done, total)),
-    )
-    assert told == [(8, 10), (10, 10)] and rated.finished
+    with JsonLines() as output:
+        rated = rate(config, out, samples=3, block=4, threshold=0.4, resume=True, output=output)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    done = [one["done"] for one in told if one["what"] == "rating"]
+    assert done[0] == 4 and done[-1] == 10 and rated.finished
+    # Six of the ten rows were rated since.
+    assert told[-1]["rate"] == pytest.approx(6 / told[-1]["seconds"])
     assert ratings(out) == ratings(whole)
 
 

@@ -1,4 +1,4 @@
-"""What `vlmrl train` shows in terminals of several widths, writes for programs, and says at Ctrl-C."""
+"""What commands show in terminals of several widths, write for programs, leave when quiet, say at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
+from helpers.chat_calls import save_small_model
+from helpers.published import ROWS, write_published
 from helpers.runs import TINY
 from vlmrl.runs.metric_glossary import find
-from vlmrl.runs.output import events
+from vlmrl.runs.output import outcomes
 
 SHORT = [*TINY, "run.steps=2", "evaluation.limit=3", "sft.max_steps=2"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -138,18 +140,29 @@ def test_a_run_in_a_narrow_terminal_ends_at_ctrl_c_and_says_how_to_go_on(tmp_pat
 # -------------------------------------------------------------------------------------- programs
 
 
+def run_program(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run(vlmrl(*arguments), capture_output=True, text=True)
+    assert ran.returncode == code, ran.stderr
+    return ran
+
+
+def objects(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """Return the lines of --json; each is an object whose keys are those of its kind, in their order."""
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    kinds = outcomes.kinds()
+    for one in told:
+        fields = dataclasses.fields(kinds[one["kind"]])
+        assert list(one) == ["kind", *(field.name for field in fields)]
+    return told
+
+
 @pytest.mark.slow
 def test_a_run_for_programs_writes_objects_alone_with_known_keys(tmp_path: Path) -> None:
     noisy = tmp_path / "noisy.py"
     noisy.write_text("def score(completion):\n    print('a verifier prints')\n    return 0.5\n")
     more = [f"rewards=[{noisy}:score]", "evaluation.metric=score", f"run.dir={tmp_path / 'run'}"]
-    command = vlmrl("train", "quickstart", *SHORT, *more, "--json")
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = [json.loads(line) for line in ran.stdout.splitlines()]
-    kinds = events.kinds()
-    for one in told:
-        fields = dataclasses.fields(kinds[one["kind"]])
-        assert list(one) == ["kind", *(field.name for field in fields)]
+    ran = run_program("train", "quickstart", *SHORT, *more, "--json")
+    told = objects(ran)
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for one in told:
         by_kind.setdefault(one["kind"], []).append(one)
@@ -171,9 +184,7 @@ def test_a_run_for_programs_writes_objects_alone_with_known_keys(tmp_path: Path)
 def evaluate_for_programs(run: Path, verifier: Path) -> None:
     """`vlmrl eval` of this run: what it did, and its numbers at the end."""
     asked = ["--data", "shapes:test", "--limit", "3", "--verifier", f"{verifier}:score"]
-    command = vlmrl("eval", str(run), *asked, "--max-tokens", "4", "--json")
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    *doing, result = map(json.loads, ran.stdout.splitlines())
+    *doing, result = objects(run_program("eval", str(run), *asked, "--max-tokens", "4", "--json"))
     assert {one["kind"] for one in doing} == {"doing"}
     assert (doing[-1]["done"], doing[-1]["total"], doing[-1]["ended"]) == (3, 3, True)
     assert (result["kind"], result["samples"], result["pass_at_k"]) == ("result", 3, None)
@@ -203,3 +214,65 @@ def test_a_mistake_is_an_object_and_one_line(tmp_path: Path) -> None:
     told = json.loads(line)
     assert (ran.returncode, told["kind"], told["mistake"]) == (2, "failed", True)
     assert ran.stderr == f"error: {told['error']}\n" and "stepz" in told["error"]
+
+
+@pytest.mark.slow
+def test_rating_and_demonstrating_say_as_much_to_programs_as_to_people(tmp_path: Path) -> None:
+    model = str(save_small_model(tmp_path / "tiny"))
+    common = [*TINY, "--samples", "2", "--limit", "6", "--batch-size", "2", "--metric", "reward"]
+    out = str(tmp_path / "ratings.jsonl")
+    rate = ["data", "rate", "quickstart", *common, "--out", out]
+    *before, rated = objects(run_program(*rate, "--model", model, "--json"))
+    assert {one["kind"] for one in before} == {"doing"}
+    assert [one["what"] for one in before if one["ended"]] == [
+        "opening the data",
+        "loading model",
+        "starting engine hf",
+        "rating",
+    ]
+    assert (before[-1]["done"], before[-1]["total"], before[-1]["left_s"]) == (6, 6, 0)
+    assert (rated["kind"], rated["file"], rated["rows"]) == ("rated", out, 6)
+    assert rated["finished"] and rated["not_rated"] == 0 and sum(rated["solved"].values()) == 6
+    # The policy as it is, before its cold start; a second time, and with nothing to go on with.
+    first = run_program(*rate[:-1], str(tmp_path / "again.jsonl"), "--quiet")
+    warning, counts, solved = first.stdout.splitlines()
+    assert warning.startswith("this rates the policy before its cold start") and not first.stderr
+    assert re.fullmatch(r".*: 6 rows, 0 not rated, mean pass rate \d\.\d{3}", counts)
+    assert re.fullmatch(r"never \d, sometimes \d, always \d", solved)
+    refused = run_program(*rate, "--model", model, "--json", code=2)
+    assert objects(refused)[-1]["mistake"] and "exists; --resume goes on" in refused.stderr
+
+    out = str(tmp_path / "demonstrations.jsonl")
+    teach = ["data", "demonstrate", "quickstart", model, *common, "--threshold", "9", "--out", out]
+    *before, made = objects(run_program(*teach, "--json"))
+    assert before[-1]["what"] == "asking the teacher" and before[-1]["done"] == 6
+    assert (made["kind"], made["rows"], made["kept"]) == ("demonstrated", 6, 0)
+    assert made["dropped"] == {"none has reward of 9": 6} and len(made["named"]) == 6
+    said = run_program(*teach, "--resume", "--quiet").stdout.splitlines()
+    assert said[-2:] == [f"{out}: 6 rows, 0 kept, 6 dropped", "  6 rows: none has reward of 9"]
+
+
+@pytest.mark.slow
+def test_a_benchmark_is_an_object_and_a_line_of_its_own(tmp_path: Path) -> None:
+    model, data = save_small_model(tmp_path / "tiny"), tmp_path / "data"
+    for name in ("chartqa", "ai2d"):
+        write_published(data, name, "test", ROWS[name])
+    asked = ["--benchmark", "chartqa,ai2d", "--protocol", "lmms_eval", "--data-root", str(data)]
+    asked += ["--out", str(tmp_path / "out"), "--limit", "4", "--max-tokens", "4"]
+    told = objects(run_program("eval", str(model), *asked, "--samples", "2", "--json"))
+    done = [one["what"] for one in told if one["kind"] == "doing" and one["ended"]]
+    assert done[:2] == [f"loading model {model}", "starting engine hf"]
+    assert done[2:5] == ["asking chartqa", "scoring chartqa", "sampling chartqa"]
+    chartqa, ai2d = (one for one in told if one["kind"] == "benchmark")
+    stored = json.loads((tmp_path / "out/chartqa/result.json").read_text())
+    assert chartqa["figures"] == stored["figures"] and chartqa["rows"] == 4
+    assert (ai2d["benchmark"], set(ai2d["pass_at_k"])) == ("ai2d", {"1", "2"})
+    page = tmp_path / "out/report.html"
+    assert told[-1] == {"kind": "report", "page": str(page)} and page.is_file()
+    # All answers are there: nothing is asked again.
+    quiet = run_program("eval", str(model), *asked, "--quiet")
+    first, second, last = quiet.stdout.splitlines()
+    assert first.startswith(f"chartqa  official {chartqa['shown']['official']}  strict ")
+    assert second.startswith("ai2d  official ") and last == f"report: {page}" and not quiet.stderr
+    people = run_program("eval", str(model), *asked).stdout
+    assert first in people and "benchmark" in people and "Asked and scored as" in people

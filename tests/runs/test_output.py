@@ -19,7 +19,7 @@ from rich.console import Console
 
 from vlmrl.errors import UserError
 from vlmrl.runs import console
-from vlmrl.runs.output import base, events, json_lines, lines
+from vlmrl.runs.output import base, events, json_lines, lines, outcomes
 from vlmrl.runs.output.choose import choose
 from vlmrl.runs.output.live import LiveOutput
 from vlmrl.runs.output.time_left import TimeLeft
@@ -279,7 +279,7 @@ def test_an_error_is_an_object_too(
 
 
 def test_kinds_and_fields_are_words_that_programs_can_rely_on() -> None:
-    kinds = events.kinds()
+    kinds = outcomes.kinds()
     assert len(kinds) == len(events.Event.__subclasses__())  # no name is used twice
     for kind, event in kinds.items():
         names = [kind, *(field.name for field in dataclasses.fields(event))]
@@ -298,6 +298,11 @@ def test_ranks_but_the_main_one_are_silent(
     with choose() as output, output.doing("loading model m"):
         output.say(EVALUATED)
     assert type(output) is base.Output and capsys.readouterr().out == ""
+    with choose(as_json=True) as output, output.doing("loading model m"):
+        output.say(EVALUATED)
+        print("a verifier that prints")
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == "a verifier that prints\n"
 
 
 # ------------------------------------------------------------------------------------ time left

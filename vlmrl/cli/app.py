@@ -52,7 +52,9 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Show, check and describe configs.")
 mixture_app = typer.Typer(no_args_is_help=True, help="Choose the weights of sources.")
-data_app = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Check, look at, rate and choose data; let a teacher demonstrate."
+)
 
 
 def _print_version(asked: bool) -> None:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vlmrl.cli.arguments import ConfigName, Data, MediaRoot, Options, Overrides
+from vlmrl.cli.arguments import ConfigName, Data, Json, MediaRoot, Options, Overrides, Quiet
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from vlmrl.commands.curricula.demonstrate import Demonstrated
-    from vlmrl.commands.curricula.rate import Rated
     from vlmrl.data.source import Source
+    from vlmrl.runs.output.base import Output
+    from vlmrl.runs.output.outcomes import Demonstrated, Rated
     from vlmrl.schema import Sample, Space
 
-MAX_SHOWN = 10
-"""Rows that could not be rated that are printed; the file names all."""
+FirstRows = Annotated[int | None, typer.Option(min=1, help="Only the first N rows of each source.")]
+Metric = Annotated[
+    str | None, typer.Option(help="`reward` or a verifier; otherwise the evaluation's metric.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="A completion passes from here on; otherwise `evaluation.pass_threshold`."),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time, and of a resume.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")]
 
 
 def check(
@@ -132,22 +139,16 @@ def rate(
         str | None,
         typer.Option(help="Checkpoint folder, run folder or hub name, instead of the config's."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Rate only the first N rows of each source.")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="`reward` or a verifier; otherwise the evaluation's metric."),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="A completion passes from here on; otherwise evaluation.pass_threshold."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time, and of a resume.")] = 32,
+    limit: FirstRows = None,
+    metric: Metric = None,
+    threshold: Threshold = None,
+    batch_size: BatchSize = 32,
     out: Annotated[Path, typer.Option(help="JSON lines with a rating for each row.")] = Path(
         "ratings.jsonl"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")] = False,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Write how often a policy solves each row of a config's training sources.
 
@@ -158,31 +159,35 @@ def rate(
     `where: "0 < pass_rate < 1"` chooses rows, and sampler `curriculum` orders them. Ctrl-C finishes the
     rows in hand.
     """
-    from vlmrl.commands.validate import load_valid
+    from vlmrl.runs.output.choose import choose
 
-    settings = load_valid(config, overrides or ())
-    from vlmrl.commands.curricula import rate
+    with choose(quiet, json) as output:
+        from vlmrl.commands.validate import load_valid
 
-    if settings.sft is not None and model is None:
-        print(
-            "warning: this rates the policy before its cold start; --model RUN rates a trained one",
-            file=sys.stderr,
+        settings = load_valid(config, overrides or ())
+        from vlmrl.commands.curricula import rate
+        from vlmrl.runs.output.events import Warned
+
+        if settings.sft is not None and model is None:
+            output.say(
+                Warned(
+                    "this rates the policy before its cold start; --model RUN rates a trained one"
+                )
+            )
+        rated = rate.rate(
+            settings,
+            out,
+            samples=samples,
+            model=model,
+            limit=limit,
+            metric=metric,
+            threshold=threshold,
+            block=batch_size,
+            resume=resume,
+            output=output,
         )
-    rated = rate.rate(
-        settings,
-        out,
-        samples=samples,
-        model=model,
-        limit=limit,
-        metric=metric,
-        threshold=threshold,
-        block=batch_size,
-        resume=resume,
-        tell=_show_rated,
-    )
-    _print_rated(out, rated)
+        _say_outcome(output, rated)
     if not rated.finished:
-        print(f"interrupted; kept in {out}: add --resume to continue", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
 
 
@@ -196,22 +201,16 @@ def demonstrate(
     ],
     overrides: Overrides = None,
     samples: Annotated[int, typer.Option(min=1, help="Completions of each row.")] = 4,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N rows of each source.")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="`reward` or a verifier; otherwise the evaluation's metric."),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="A completion passes from here on; otherwise evaluation.pass_threshold."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time, and of a resume.")] = 32,
+    limit: FirstRows = None,
+    metric: Metric = None,
+    threshold: Threshold = None,
+    batch_size: BatchSize = 32,
     out: Annotated[Path, typer.Option(help="JSON lines with one for each row.")] = Path(
         "demonstrations.jsonl"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")] = False,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Let a teacher answer each row of a config's training sources; keep the best answer that verifies.
 
@@ -221,48 +220,37 @@ def demonstrate(
     `demonstrations: demonstrations.jsonl` of a source, of `sft.sources` say, uses the rows of which an answer
     is kept, and it as their demonstration. Ctrl-C finishes the rows in hand.
     """
-    from vlmrl.commands.validate import load_valid
+    from vlmrl.runs.output.choose import choose
 
-    settings = load_valid(config, overrides or ())
-    from vlmrl.commands.curricula import demonstrate as demonstrations
+    with choose(quiet, json) as output:
+        from vlmrl.commands.validate import load_valid
 
-    found = demonstrations.demonstrate(
-        settings,
-        model,
-        out,
-        samples=samples,
-        limit=limit,
-        metric=metric,
-        threshold=threshold,
-        block=batch_size,
-        resume=resume,
-        tell=_show_rated,
-    )
-    _print_demonstrated(out, found)
+        settings = load_valid(config, overrides or ())
+        from vlmrl.commands.curricula import demonstrate as demonstrations
+
+        found = demonstrations.demonstrate(
+            settings,
+            model,
+            out,
+            samples=samples,
+            limit=limit,
+            metric=metric,
+            threshold=threshold,
+            block=batch_size,
+            resume=resume,
+            output=output,
+        )
+        _say_outcome(output, found)
     if not found.finished:
-        print(f"interrupted; kept in {out}: add --resume to continue", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
 
 
-def _print_demonstrated(out: Path, found: Demonstrated) -> None:
-    for row in found.named[:MAX_SHOWN]:
-        print(f"dropped: {row}", file=sys.stderr)
-    print(f"{out}: {found.rows} rows, {found.kept} kept, {found.rows - found.kept} dropped")
-    for reason, count in found.dropped.most_common(MAX_SHOWN):
-        print(f"  {count} rows: {reason}")
+def _say_outcome(output: Output, found: Rated | Demonstrated) -> None:
+    from vlmrl.runs.output.events import Interrupted
 
-
-def _print_rated(out: Path, rated: Rated) -> None:
-    for fault in rated.faults[:MAX_SHOWN]:
-        print(f"not rated: {fault}", file=sys.stderr)
-    mean = "" if rated.mean is None else f", mean pass rate {rated.mean:.3f}"
-    print(f"{out}: {rated.rows} rows, {len(rated.faults)} not rated{mean}")
-    print(", ".join(f"{which} {rated.solved[which]}" for which in ("never", "sometimes", "always")))
-
-
-def _show_rated(done: int, total: int, left_s: float) -> None:
-    left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
-    print(f"{done} of {total} rows done, {left} left", file=sys.stderr)
+    output.say(found)
+    if not found.finished:
+        output.say(Interrupted("--resume", found.file))
 
 
 def list_cards() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,21 +117,22 @@ def evaluate(
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
     `vlmrl list benchmarks` lists the benchmarks.
     """
-    _check_what(data, benchmark, control=control, train_data=train_data, judge=judge, tools=tools)
-    common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "max_tokens": max_tokens}
-    common |= {"samples": samples, "engine": reference(engine)}
-    if benchmark is not None:
-        only = {"--force-thinking": force_thinking, "--quiet": quiet, "--json": json}
-        _check_benchmark({"--verifier": verifier, "-o": option, **only})
-        asked = {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
-        asked |= {"export": export, "train_data": train_data, "judge": judge, "tools": tools or ()}
-        return _evaluate_benchmarks(model, benchmark, control, **asked, **common)
-    assert data is not None
     from vlmrl.runs.output.choose import choose
 
-    common |= {"force_thinking": force_thinking, "out": out}
     with choose(quiet, json) as output:
-        _evaluate_data(output, model, data, verifier, option, **common)
+        only = {"control": control, "train_data": train_data, "judge": judge, "tools": tools}
+        _check_what(data, benchmark, **only)
+        common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "samples": samples}
+        common |= {"max_tokens": max_tokens, "engine": reference(engine)}
+        if data is not None:
+            common |= {"force_thinking": force_thinking, "out": out}
+            return _evaluate_data(output, model, data, verifier, option, **common)
+        assert benchmark is not None
+        own = {"--verifier": verifier, "-o": option, "--force-thinking": force_thinking}
+        _check_benchmark(own)
+        common |= {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
+        common |= {"export": export, "train_data": train_data, "judge": judge, "tools": tools or ()}
+        _evaluate_benchmarks(output, model, benchmark, control, **common)
 
 
 def _evaluate_data(
@@ -145,7 +145,7 @@ def _evaluate_data(
 ) -> None:
     from vlmrl.commands import evaluate
     from vlmrl.config import RewardConfig, tree
-    from vlmrl.runs.output.events import Scored
+    from vlmrl.runs.output.outcomes import Scored
 
     named = [tree.named(text) for text in verifier or ()]
     rewards = [RewardConfig(verifier=name, options=chosen) for name, chosen in named]
@@ -175,20 +175,19 @@ def _check_benchmark(only: dict[str, Any]) -> None:
             raise UserError(f"vlmrl eval --benchmark: {name} is for --data")
 
 
-def _evaluate_benchmarks(model: str, names: str, control: str | None, **asked: Any) -> None:
+def _evaluate_benchmarks(
+    output: Output, model: str, names: str, control: str | None, **asked: Any
+) -> None:
     from vlmrl.commands.benchmarks.result_page import write_result_page
     from vlmrl.commands.benchmarks.run import evaluate_benchmarks
     from vlmrl.commands.benchmarks.session import Plan
-    from vlmrl.commands.benchmarks.tables import print_results
+    from vlmrl.commands.benchmarks.tables import show_results
     from vlmrl.commands.benchmarks.written_tables import write_tables
+    from vlmrl.runs.output.outcomes import Reported
 
     asked["tools"] = tuple(reference(text) for text in asked["tools"])
     plan = Plan(**asked, controls=tuple(control.split(",")) if control else ())
-    evaluated = evaluate_benchmarks(model, names.split(","), plan, tell=_show_progress)
-    print_results(evaluated)
+    evaluated = evaluate_benchmarks(model, names.split(","), plan, output)
+    show_results(evaluated, output)
     write_tables(evaluated, plan.out)
-    print(f"report: {write_result_page(evaluated, plan.out)}")
-
-
-def _show_progress(name: str, answered: int, rows: int) -> None:
-    print(f"{name}: {answered} of {rows} rows answered", file=sys.stderr)
+    output.say(Reported(write_result_page(evaluated, plan.out)))

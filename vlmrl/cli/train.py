@@ -55,6 +55,8 @@ def launch(
     gpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="GPUs of each node, one a process.")
     ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
 ) -> None:
     """Run a config on the nodes of a Ray cluster, and begin it again from its last checkpoint if one is lost.
 
@@ -62,17 +64,22 @@ def launch(
     - `vlmrl launch my.yaml --nodes 4 --gpus-per-node 8 cluster.address=10.0.0.1:6379 resume=auto`
 
     All nodes need vlmrl, this folder, the data and the run folder at the same paths. Ctrl-C finishes the
-    step and saves.
+    step and saves. What the first rank says is passed on, `--quiet` and `--json` are its own.
     """
-    from vlmrl.commands.validate import load_valid
+    from vlmrl.runs.output.choose import choose
 
     given = {"nodes": nodes, "gpus_per_node": gpus_per_node}
     places = [f"cluster.train.{key}={value}" for key, value in given.items() if value is not None]
-    arguments = [config, *(overrides or ()), *places]
-    settings = load_valid(config, arguments[1:])
-    from vlmrl.cluster import driver
+    keys = [*(overrides or ()), *places]
+    saying = [*(["--quiet"] if quiet else []), *(["--json"] if json else [])]
+    with choose(quiet, json) as output:
+        from vlmrl.commands.validate import load_valid
 
-    if not driver.launch(settings, arguments):
+        settings = load_valid(config, keys)
+        from vlmrl.cluster import driver
+
+        finished = driver.launch(settings, [*saying, config, *keys], output, json)
+    if not finished:
         raise typer.Exit(INTERRUPTED)
 
 

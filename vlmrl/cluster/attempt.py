@@ -16,6 +16,7 @@ from typing import Any
 from vlmrl.cluster.places import Place, order, variables
 from vlmrl.cluster.rank_actor import RankActor
 from vlmrl.errors import UserError
+from vlmrl.runs.output.base import Output
 
 __all__ = ["Attempt", "Ending"]
 
@@ -60,7 +61,8 @@ class Attempt:
 
     `group` is the placement group, each of whose bundles has room for `per_node` processes; `logs` the
     folder of their output, of which that of rank 0 is shown as it grows; `environment` more variables of all
-    ranks.
+    ranks. With `as_json` rank 0 writes events, which `output` passes on, and the rest is shown on standard
+    error.
     """
 
     ray: Any
@@ -71,10 +73,13 @@ class Attempt:
     logs: Path
     detect_s: float
     environment: Mapping[str, str]
+    output: Output
+    as_json: bool = False
     _ranks: list[_Rank] = field(default_factory=list)
     _actors: list[Any] = field(default_factory=list)
     _failed: list[int] = field(default_factory=list)
-    _shown: int = 0
+    _shown: dict[Path, int] = field(default_factory=dict)
+    """Bytes of a file that have been shown."""
 
     def start(self, arguments: Sequence[str], folder: Path) -> Ending | None:
         """Start `python ARGUMENTS` as every rank; return how that failed, None if it did not.
@@ -116,7 +121,9 @@ class Attempt:
         told = [{**self.environment, **own} for own in variables(places, port, self.number)]
         self._get(
             [
-                actor.start.remote(arguments, variables_of, folder, self._log(rank))
+                actor.start.remote(
+                    arguments, variables_of, folder, self._log(rank), None if rank else self._events
+                )
                 for rank, (actor, variables_of) in enumerate(zip(actors, told, strict=True))
             ]
         )
@@ -209,18 +216,30 @@ class Attempt:
             return [f"{self._log(rank)}: {error.strerror}"]
         return text.splitlines()[-LAST_LINES:]
 
+    @property
+    def _events(self) -> Path | None:
+        return self.logs / "events.jsonl" if self.as_json else None
+
     def _show(self) -> None:
-        """Print what rank 0 has printed since."""
+        """Show what rank 0 has printed since."""
+        if self._events is None:
+            self.output.pass_on(self._read_on(self._log(0)))
+            return
+        sys.stderr.write(self._read_on(self._log(0)))
+        self.output.pass_on(self._read_on(self._events))
+
+    def _read_on(self, path: Path) -> str:
+        """Return the whole lines of a file that have not been shown."""
+        shown = self._shown.get(path, 0)
         try:
-            with self._log(0).open("rb") as file:
-                file.seek(self._shown)
+            with path.open("rb") as file:
+                file.seek(shown)
                 new = file.read()
         except FileNotFoundError:  # a shared folder shows it later
-            return
+            return ""
         whole = new[: new.rfind(b"\n") + 1]
-        self._shown += len(whole)
-        sys.stdout.write(whole.decode(errors="replace"))
-        sys.stdout.flush()
+        self._shown[path] = shown + len(whole)
+        return whole.decode(errors="replace")
 
     def end(self) -> None:
         """Kill what is left of the processes, where it can be reached."""

@@ -19,6 +19,8 @@ from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder, run_lock
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.events import Interrupted, Noted, Warned
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.launched import fence
@@ -30,10 +32,12 @@ class AttemptsFailed(Exception):
     """More attempts in a row failed than `cluster.retries` allows."""
 
 
-def launch(config: Config, arguments: Sequence[str], say: Callable[[str], None] = print) -> bool:
+def launch(config: Config, arguments: Sequence[str], output: Output, as_json: bool = False) -> bool:
     """Run `python -m vlmrl train ARGUMENTS`, whose config is `config`, as the ranks of a Ray cluster.
 
-    Returns whether the run came to its end; False after Ctrl-C, when it has been saved.
+    `output` says what becomes of the attempts, and passes on what rank 0 says: with `as_json`, which
+    `arguments` have to ask for as well, events. Returns whether the run came to its end; False after Ctrl-C,
+    when it has been saved.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -48,10 +52,11 @@ def launch(config: Config, arguments: Sequence[str], say: Callable[[str], None] 
         )
     with ExitStack() as stack:
         processes, room = cluster.train.gpus_per_node, started_pools.room(config)
-        ray = stack.enter_context(connected(cluster.address, processes, room))
+        with output.doing("starting Ray" if cluster.address is None else "joining Ray's cluster"):
+            ray = stack.enter_context(connected(cluster.address, processes, room))
         stack.enter_context(run_lock.own(config.folder))
         interrupt = stack.enter_context(Interrupt())
-        return _Launch(ray, config, arguments, lambda: interrupt.asked, say).run()
+        return _Launch(ray, config, arguments, lambda: interrupt.asked, output, as_json).run()
 
 
 class _Launch:
@@ -61,13 +66,15 @@ class _Launch:
         config: Config,
         arguments: Sequence[str],
         stop: Callable[[], bool],
-        say: Callable[[str], None],
+        output: Output,
+        as_json: bool,
     ) -> None:
         self._ray = ray
         self._config = config
         self._arguments = arguments
         self._stop = stop
-        self._say = say
+        self._output = output
+        self._as_json = as_json
         self._avoided: frozenset[str] = frozenset()
         self._before = _checkpoints(config.folder)
         self._pools: started_pools.Started | None = None
@@ -88,7 +95,10 @@ class _Launch:
                     f"{failures} attempts in a row came to no new checkpoint; the last: {ending.why}"
                 )
             self._avoided |= ending.lost
-            self._say(f"{ending.why}\ngoing on from {reached or 'where this launch began'}")
+            self._warn(f"{ending.why}\ngoing on from {reached or 'where this launch began'}")
+
+    def _warn(self, text: str) -> None:
+        self._output.say(Warned(text))
 
     def _next_attempt(self) -> int:
         """Take the run away from the attempt before, and return the number of the next."""
@@ -102,16 +112,17 @@ class _Launch:
         bundle = bundle_of(self._ray.nodes(), train.gpus_per_node)
         grows = config.cluster.address is not None
         with reserved(
-            self._ray, bundle, train.nodes, self._avoided, self._stop, self._say, grows
+            self._ray, bundle, train.nodes, self._avoided, self._stop, self._warn, grows
         ) as group:
             if group is None:
+                self._output.say(Interrupted(resume=None, kept=None))
                 return Ending("saved"), number
             logs = self._logs(number)
             by_gpu = "GPU" in bundle
             if not by_gpu:
-                self._say("no node has a GPU: the ranks are placed by CPU")
+                self._output.say(Noted("no node has a GPU: the ranks are placed by CPU"))
             if self._pools is None:  # the ranks have their places
-                self._pools = started_pools.start(self._ray, config, self._say)
+                self._pools = started_pools.start(self._ray, config, self._warn)
             attempt = Attempt(
                 self._ray,
                 group,
@@ -121,10 +132,14 @@ class _Launch:
                 logs,
                 config.cluster.detect_s,
                 self._pools.variables,
+                self._output,
+                self._as_json,
             )
             try:
                 arguments = ["-m", "vlmrl", "train", *self._arguments, *self._resume()]
-                ending = attempt.start(arguments, Path.cwd()) or attempt.watch(self._stop)
+                with self._output.doing("starting the ranks"):
+                    failed = attempt.start(arguments, Path.cwd())
+                ending = failed or attempt.watch(self._stop)
             finally:
                 number = self._next_attempt()
                 attempt.end()

@@ -60,9 +60,16 @@ class RankActor:
         return port
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        told: Path | None = None,
     ) -> None:
         """Start `python ARGUMENTS` in `folder`, with these variables; its output goes to `log`.
+
+        What it writes on standard output goes to `told` instead, if that is given.
 
         Raises:
             UserError: there is no such folder on this machine.
@@ -76,14 +83,17 @@ class RankActor:
         own = {parent_watch.PARENT: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         # A rank that uses graders or servers joins the cluster, which may ask for its token.
         access = {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
-        with log.open("wb") as output:
+        with (
+            log.open("wb") as output,
+            told.open("wb") if told else contextlib.nullcontext(output) as out,
+        ):
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=folder,
                 env={**distributed.outside(os.environ), **access, **environment, **own},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=out,
+                stderr=output,
                 start_new_session=True,  # one group, which is killed together
             )
 

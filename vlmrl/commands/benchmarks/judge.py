@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from vlmrl.benchmarking.base import Benchmark, Official
 from vlmrl.benchmarking.scoring import Result, RowScore, sum_up
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
+from vlmrl.runs.output.base import Output
 from vlmrl.schema import Frame, Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system import atomic_files
@@ -91,7 +92,7 @@ def judge_unread(
     source: Source,
     result: Result,
     folder: Path,
-    tell: Callable[[int, int], None],
+    output: Output,
 ) -> Result:
     """Return a result with the judge's verdicts on answers that are unread; no answer stays a 0.
 
@@ -101,7 +102,7 @@ def judge_unread(
         UserError: the judge fails and there is no verdict yet.
     """
     asked = {row.index: row for row in result.rows if not row.read and (row.answer or "").strip()}
-    scores, faults = _ask(judge, source, [*asked.values()], folder / VERDICTS, tell)
+    scores, faults = _ask(judge, source, [*asked.values()], folder / VERDICTS, output)
     rows = [
         replace(row, official=scores.get(row.index), read=row.index in scores)
         if row.index in asked
@@ -121,7 +122,7 @@ def _ask(
     source: Source,
     rows: Sequence[RowScore],
     file: Path,
-    tell: Callable[[int, int], None],
+    output: Output,
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return by row the scores, stored or asked for, and the faults."""
     lines = atomic_files.read_lines(file) if file.is_file() else []
@@ -130,23 +131,24 @@ def _ask(
     scores = {i: stored[key] for i, key in keys.items() if key in stored}
     faults: dict[int, str] = {}
     left = [row for row in rows if row.index not in scores]
-    for start in range(0, len(left), THREADS):
-        # A batch at a time: an interrupt, or a judge that is not there, waits for no more than these.
-        with ThreadPoolExecutor(THREADS) as pool:
-            some = left[start : start + THREADS]
-            calls = {pool.submit(_verdict, judge, source, row): row for row in some}
-            for call in as_completed(calls):
-                row, verdict = calls[call], call.result()
-                if verdict.score is None:
-                    faults[row.index] = verdict.fault or "no verdict"
-                    continue
-                scores[row.index] = verdict.score
-                line = {"index": row.index, "judge": judge.model, "asked": keys[row.index]}
-                line |= {"score": verdict.score, "reason": verdict.note}
-                atomic_files.append_line(file, line)
-        if faults and not scores:
-            raise UserError(f"benchmark {source.name!r}: {'; '.join(_named(faults))}")
-        tell(len(scores), len(rows))
+    with output.doing(f"judging {source.name}", len(rows), len(scores)) as activity:
+        for start in range(0, len(left), THREADS):
+            # A batch at a time: an interrupt, or a judge that is not there, waits for no more than these.
+            with ThreadPoolExecutor(THREADS) as pool:
+                some = left[start : start + THREADS]
+                calls = {pool.submit(_verdict, judge, source, row): row for row in some}
+                for call in as_completed(calls):
+                    row, verdict = calls[call], call.result()
+                    if verdict.score is None:
+                        faults[row.index] = verdict.fault or "no verdict"
+                        continue
+                    scores[row.index] = verdict.score
+                    line = {"index": row.index, "judge": judge.model, "asked": keys[row.index]}
+                    line |= {"score": verdict.score, "reason": verdict.note}
+                    atomic_files.append_line(file, line)
+            if faults and not scores:
+                raise UserError(f"benchmark {source.name!r}: {'; '.join(_named(faults))}")
+            activity.done(len(scores))
     return scores, faults
 
 

@@ -14,7 +14,8 @@ from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.controls import NO_THINK, controlled
 from vlmrl.commands.benchmarks.export import check_export, export_answers
 from vlmrl.commands.benchmarks.judge import check_judge
-from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, Told, build_engine
+from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, build_engine
+from vlmrl.commands.benchmarks.tables import sum_up
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import Config, ModelConfig, TurnsConfig
 from vlmrl.data.files.rows import View
@@ -23,6 +24,8 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.run_log import SILENT
 
 __all__ = ["evaluate_benchmarks"]
 
@@ -31,13 +34,14 @@ MAX_LENGTH = 32768
 
 
 def evaluate_benchmarks(
-    model: str, names: Sequence[str], plan: Plan, tell: Told = lambda *_: None
+    model: str, names: Sequence[str], plan: Plan, output: Output = SILENT
 ) -> list[Evaluated]:
     """Evaluate a checkpoint folder, a run folder or a hub name on benchmarks, greedily.
 
     Completions of a run's model are split by that run's template, others are an answer as a whole.
 
-    Rows that `answers.jsonl` in the output folder holds already are not asked again.
+    Rows that `answers.jsonl` in the output folder holds already are not asked again. `output` says how far it
+    is, and each result as soon as it is there.
 
     Raises:
         UserError: no such benchmark, protocol or data; a wrong number of rows; answers in the
@@ -56,19 +60,22 @@ def evaluate_benchmarks(
         for control in plan.controls:
             controlled(source, control)  # refused before the model is loaded
     settings = ModelConfig(path=folder)
-    policy = Policy(*load_model(settings), settings)
+    with output.doing(f"loading model {folder}"):
+        policy = Policy(*load_model(settings), settings)
     turns = _turns(run, plan)
     results = []
     with ExitStack() as stack:
         engine = build_engine(plan, sources, turns)
         stack.callback(engine.close)
-        engine.start(policy)
+        with output.doing(f"starting engine {plan.engine.name}"):
+            engine.start(policy)
         for benchmark, source in zip(opened, sources, strict=True):
-            session = Session(engine, policy, plan, folder, tell, turns)
+            session = Session(engine, policy, plan, folder, output, turns)
             result = session.evaluate(benchmark, source)
             if plan.export:
                 export_answers(plan.export, plan.out / plan.export, source, result)
             results.append(session.with_controls(benchmark, source, result))
+            output.say(sum_up(results[-1], plan.out / source.name))
     return results
 
 

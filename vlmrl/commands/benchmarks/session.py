@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.output.base import Output
 from vlmrl.schema import Completion, PromptBatch
 from vlmrl.scoring.answer_forms import form_of
 from vlmrl.system import atomic_files
@@ -35,7 +35,7 @@ from vlmrl.training import forced_thinking
 from vlmrl.training.evaluation import interval, pass_at_k
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["Evaluated", "Plan", "Session", "Told", "build_engine"]
+__all__ = ["Evaluated", "Plan", "Session", "build_engine"]
 
 MAX_TOKENS = 512
 """Longest answer, or turn, where neither the user nor a harness says."""
@@ -44,9 +44,6 @@ PASSES = 0.5
 ANSWERS, SAMPLES = "answers.jsonl", "samples.jsonl"
 NOT_ASKED = ("versions", "git", "engine", "judge")
 """Keys of a manifest that may change while answers are kept."""
-
-Told = Callable[[str, int, int], None]
-"""Is told the benchmark's name, the rows answered and all rows, after each batch."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class Session:
     policy: Policy
     plan: Plan
     model: str
-    tell: Told
+    output: Output
     turns: TurnsConfig | None = None
     """The limits of several turns; None: the plan has no tools."""
 
@@ -120,10 +117,10 @@ class Session:
         folder = self._folder(source, control)
         manifest = to_json(self._manifest(benchmark, source, control))
         answers = self._ask(folder / ANSWERS, source, manifest, self._sampling(benchmark), control)
-        result = score_answers(benchmark, source, self.plan.protocol, answers)
+        with self.output.doing(f"scoring {source.name} {control}".strip()):
+            result = score_answers(benchmark, source, self.plan.protocol, answers)
         if judge := self._judge(benchmark):
-            tell = partial(self.tell, f"{source.name} {control}".strip() + " judge")
-            result = judge_unread(judge, benchmark, source, result, folder, tell)
+            result = judge_unread(judge, benchmark, source, result, folder, self.output)
         write_result(folder, result, manifest)
         return result
 
@@ -210,18 +207,19 @@ class Session:
         stored = {i: some[-count:] for i, some in stored.items() if len(some) >= count}
         left = [index for index in range(len(source.rows)) if index not in stored]
         faults: dict[int, str] = {}
-        for batch in self._batches(source, left) if left else ():
-            for prompt, group in zip(
-                batch.prompts, self._generate(batch, sampling, control), strict=True
-            ):
-                index = prompt.sample.meta[INDEX]
-                if failed := [fault for one in group for fault in _faults(one)]:
-                    faults[index] = failed[0]
-                    continue
-                stored[index] = [_answer(index, one) for one in group]
-                for answer in stored[index]:
-                    atomic_files.append_line(file, asdict(answer))
-            self.tell(f"{source.name} {control}".strip(), len(stored), len(source.rows))
+        what = f"{'asking' if sampling.greedy else 'sampling'} {source.name} {control}".strip()
+        with self.output.doing(what, len(source.rows), len(stored)) as activity:
+            for batch in self._batches(source, left) if left else ():
+                groups = self._generate(batch, sampling, control)
+                for prompt, group in zip(batch.prompts, groups, strict=True):
+                    index = prompt.sample.meta[INDEX]
+                    if failed := [fault for one in group for fault in _faults(one)]:
+                        faults[index] = failed[0]
+                        continue
+                    stored[index] = [_answer(index, one) for one in group]
+                    for answer in stored[index]:
+                        atomic_files.append_line(file, asdict(answer))
+                activity.done(len(stored))
         if faults:
             raise UserError(
                 f"benchmark {source.name!r}: a tool failed on {len(faults)} rows, the first row "

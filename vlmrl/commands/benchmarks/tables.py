@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from vlmrl import plugins
 from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
 from vlmrl.commands.benchmarks.session import Evaluated
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outcomes import Benchmarked
 
 __all__ = [
     "extra_lines",
@@ -21,16 +24,43 @@ __all__ = [
     "make_table",
     "other_numbers",
     "plain_truth",
-    "print_results",
     "show",
+    "show_results",
+    "sum_up",
 ]
 
 SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
 
 
-def print_results(evaluated: Sequence[Evaluated]) -> None:
-    """Print a table of the results with their controls, and one of each benchmark's groups."""
+def sum_up(each: Evaluated, folder: Path) -> Benchmarked:
+    """Return what is said of a benchmark's result, which its folder holds."""
+    one = each.result
+    shown = dict(zip(("official", "strict"), show(one, one.figures), strict=True))
+    return Benchmarked(
+        benchmark=one.benchmark,
+        protocol=one.protocol,
+        rows=len(one.rows),
+        figures=_as_numbers(one.figures),
+        unit=one.unit,
+        shown=shown,
+        lower_bound=one.lower_bound,
+        unread=one.unread,
+        truncated=one.truncated,
+        disagreeing=one.disagreeing,
+        controls={name: _as_numbers(found.figures) for name, found in each.controls.items()},
+        pass_at_k=_as_numbers(each.pass_at_k),
+        notes=[*extra_lines(each)],
+        folder=folder,
+    )
+
+
+def _as_numbers(figures: Mapping[str, Figure]) -> dict[str, dict[str, float]]:
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def show_results(evaluated: Sequence[Evaluated], output: Output) -> None:
+    """Show a table of the results with their controls, and one of each benchmark's groups."""
     table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
     results = [each.result for each in evaluated]
     for each in evaluated:
@@ -40,20 +70,18 @@ def print_results(evaluated: Sequence[Evaluated]) -> None:
             table.add_row(called, str(len(one.rows)), *show(one, one.figures), *shares)
             for more, figures in other_numbers(one):
                 table.add_row(f"  {more}", str(len(one.rows)), *show(one, figures))
-    console = Console()
-    console.print(table)
+    output.show(table)
     for each in evaluated:
-        for line in (*extra_lines(each), *known_lines(each.result.benchmark)):
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+        output.show(*known_lines(each.result.benchmark))
     for one in results:
         for column, values in one.groups.items():
             groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
             for value, figures in values.items():
                 count = str(max(figure.count for figure in figures.values()))
                 groups.add_row(value, count, *show(one, figures, within=True))
-            console.print(groups)
+            output.show(groups)
     asked = ", ".join(sorted({one.protocol for one in results}))
-    console.print(
+    output.show(
         f"Asked and scored as {asked}. In brackets: 95 % intervals, clusters drawn whole. unread: no "
         "answer by the official rule; cut: at the limit of tokens; disagree: rows to look at."
     )

@@ -9,11 +9,10 @@ verification.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl.assemble.prompts import prompt_maker_of
@@ -26,12 +25,14 @@ from vlmrl.assemble.sources import (
 from vlmrl.commands.curricula import teachers
 from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
+    MAX_NAMED,
     Block,
     Read,
     cut_blocks,
     load_asked,
     require_metric,
     sources_of,
+    write_blocks,
 )
 from vlmrl.config import Config, EvaluationConfig, SourceConfig
 from vlmrl.config.sections.tracking import hide_secrets
@@ -39,30 +40,17 @@ from vlmrl.data.joined.demonstrations import Demonstration, read_demonstrations
 from vlmrl.data.source import open_configured
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outcomes import Demonstrated
+from vlmrl.runs.run_log import SILENT
 from vlmrl.schema import Completion
 from vlmrl.scoring.scorer import Judged, Scorer
-from vlmrl.system import atomic_files
-from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["Demonstrated", "demonstrate"]
+__all__ = ["demonstrate"]
 
 SEED_PURPOSE = 22
 """Part of the seed of a block's completions."""
-
-Told = Callable[[int, int, float], None]
-"""Is told after each block the rows done, all rows, and the seconds left."""
-
-
-@dataclass(frozen=True)
-class Demonstrated:
-    """What came of it: `finished` is False after an interrupt; `dropped` are rows by reason, `named` each."""
-
-    finished: bool
-    rows: int
-    kept: int
-    dropped: Counter[str]
-    named: list[str]
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,7 @@ def demonstrate(
     threshold: float | None = None,
     block: int = 32,
     resume: bool = False,
-    tell: Told = lambda done, total, left: None,
+    output: Output = SILENT,
 ) -> Demonstrated:
     """Let a teacher answer each row of a config's training sources, and write what passes to `out`.
 
@@ -130,6 +118,7 @@ def demonstrate(
     Of `samples` completions the best is kept whose `metric` (`reward` or a verifier's name) is at least
     `threshold`; both are the evaluation's if absent. Choices of rows of the sources (`where`, `ratings`,
     `demonstrations`) are left out; of each source the first `limit` rows are asked about.
+    `output` says how far it is.
 
     Raises:
         UserError: the file exists and `resume` is False, or it was made in another way; the metric is none
@@ -141,9 +130,11 @@ def demonstrate(
     if out.exists() and not resume:
         raise UserError(f"{out}: exists; --resume goes on with it, --out takes another file")
     chosen = _sources(config)
-    sources = [open_configured(stage, source) for stage, source in chosen]
+    with output.doing("opening the data"):
+        sources = [open_configured(stage, source) for stage, source in chosen]
     is_named = model in config.models
-    policy = load_asked(config, None if is_named else model, sources)
+    with output.doing("loading model"):
+        policy = load_asked(config, None if is_named else model, sources)
     asked = {"samples": samples, "metric": metric, "threshold": threshold, "block": block}
     manifest = {
         **manifest_of(config, policy, chosen, sources, {"model": model, **asked}),
@@ -154,7 +145,8 @@ def demonstrate(
         before = begin(out, hide_secrets(manifest), read_demonstrations)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
-        teacher = stack.enter_context(_teacher(config, model, policy, Path(f"{out}.replies")))
+        with output.doing("starting the teacher"):
+            teacher = stack.enter_context(_teacher(config, model, policy, Path(f"{out}.replies")))
         make = prompt_maker_of(config, policy)
         blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
         kept = keep_whole(out, before, blocks, read_demonstrations)
@@ -165,7 +157,8 @@ def demonstrate(
             seed = seed_of(config.run.seed, SEED_PURPOSE, *block.numbers)
             return _write(read, teacher, choice, samples, seed)
 
-        return _write_blocks(write, blocks, out, kept, tell)
+        finished = write_blocks(write, blocks, out, kept, output, "asking the teacher")
+    return _sum_up(out, kept, finished)
 
 
 def _sources(config: Config) -> list[tuple[Config, SourceConfig]]:
@@ -210,32 +203,14 @@ def _write(
     ]
 
 
-def _write_blocks(
-    write: Callable[[Block], list[Demonstration]],
-    blocks: Sequence[Block],
-    out: Path,
-    kept: list[Demonstration],
-    tell: Told,
-) -> Demonstrated:
-    """Write the blocks that are not kept, until all are or somebody interrupts."""
-    done = {(one.source, one.split, one.row) for one in kept}
-    total, begun, fresh = sum(len(block.rows) for block in blocks), time.monotonic(), 0
-    with Interrupt() as interrupt:
-        for block in blocks:
-            if block.places[0] in done:
-                continue
-            if interrupt.asked:
-                break
-            found = write(block)
-            atomic_files.append_lines(out, [asdict(one) for one in found])
-            kept += found
-            fresh += len(found)
-            tell(len(kept), total, (time.monotonic() - begun) / fresh * (total - len(kept)))
-    dropped = [one for one in kept if one.text is None]
+def _sum_up(out: Path, lines: Sequence[Demonstration], finished: bool) -> Demonstrated:
+    without = [one for one in lines if one.text is None]
+    named = [f"{one.source} {one.split} row {one.row}: {one.dropped}" for one in without]
     return Demonstrated(
-        finished=len(kept) == total,
-        rows=len(kept),
-        kept=len(kept) - len(dropped),
-        dropped=Counter(one.dropped for one in dropped),
-        named=[f"{one.source} {one.split} row {one.row}: {one.dropped}" for one in dropped],
+        file=out,
+        finished=finished,
+        rows=len(lines),
+        kept=len(lines) - len(without),
+        dropped=dict(Counter(one.dropped for one in without).most_common(MAX_NAMED)),
+        named=named[:MAX_NAMED],
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl import plugins
@@ -19,11 +18,13 @@ from vlmrl.assemble.sources import (
 from vlmrl.assemble.turns import with_tools_of
 from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
+    MAX_NAMED,
     Block,
     cut_blocks,
     load_asked,
     require_metric,
     sources_of,
+    write_blocks,
 )
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.config.sections.tracking import hide_secrets
@@ -31,34 +32,17 @@ from vlmrl.data.joined.ratings import Rating, read_ratings
 from vlmrl.data.source import open_configured
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
+from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outcomes import Rated
+from vlmrl.runs.run_log import SILENT
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.scoring.scorer import Judged, Scorer
-from vlmrl.system import atomic_files
-from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["Rated", "rate"]
+__all__ = ["rate"]
 
 SEED_PURPOSE = 15
 """Part of the seed of a block's completions."""
-
-Told = Callable[[int, int, float], None]
-"""Is told after each block the rows rated, all rows, and the seconds left."""
-
-
-@dataclass(frozen=True)
-class Rated:
-    """What a rating came to: `finished` is False after an interrupt.
-
-    `solved` counts rows by how they fared (`never`, `sometimes`, `always`), `faults` are the rows that
-    could not be rated, named with the reason.
-    """
-
-    finished: bool
-    rows: int
-    solved: Counter[str]
-    mean: float | None
-    faults: list[str]
 
 
 @dataclass(frozen=True)
@@ -127,14 +111,14 @@ def rate(
     threshold: float | None = None,
     block: int = 32,
     resume: bool = False,
-    tell: Told = lambda done, total, left: None,
+    output: Output = SILENT,
 ) -> Rated:
     """Rate each row of a config's training sources by `samples` completions; write them to `out`.
 
     `model` is a checkpoint folder, a run folder or a hub name instead of the config's own. A completion
     passes when its `metric` (`reward` or a verifier's name) is at least `threshold`; both are the
     evaluation's if absent. The sources' `where` and `ratings` are left out: all rows are rated, of each
-    source the first `limit`.
+    source the first `limit`. `output` says how far it is.
 
     Raises:
         UserError: the file exists and `resume` is False, or it was made in another way; the metric is none
@@ -146,8 +130,10 @@ def rate(
     if out.exists() and not resume:
         raise UserError(f"{out}: exists; --resume goes on with it, --out takes another file")
     chosen = sources_of(config)
-    sources = [open_configured(stage, source) for stage, source in chosen]
-    policy = load_asked(config, model, sources)
+    with output.doing("opening the data"):
+        sources = [open_configured(stage, source) for stage, source in chosen]
+    with output.doing("loading model"):
+        policy = load_asked(config, model, sources)
     asked = {"samples": samples, "metric": metric, "threshold": threshold, "block": block}
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
@@ -156,41 +142,30 @@ def rate(
             config, plugins.build("engine", config.engine.name, config.engine.options)
         )
         stack.callback(engine.close)
-        engine.start(policy)
+        with output.doing(f"starting engine {config.engine.name}"):
+            engine.start(policy)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
         make = prompt_maker_of(config, policy)
         rater = _Rater(config, engine, scorer, make, samples, metric, threshold)
         blocks = cut_blocks(with_audio(sources, policy.family), limit, block)
         kept = keep_whole(out, before, blocks, read_ratings)
-        return _rate_blocks(rater, blocks, out, kept, tell)
+        finished = write_blocks(rater.rate, blocks, out, kept, output, "rating")
+    return _sum_up(out, kept, finished)
 
 
-def _rate_blocks(
-    rater: _Rater, blocks: Sequence[Block], out: Path, kept: list[Rating], tell: Told
-) -> Rated:
-    """Rate the blocks that are not kept, until all are or somebody interrupts."""
-    done = {(r.source, r.split, r.row) for r in kept}
-    total, begun, fresh = sum(len(block.rows) for block in blocks), time.monotonic(), 0
-    with Interrupt() as interrupt:
-        for block in blocks:
-            if block.places[0] in done:
-                continue
-            if interrupt.asked:
-                break
-            found = rater.rate(block)
-            atomic_files.append_lines(out, [asdict(rating) for rating in found])
-            kept += found
-            fresh += len(found)
-            tell(len(kept), total, (time.monotonic() - begun) / fresh * (total - len(kept)))
-    return _sum_up(kept, finished=len(kept) == total)
-
-
-def _sum_up(ratings: Sequence[Rating], finished: bool) -> Rated:
+def _sum_up(out: Path, ratings: Sequence[Rating], finished: bool) -> Rated:
     rates = [rating.pass_rate for rating in ratings if rating.pass_rate is not None]
     solved = Counter(
         "never" if rate == 0 else "always" if rate == 1 else "sometimes" for rate in rates
     )
     faults = [f"{r.source} {r.split} row {r.row}: {r.fault}" for r in ratings if r.fault]
-    mean = sum(rates) / len(rates) if rates else None
-    return Rated(finished, len(ratings), solved, mean, faults)
+    return Rated(
+        file=out,
+        finished=finished,
+        rows=len(ratings),
+        mean=sum(rates) / len(rates) if rates else None,
+        solved={how: solved[how] for how in ("never", "sometimes", "always")},
+        not_rated=len(faults),
+        faults=faults[:MAX_NAMED],
+    )

@@ -7,21 +7,41 @@ an engine that repeats itself, what there is without a stop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from vlmrl.commands.trained_run import find_run
 from vlmrl.config import Config, ModelConfig, SourceConfig
 from vlmrl.data.files.rows import View
+from vlmrl.data.joined.demonstrations import Demonstration
+from vlmrl.data.joined.ratings import Rating
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine, row_id
 from vlmrl.data.source import Source, rated_as
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
+from vlmrl.runs.output.base import Output
 from vlmrl.schema import Prompt
+from vlmrl.system import atomic_files
+from vlmrl.system.interrupt import Interrupt
 
-__all__ = ["Block", "Read", "cut_blocks", "load_asked", "require_metric", "sources_of"]
+__all__ = [
+    "MAX_NAMED",
+    "Block",
+    "Read",
+    "cut_blocks",
+    "load_asked",
+    "require_metric",
+    "sources_of",
+    "write_blocks",
+]
+
+MAX_NAMED = 10
+"""Rows, or reasons, that a result names at most; its file names all."""
+
+Line = TypeVar("Line", Rating, Demonstration)
 
 
 @dataclass(frozen=True)
@@ -132,3 +152,30 @@ def cut_blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[
         for number, first in enumerate(range(0, len(rows), size)):
             found.append(Block(source, rows[first : first + size], (which, number)))
     return found
+
+
+def write_blocks(
+    answer: Callable[[Block], list[Line]],
+    blocks: Sequence[Block],
+    out: Path,
+    kept: list[Line],
+    output: Output,
+    what: str,
+) -> bool:
+    """Answer the blocks that are not kept, add their lines to `kept` and to a file; return whether all are.
+
+    Ctrl-C ends it after the block in hand. `output` says how far `what` is.
+    """
+    done = {(one.source, one.split, one.row) for one in kept}
+    total = sum(len(block.rows) for block in blocks)
+    with Interrupt() as interrupt, output.doing(what, total, len(kept)) as activity:
+        for block in blocks:
+            if block.places[0] in done:
+                continue
+            if interrupt.asked:
+                return False
+            found = answer(block)
+            atomic_files.append_lines(out, [asdict(one) for one in found])
+            kept += found
+            activity.done(len(kept))
+    return True

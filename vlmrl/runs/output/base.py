@@ -11,20 +11,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.runs.output.events import Doing, Event, Failed, Interrupted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["Activity", "Output"]
 
 
 class Activity:
-    """Something that may take long: `done(rows)` says how far it is, `seconds` how long it has taken."""
+    """Something that may take long: `done(rows)` says how far it is, `seconds` how long it has taken.
 
-    def __init__(self, what: str, total: int | None = None) -> None:
+    `before` rows were done when it began, by a command that was stopped: they say nothing of its rate.
+    """
+
+    def __init__(self, what: str, total: int | None = None, before: int = 0) -> None:
         self.what, self.total = what, total
         self._begin = time.monotonic()
-        self._done = 0
+        self._before = self._done = before
         self._taken: float | None = None
 
     def done(self, rows: int) -> None:
@@ -44,7 +51,11 @@ class Activity:
     def state(self) -> Doing:
         """Return how far it is now."""
         done = self._done if self.total is None else min(self._done, self.total)
-        return Doing(self.what, done, self.total, self.seconds, self._taken is not None)
+        seconds, fresh = self.seconds, done - self._before
+        rate = fresh / max(seconds, 1e-9) if fresh > 0 else None
+        left_s = None if rate is None or self.total is None else (self.total - done) / rate
+        ended = self._taken is not None
+        return Doing(self.what, done, self.total, seconds, ended, rate, left_s)
 
 
 class Output:
@@ -71,13 +82,19 @@ class Output:
     def say(self, event: Event) -> None:
         """Say an event."""
 
+    def show(self, *tables: Table | str) -> None:
+        """Show people what events have told programs, as tables and paragraphs."""
+
+    def pass_on(self, text: str) -> None:
+        """Write whole lines on standard output that a process of this command has written there."""
+
     def close(self) -> None:
         """Give back what the output has taken."""
 
     @contextlib.contextmanager
-    def doing(self, what: str, total: int | None = None) -> Iterator[Activity]:
-        """Follow a block that may take long, with `total` rows to do if they can be counted."""
-        activity = Activity(what, total)
+    def doing(self, what: str, total: int | None = None, before: int = 0) -> Iterator[Activity]:
+        """Follow a block that may take long, with `total` rows if they can be counted, `before` done."""
+        activity = Activity(what, total, before)
         try:
             yield activity
         finally:

@@ -25,9 +25,10 @@ def choose(quiet: bool = False, as_json: bool = False) -> Output:
     """
     if quiet and as_json:
         raise UserError("expected one of --quiet and --json, got both")
+    is_silent = distributed.launched_rank() > 0  # the main rank speaks for all
     if as_json:
-        return JsonLines()
-    if distributed.launched_rank() > 0:  # the main rank speaks for all
+        return JsonLines(is_silent)
+    if is_silent:
         return Output()
     # Not what rich says: FORCE_COLOR would make a log a terminal.
     is_terminal = sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""What commands say while they work: one class for each kind of event.
+"""What commands say while they work, and a run at its end: one class for each kind of event.
 
 The fields are what `--json` writes. The lines are what people read; each is a sequence of parts, the most
 important first: a terminal breaks a line between parts, and a panel without room drops the last ones.
@@ -19,7 +19,7 @@ from vlmrl.runs.console import (
     step_parts,
 )
 
-__all__ = ["Doing", "Event", "Finished", "Interrupted", "Line", "Noted", "Scored", "kinds"]
+__all__ = ["Doing", "Event", "Finished", "Interrupted", "Line", "Noted", "Warned"]
 
 Line = Sequence[str]
 Interval = tuple[float | None, float | None]
@@ -39,11 +39,6 @@ class Event:
     def lines(self) -> list[Line]:
         """Return what people read; empty if this is for programs alone."""
         return []
-
-
-def kinds() -> dict[str, type[Event]]:
-    """Return every kind of event by its name."""
-    return {event.kind: event for event in Event.__subclasses__()}
 
 
 @dataclass(frozen=True)
@@ -84,13 +79,10 @@ class Doing(Event):
     seconds: float
     """Seconds since it began."""
     ended: bool
-
-    @property
-    def left_s(self) -> float | None:
-        """Return the seconds left at this rate, in seconds; None if they are not known."""
-        if not self.total or not self.done:
-            return None
-        return self.seconds / self.done * max(0, self.total - self.done)
+    rate: float | None
+    """Rows a second since it began; null before the first."""
+    left_s: float | None
+    """Seconds left at this rate; null where it or `total` is not known."""
 
     def lines(self) -> list[Line]:
         """Return how far it is, with rate and time left where they are known."""
@@ -102,10 +94,9 @@ class Doing(Event):
         if self.total is None:
             return [self.what, *passed]
         found = [f"{self.what}: {self.done} of {self.total} rows"]
-        if self.left_s is None:
+        if self.rate is None or self.left_s is None:
             return [*found, *passed]
-        rate = self.done / max(self.seconds, 1e-9)
-        return [*found, f"{number(rate)} a second", f"{duration(self.left_s)} left"]
+        return [*found, f"{number(self.rate)} a second", f"{duration(self.left_s)} left"]
 
 
 @dataclass(frozen=True)
@@ -200,8 +191,8 @@ class Warned(Event):
     text: str
 
     def lines(self) -> list[Line]:
-        """Return the text."""
-        return [[self.text]]
+        """Return the lines of the text."""
+        return [[line] for line in self.text.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -295,7 +286,10 @@ class Interrupted(Event):
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """The command ended with an error; the command line says it to people."""
+    """The command, or an attempt of `vlmrl launch`, ended with an error; people are told by the command line.
+
+    In `vlmrl launch` a `warning` follows if the run goes on.
+    """
 
     kind = "failed"
 
@@ -303,33 +297,6 @@ class Failed(Event):
     """The line."""
     mistake: bool
     """Whether the user can mend it (exit code 2), else exit code 1."""
-
-
-@dataclass(frozen=True)
-class Scored(Event):
-    """The result of `vlmrl eval --data`."""
-
-    kind = "result"
-    always = True
-
-    model: str
-    data: str
-    samples: int
-    metrics: Mapping[str, float]
-    """By the names of an evaluation."""
-    intervals: Mapping[str, Interval]
-    """The 95 % interval of each."""
-    pass_at_k: Mapping[str, float] | None
-    """By k; null without `--samples`."""
-
-    def lines(self) -> list[Line]:
-        """Return a line for each metric, as a table."""
-        rows: list[Line] = [
-            [f"{name:32} {value:.4f}  {describe_interval(self.intervals[name], 4)}"]
-            for name, value in self.metrics.items()
-        ]
-        rows += [[f"{'pass@' + k:32} {v:.4f}"] for k, v in (self.pass_at_k or {}).items()]
-        return [*rows, [f"{self.samples} samples; in brackets: 95 % intervals"]]
 
 
 def _count(what: str, step: int, steps: int) -> str:

@@ -23,9 +23,10 @@ __all__ = ["JsonLines"]
 
 
 class JsonLines(Output):
-    """Every event as an object."""
+    """Every event as an object; `silent`: none, but standard output stays clear of all else, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: bool = False) -> None:
+        self._silent = silent
         self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
         self._out: IO[str] = sys.stdout
@@ -40,15 +41,20 @@ class JsonLines(Output):
 
     def say(self, event: Event) -> None:
         """Write an event."""
-        line = json.dumps(to_line(event), ensure_ascii=False, allow_nan=False)
+        self.pass_on(json.dumps(to_line(event), ensure_ascii=False, allow_nan=False) + "\n")
+
+    def pass_on(self, text: str) -> None:
+        """Write lines, each of which is an object."""
+        if self._silent:
+            return
         with self._lock:  # an activity speaks from a thread of its own
-            self._out.write(f"{line}\n")
+            self._out.write(text)
             self._out.flush()
 
     @contextlib.contextmanager
-    def doing(self, what: str, total: int | None = None) -> Iterator[Activity]:
+    def doing(self, what: str, total: int | None = None, before: int = 0) -> Iterator[Activity]:
         """Write that the block begins, how far it is every ten seconds, and that it has ended."""
-        with super().doing(what, total) as activity:
+        with super().doing(what, total, before) as activity:
             self.say(activity.state)
             try:
                 with beating(lambda: self.say(activity.state), EVERY_S, EVERY_S):

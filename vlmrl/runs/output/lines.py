@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from rich.console import Console
+from rich.table import Table
+
 from vlmrl.runs.output.base import Activity, Output, beating
 from vlmrl.runs.output.events import ColdStartStep, Event, Step
 from vlmrl.runs.output.widths import SEPARATOR, wrap
@@ -44,11 +47,24 @@ class Lines(Output):
             self._said_at = now
         self._print(event)
 
+    def show(self, *tables: Table | str) -> None:
+        """Print tables in the columns that there are, in a log as rich takes them."""
+        console = Console(file=sys.stdout, width=self._columns)
+        for table in tables:
+            whole = isinstance(table, str)
+            console.print(table, soft_wrap=whole, highlight=False, markup=False)
+
+    def pass_on(self, text: str) -> None:
+        """Write lines as they are."""
+        with self._lock:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
     @contextlib.contextmanager
-    def doing(self, what: str, total: int | None = None) -> Iterator[Activity]:
+    def doing(self, what: str, total: int | None = None, before: int = 0) -> Iterator[Activity]:
         """Say how far the block is once it has taken a while, and then again and again."""
         with (
-            super().doing(what, total) as activity,
+            super().doing(what, total, before) as activity,
             beating(lambda: self._print(activity.state), AFTER_S, EVERY_S),
         ):
             yield activity
@@ -73,6 +89,7 @@ class QuietLines(Lines):
             super().say(event)
 
     doing = Output.doing
+    show = Output.show
 
 
 def is_due(step: int, total: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from vlmrl.runs.console import (
@@ -72,10 +73,20 @@ class LiveOutput(Output):
                     # Text of models and data is printed as it is, never as markup.
                     self._console.print(Text(line, style), soft_wrap=True)
 
+    def show(self, *tables: Table | str) -> None:
+        """Print tables above the panel."""
+        for table in tables:
+            whole = isinstance(table, str)
+            self._console.print(table, soft_wrap=whole, highlight=False, markup=False)
+
+    def pass_on(self, text: str) -> None:
+        """Print lines above the panel."""
+        self._console.print(Text(text), soft_wrap=True, end="")
+
     @contextlib.contextmanager
-    def doing(self, what: str, total: int | None = None) -> Iterator[Activity]:
+    def doing(self, what: str, total: int | None = None, before: int = 0) -> Iterator[Activity]:
         """Show a bar, or without rows to count the seconds, while the block lasts."""
-        with super().doing(what, total) as activity:
+        with super().doing(what, total, before) as activity:
             self._panel.activities.append(activity)
             try:
                 yield activity
