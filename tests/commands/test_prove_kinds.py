@@ -14,7 +14,7 @@ import torch
 from helpers import asking_engine, clock_tools, copy_engine
 from helpers.runs import ROOT, TINY, torchrun
 from vlmrl.cli.app import run as command_line
-from vlmrl.commands.proof.causes import list_inexact
+from vlmrl.commands.proof.causes import list_inexact, list_unfinished
 from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
 from vlmrl.config import load
 from vlmrl.runs import run_folder
@@ -145,3 +145,17 @@ def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     (found,) = list_inexact(config, 1)
     assert found.startswith("a GPU: several of its kernels add in an order that is not fixed")
+
+
+def test_rollouts_that_a_checkpoint_found_unfinished_are_counted(tmp_path: Path) -> None:
+    config = load("quickstart", ["rollout.prompts=3"])
+    queue = tmp_path / "step-6/trainer/queue.json"
+    queue.parent.mkdir(parents=True)
+    whole = {str(number): {} for number in range(3)}
+    queue.write_text(json.dumps([{"key": [6, 0], "groups": whole}]))
+    assert list(list_unfinished(tmp_path / "step-6", config)) == []
+    queue.write_text(
+        json.dumps([{"key": [6, 0], "groups": whole}, {"key": [7, 0], "groups": {"2": {}}}])
+    )
+    (found,) = list_unfinished(tmp_path / "step-6", config)
+    assert found.startswith("checkpoint step-6 holds 4 of the 6 groups that were issued ahead")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
 from vlmrl.config import Config
+from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
 
-__all__ = ["list_changes", "list_inexact"]
+__all__ = ["list_changes", "list_inexact", "list_unfinished"]
 
 
 def list_changes(written: Mapping[str, Any]) -> Iterator[str]:
@@ -24,6 +26,18 @@ def list_changes(written: Mapping[str, Any]) -> Iterator[str]:
         yield f"vlmrl was at git {before.get('revision')}, is at {here.get('revision')}"
     if before.get("changed") or here.get("changed"):
         yield "vlmrl's source had, or has, changes that are not committed"
+
+
+def list_unfinished(begin: Path, config: Config) -> Iterator[str]:
+    """Yield that rollouts issued ahead were not finished in the checkpoint `begin`, if so it is."""
+    issued = checkpoint.read_queue(begin)
+    done = sum(len(batch["groups"]) for batch in issued)
+    wanted = sum(config.at_step(batch["key"][0]).rollout.prompts for batch in issued)
+    if done < wanted:
+        yield (
+            f"checkpoint {begin.name} holds {done} of the {wanted} groups that were issued ahead: the others "
+            "were sampled again, by its weights or newer ones"
+        )
 
 
 def list_inexact(config: Config, ranks: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmrl.commands.proof.causes import list_changes, list_inexact
+from vlmrl.commands.proof.causes import list_changes, list_inexact, list_unfinished
 from vlmrl.commands.proof.compare import Difference, compare_runs, read_ranks
 from vlmrl.commands.proof.rerun import run_again
 from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
@@ -68,6 +68,7 @@ def prove(run: Path, steps: int | None = None) -> Proof:
         unsteady = find_unsteady_calls(run, Path(folder), start, end)
     causes = [
         *unsteady,
+        *list_unfinished(run / "checkpoints" / f"step-{start}", config),
         *list_changes(read_json(run / "config.json")),
         *list_inexact(config, ranks),
     ]
