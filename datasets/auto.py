@@ -20,7 +20,7 @@ from vlmrl.data.cards.typed_rows import Typing
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.rows import WHERE, narrowed
 from vlmrl.data.layouts import recognition
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.schema import Sample
 
 
@@ -95,9 +95,9 @@ class Auto(Card):
         return demonstrations.corpus(self, self.rows("train"))
 
     @functools.cached_property
-    def place(self) -> Place:
+    def place(self) -> DataPlace:
         """Return what lies at the path."""
-        return Place(locate(self.path), None if self.root is None else Path(self.root))
+        return DataPlace(locate(self.path), None if self.root is None else Path(self.root))
 
     @functools.cached_property
     def chosen(self) -> tuple[Layout, recognition.Match]:

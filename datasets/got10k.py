@@ -18,7 +18,7 @@ from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Demo, Media, Sample, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Demo, Media, Sample, Truth
 
 FPS = 10.0
 
@@ -89,7 +89,7 @@ class Got10k(Card):
             f"y {first[1]} to {first[3]} % of the picture: where is it every {self.every:g} s?"
         )
         frames = tuple(str(folder / f"{n:08d}.jpg") for n in range(1, last + 1))
-        followed = Track(tuple(t for t, _ in seen), tuple(b for _, b in seen), kind)
+        followed = BoxTrack(tuple(t for t, _ in seen), tuple(b for _, b in seen), kind)
         return Sample(
             id=name,
             source=source,

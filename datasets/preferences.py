@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from vlmrl.data.cards import demonstrations
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.conversation import place_media
-from vlmrl.data.cards.preference_pairs import Pair, check_columns, read_pair
+from vlmrl.data.cards.preference_pairs import PreferencePair, check_columns, read_pair
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE
@@ -109,13 +109,13 @@ class Preferences(Card):
         """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self.rows("train"))
 
-    def _shows_better_first(self, pair: Pair) -> bool:
+    def _shows_better_first(self, pair: PreferencePair) -> bool:
         if self.order != "drawn":
             return self.order == "better_first"
         texts = json.dumps([self.seed, pair.question, pair.better, pair.worse])
         return random.Random(texts).random() < 0.5
 
-    def _parts(self, pair: Pair, right: str) -> tuple[str | Media, ...]:
+    def _parts(self, pair: PreferencePair, right: str) -> tuple[str | Media, ...]:
         """Return the prompt; the question's media stand where it says, and first where it does not."""
         media = [
             reference(value, self.media_root(), kind)

@@ -37,7 +37,7 @@ from vlmrl.data.cards.box_checks import check_inside
 from vlmrl.data.cards.card import Card
 from vlmrl.data.cards.column_aliases import under_our_keys
 from vlmrl.data.files.opening import open_rows
-from vlmrl.data.files.rows import VARIANT, WHERE, Rows, Variants, View
+from vlmrl.data.files.rows import VARIANT, WHERE, Rows, RowsView, Variants
 from vlmrl.errors import UserError
 from vlmrl.media import augmentation
 from vlmrl.media.access import Access, access_given, reference
@@ -115,7 +115,9 @@ class Records(Card):
             if task not in tasks:
                 there = ", ".join(sorted({t for t in tasks if t}))
                 raise UserError(f"{self.path}: {split} has no task {task!r}; there are: {there}")
-        return View(rows, [i for i, task in enumerate(tasks) if task is None or task in self.tasks])
+        return RowsView(
+            rows, [i for i, task in enumerate(tasks) if task is None or task in self.tasks]
+        )
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one row into a sample."""

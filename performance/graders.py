@@ -23,7 +23,7 @@ from vlmrl.config import RewardConfig
 from vlmrl.schema import Box, Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring.calls import _call
 from vlmrl.scoring.reward_components import Spec, resolve
-from vlmrl.system.deadline_pool import DeadlinePool, Pool, result
+from vlmrl.system.deadline_pool import DeadlinePool, TimedPool, result
 
 DAEMONS = ("raylet", "gcs_server", "dashboard", "runtime_env", "log_monitor", "monitor.py")
 
@@ -47,7 +47,7 @@ def main() -> None:
     ray.shutdown()
 
 
-def cost(local: Pool, remote: Pool, spec: Spec, calls: int, rounds: int) -> Iterator[str]:
+def cost(local: TimedPool, remote: TimedPool, spec: Spec, calls: int, rounds: int) -> Iterator[str]:
     """Measure small verifier calls through both pools in turns."""
     jobs = [_job(number) for number in range(calls)]
     found: dict[str, list[float]] = {"local": [], "graders": []}
@@ -72,7 +72,7 @@ def _job(number: int) -> tuple[Completion, Sample]:
     return completion, Sample(f"row-{number}", "s", ("Where?",), truth)
 
 
-def lateness(pool: Pool) -> Iterator[str]:
+def lateness(pool: TimedPool) -> Iterator[str]:
     """Measure how long after its deadline a hanging call among 50 others is over."""
     late = []
     for _ in range(5):
@@ -86,7 +86,7 @@ def lateness(pool: Pool) -> Iterator[str]:
     yield f"A call that hangs, deadline 1 s: over {min(late):.2f} to {max(late):.2f} s after its deadline"
 
 
-def _run(pool: Pool, spec: Spec, jobs: list[Any]) -> None:
+def _run(pool: TimedPool, spec: Spec, jobs: list[Any]) -> None:
     calls = [pool.submit(_call, spec, job, deadline=5.0) for job in jobs]
     for call in calls:
         result(call)

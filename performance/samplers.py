@@ -21,7 +21,7 @@ import numpy as np
 
 from vlmrl import plugins
 from vlmrl.data.draw_plan import DrawPlan
-from vlmrl.samplers.base import AdaptiveSampler, Seen, SourceRows
+from vlmrl.samplers.base import AdaptiveSampler, SeenRewards, SourceRows
 
 SAMPLERS: dict[str, dict[str, Any]] = {
     "mixture": {},
@@ -54,7 +54,7 @@ def measure(
     if isinstance(sampler, AdaptiveSampler):
         for _ in range(batches):
             some = np.unique(random.randint(rows, size=100 * prompts))
-            sampler.learn(plan._state, Seen(some, random.random_sample(len(some))))
+            sampler.learn(plan._state, SeenRewards(some, random.random_sample(len(some))))
         worn = run(plan, batches, prompts, batches, random)
     return fresh, worn, _highest() - before
 

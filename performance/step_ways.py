@@ -213,7 +213,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
     from vlmrl.policy.policy import Policy
     from vlmrl.runs.run_log import RunLog
     from vlmrl.scoring.scorer import Scorer
-    from vlmrl.strategies.base import Means
+    from vlmrl.strategies.base import RunParts
     from vlmrl.system.timers import PhaseTimers
     from vlmrl.training.rollout_queue import RolloutQueue
     from vlmrl.training.trainer import Trainer
@@ -243,7 +243,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             queue=RolloutQueue(loader, engine, policy, config),
             engine=engine,
             scorer=scorer,
-            means=Means(policy, engine, scorer, config, timers, make, loader),
+            means=RunParts(policy, engine, scorer, config, timers, make, loader),
             timers=timers,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),

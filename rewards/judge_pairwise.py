@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring.judges import asking, pairs
 from vlmrl.scoring.judges.pair_judge import PairJudge
-from vlmrl.scoring.judges.pairs import Better, Comparison
+from vlmrl.scoring.judges.pairs import Better, PairJudgement
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.system.seeds import seed_of, uniform
@@ -112,7 +112,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
 
     def _compare(
         self, asked: Sequence[Pair], ask: Callable[[int, int], Better]
-    ) -> dict[Pair, Comparison | str]:
+    ) -> dict[Pair, PairJudgement | str]:
         """Ask about pairs in both orders, side by side; what got no reply has the fault in its place."""
         if not asked:
             return {}
@@ -128,7 +128,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
         g: int,
         met: Sequence[Pair],
         texts: Sequence[str],
-        found: Mapping[Pair, Comparison | str],
+        found: Mapping[Pair, PairJudgement | str],
     ) -> Verdict:
         win, tie, loss = self.pays
         own = [pair for pair in met if g in pair]
@@ -142,7 +142,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
                 return Verdict.failed(one)
         outcomes = [_outcome(pair, texts, found) * (1 if pair[0] == g else -1) for pair in own]
         paid = [{1: win, 0: tie, -1: loss}[outcome] for outcome in outcomes]
-        parts = pairs.pair_parts([one for one in asked if isinstance(one, Comparison)])
+        parts = pairs.pair_parts([one for one in asked if isinstance(one, PairJudgement)])
         note = ", ".join(f"{outcomes.count(n)} {what}" for n, what in _WORDS.items())
         return Verdict(sum(paid) / len(paid), parts, note=note)
 
@@ -156,16 +156,16 @@ def _is_open(texts: Sequence[str], pair: Pair) -> bool:
     return bool(left and right) and left != right
 
 
-def _outcome(pair: Pair, texts: Sequence[str], found: Mapping[Pair, Comparison | str]) -> int:
+def _outcome(pair: Pair, texts: Sequence[str], found: Mapping[Pair, PairJudgement | str]) -> int:
     """Return 1 where the left one of a pair is better, -1 where the right one is, 0 for a tie."""
     one = found.get(pair)
-    if isinstance(one, Comparison):
+    if isinstance(one, PairJudgement):
         return one.outcome
     return bool(texts[pair[0]]) - bool(texts[pair[1]])
 
 
-def _read(straight: Future[Better], swapped: Future[Better]) -> Comparison | str:
+def _read(straight: Future[Better], swapped: Future[Better]) -> PairJudgement | str:
     try:
-        return Comparison(straight.result(), swapped.result())
+        return PairJudgement(straight.result(), swapped.result())
     except (Unavailable, Invalid) as error:
         return asking.describe_failure(error)

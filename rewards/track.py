@@ -65,7 +65,9 @@ class Track(AnswerVerifier):
         return next((box for t, box in timed if abs(t - time) <= self.tolerance), None)
 
 
-def _track(times: tuple[float, ...], boxes: list[Box | None]) -> schema.Track | None:
+def _track(times: tuple[float, ...], boxes: list[Box | None]) -> schema.BoxTrack | None:
     """Return the boxes that were read, at the times of the true ones they are paired with."""
     known = [(t, b) for t, b in zip(times, boxes, strict=False) if b is not None]
-    return schema.Track(tuple(t for t, _ in known), tuple(b for _, b in known)) if known else None
+    return (
+        schema.BoxTrack(tuple(t for t, _ in known), tuple(b for _, b in known)) if known else None
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 import figure_commands
 import tables
 
-from vlmrl.commands.reproduction.records import Figure, Record, read_records
+from vlmrl.commands.reproduction.records import PublishedFigure, Record, read_records
 from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def _show(record: str, name: str, with_interval: bool) -> str:
     return f"{_text(figure, figure.expected)} [{low}, {high}]"
 
 
-def _text(figure: Figure, value: float) -> str:
+def _text(figure: PublishedFigure, value: float) -> str:
     return f"{value:.{figure.digits}f}"
 
 

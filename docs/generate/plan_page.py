@@ -9,7 +9,7 @@ from tables import code, header, row
 
 from vlmrl.config import Config
 from vlmrl.planning.layouts import as_overrides
-from vlmrl.planning.planner import Judged, Planner, Shown
+from vlmrl.planning.planner import Planner, PromptContent, RatedLayout
 from vlmrl.planning.published import Assumptions, gpu
 from vlmrl.planning.verdicts import find_verdicts
 
@@ -33,7 +33,9 @@ def planner_of(size: str) -> Planner:
         "freeze": ["vision"],
     }
     config = Config.model_validate({**CONFIG, "model": model})
-    return Planner(config, gpu("h100"), Assumptions.of(), Shown()).with_prompts(prompts_of(GPUS[0]))
+    return Planner(config, gpu("h100"), Assumptions.of(), PromptContent()).with_prompts(
+        prompts_of(GPUS[0])
+    )
 
 
 def prompts_of(gpus: int) -> int:
@@ -79,8 +81,8 @@ def section(size: str, numbers: Sequence[int] = GPUS) -> Iterator[str]:
     yield from ("", "Keys of these layouts:", "", *keys)
 
 
-def _verdict(planner: Planner, gpus: int, found: Sequence[Judged]) -> str:
-    written = planner.judge(planner.as_configured(gpus))
+def _verdict(planner: Planner, gpus: int, found: Sequence[RatedLayout]) -> str:
+    written = planner.rate(planner.as_configured(gpus))
     fails = [each for each in find_verdicts(planner, written) if each.level == "FAIL"]
     said = "<br>".join(
         f"**{each.part}**: {each.text}; change {code(as_overrides(each.change))}"
@@ -94,7 +96,7 @@ def _verdict(planner: Planner, gpus: int, found: Sequence[Judged]) -> str:
     return row(str(gpus), said or "fits", str(best.layout), f"{best.memory.share:.0%}")
 
 
-def _seconds(planner: Planner, gpus: int, found: Sequence[Judged]) -> str:
+def _seconds(planner: Planner, gpus: int, found: Sequence[RatedLayout]) -> str:
     daily = f"{24 * gpus / planner.assumed.gpu_hours_per_failure:.2g}"
     if not found:
         return row(str(gpus), *["-"] * 8, daily, "")

@@ -13,7 +13,7 @@ from helpers.losses import inputs_of, random_inputs, recipe_of, rewards_of, roll
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl import plugins
 from vlmrl.schema import Demo, PromptBatch, Truth
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 
@@ -71,7 +71,7 @@ def corrected(trainer: Trainer, strategy, thought: str):
     prompts = tuple(replace(p, sample=replace(p.sample, demo=demo)) for p in rollouts.batch.prompts)
     rollouts = replace(rollouts, batch=PromptBatch(prompts, rollouts.batch.cursor))
     rewards = trainer.scorer.score(rollouts, 0.0)
-    return strategy.expand(rollouts, rewards, Draw(0, 0, 0, 0.0), trainer.means)
+    return strategy.expand(rollouts, rewards, BatchDraw(0, 0, 0, 0.0), trainer.run_parts)
 
 
 def test_a_correction_is_the_thought_alone_in_the_place_of_the_last_completion(trainer: Trainer):

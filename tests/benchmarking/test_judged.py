@@ -22,7 +22,7 @@ from vlmrl.benchmarking.stored import read_result, write_result
 from vlmrl.commands.benchmarks.compare import compare_results, print_comparisons
 from vlmrl.commands.benchmarks.judge import VERDICTS, check_judge, judge_unread, open_judge
 from vlmrl.commands.benchmarks.result_page import write_result_page
-from vlmrl.commands.benchmarks.session import Evaluated
+from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
 from vlmrl.commands.benchmarks.tables import show_results, sum_up
 from vlmrl.commands.benchmarks.written_tables import write_tables
 from vlmrl.errors import UserError
@@ -36,7 +36,7 @@ def printed(result: Result, folder: Path, capsys: pytest.CaptureFixture[str]) ->
     """Print and write a result everywhere; return the text of the terminal, JSON, CSV, page, LaTeX."""
     source = opened(folder / "again", result.benchmark, result.protocol)
     frames = dict.fromkeys(range(len(result.rows)), FRAME)
-    each = [Evaluated(result, {}, (), {}, None, source, frames)]
+    each = [EvaluatedBenchmark(result, {}, (), {}, None, source, frames)]
     output = Lines()
     output.say(sum_up(each[0], folder))
     show_results(each, output)

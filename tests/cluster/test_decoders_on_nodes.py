@@ -28,10 +28,10 @@ from vlmrl.cluster.large_bytes.folder import Folder
 from vlmrl.cluster.large_bytes.lending import name_of
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
-from vlmrl.media.decode import Job, Outcome, decode_in_order
+from vlmrl.media.decode import DecodeJob, Outcome, decode_in_order
 from vlmrl.media_types import Audio, Decoded, Video
 from vlmrl.schema import Media, Sample, Truth
-from vlmrl.system.deadline_pool import DeadlinePool, Pool, result
+from vlmrl.system.deadline_pool import DeadlinePool, TimedPool, result
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -89,9 +89,9 @@ def rows(folder: Path) -> list[Media]:
     ]
 
 
-def decoded(media: list[Media], folder: Path, pool: Pool) -> list[Outcome]:
+def decoded(media: list[Media], folder: Path, pool: TimedPool) -> list[Outcome]:
     jobs = [
-        Job(number, Sample(f"row-{number}", "s", (medium,), Truth()), Access(str(folder)))
+        DecodeJob(number, Sample(f"row-{number}", "s", (medium,), Truth()), Access(str(folder)))
         for number, medium in enumerate(media)
     ]
     found = []
@@ -160,7 +160,7 @@ def test_a_decoder_whose_node_is_killed_costs_no_row(
 
     pool = DecoderPool(make, DeadlinePool(2))
     jobs = [
-        Job(n, Sample(f"{n}", "s", (m,), Truth()), Access(str(tmp_path)))
+        DecodeJob(n, Sample(f"{n}", "s", (m,), Truth()), Access(str(tmp_path)))
         for n, m in enumerate(media)
     ]
     found = []

@@ -25,7 +25,7 @@ from vlmrl.cluster.server_keeper import (
     MAX_RESTARTS,
     KeptServers,
     ServerKeeper,
-    State,
+    ServerState,
     digest_of,
 )
 from vlmrl.config import ModelConfig
@@ -67,10 +67,10 @@ class Fleet:
 
         return ask
 
-    def states(self) -> list[State]:
+    def states(self) -> list[ServerState]:
         return [keeper.status().state for keeper in self.keepers]
 
-    def wait_for(self, number: int, state: State) -> None:
+    def wait_for(self, number: int, state: ServerState) -> None:
         deadline = time.monotonic() + 60
         while self.keepers[number].status().state is not state:
             assert time.monotonic() < deadline, self.keepers[number].status()
@@ -119,7 +119,7 @@ def kill(keeper: ServerKeeper) -> None:
 @pytest.mark.parametrize("fleet", [2], indirect=True)
 def test_a_server_killed_within_a_step_costs_no_prompt_and_joins_after_a_sync(fleet: Fleet) -> None:
     fleet.engine.start(fleet.made)
-    assert fleet.states() == [State.READY, State.READY]
+    assert fleet.states() == [ServerState.READY, ServerState.READY]
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=0)
     assert len(set(fleet.asked())) == 2  # both had a part in it
 
@@ -136,14 +136,14 @@ def test_a_server_killed_within_a_step_costs_no_prompt_and_joins_after_a_sync(fl
     assert Counter(done) == Counter(range(200))
     assert fleet.engine._servers[0].ready != fleet.engine._servers[1].ready
 
-    fleet.wait_for(0, State.STALE)
+    fleet.wait_for(0, ServerState.STALE)
     fresh = fleet.port(0)
     assert fresh != dead
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=0)
     assert fresh not in {port for port, _ in fleet.asked()[before:]}
 
     fleet.train()
-    assert fleet.states() == [State.READY, State.READY]
+    assert fleet.states() == [ServerState.READY, ServerState.READY]
     before = len(fleet.asked())
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=1)
     assert {(fleet.port(0), "1"), (fleet.port(1), "1")} == set(fleet.asked()[before:])
@@ -155,7 +155,7 @@ def test_the_number_of_servers_may_change_between_steps(fleet: Fleet) -> None:
     fleet.unplaced = {2}
     threading.Timer(5.0, fleet.unplaced.clear).start()  # at the start, all are waited for
     fleet.engine.start(fleet.made)
-    assert fleet.states() == [State.READY] * 3
+    assert fleet.states() == [ServerState.READY] * 3
 
     fleet.unplaced = {0, 1}  # their nodes are gone, as far as anybody can tell
     fleet.train()
@@ -224,7 +224,7 @@ def test_a_server_that_ends_again_and_again_is_given_up_with_its_last_words(tmp_
     engine.fleet = servers
     with pytest.raises(UserError, match=r"every server was given up: .*Error: no such device"):
         engine.start(policy())
-    assert keeper.status().state is State.DEAD and keeper._restarts == MAX_RESTARTS + 1
+    assert keeper.status().state is ServerState.DEAD and keeper._restarts == MAX_RESTARTS + 1
     engine.close()
     keeper.close()
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from vlmrl.audit.report import Finding, Report, Scored
+from vlmrl.audit.report import Finding, Report, ScoredCompletion
 from vlmrl.commands.audit_table import tables
 
 
@@ -14,7 +14,7 @@ def test_the_findings_are_whole_in_80_columns() -> None:
     problem = "paid more than an honest wrong answer"
     text = "every label of the vocabulary, one after another"
     finding = Finding("list the whole vocabulary", "example 1", problem, 0.58, 0.0, 1.0, text)
-    row = Scored("example 1", "right", 1.0, "", "<answer>dog</answer>")
+    row = ScoredCompletion("example 1", "right", 1.0, "", "<answer>dog</answer>")
     report = Report("labels", (row,), (finding,), {"list the whole vocabulary": 1}, {}, 1000.0)
     out = io.StringIO()
     Console(file=out, width=80).print(*tables(report), sep="\n")

@@ -25,7 +25,7 @@ from helpers.rating_models import (
     save_value_head,
 )
 from vlmrl.commands.served_models.opened_model import open_model
-from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.asked_model import ServedModel
 from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
@@ -218,7 +218,7 @@ def test_images_and_texts_compare_as_in_transformers(tmp_path: Path, kind: str, 
 
 def test_a_checkpoint_is_opened_as_its_config_says(tmp_path: Path) -> None:
     writes = save_small_model(tmp_path / "writes")
-    assert isinstance(open_model(str(writes), "float32"), AskedModel)
+    assert isinstance(open_model(str(writes), "float32"), ServedModel)
     own = tmp_path / "own"
     own.mkdir()
     made = {"model_type": "internlm2", "architectures": ["InternLM2ForRewardModel"]}

@@ -81,7 +81,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def outcomes(root: Path, *names: str) -> dict[str, rerun.Outcome]:
+def outcomes(root: Path, *names: str) -> dict[str, rerun.RerunOutcome]:
     chosen = records.choose(records.read_records(root), names)
     return {each.name: each for each in rerun.reproduce(chosen, root, root / "out")}
 

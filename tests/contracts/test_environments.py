@@ -14,7 +14,7 @@ import pytest
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.environments import Environment, Frame, Move, Refused, Sample, Step
+from vlmrl.environments import Environment, Frame, Move, MoveOutcome, Refused, Sample
 from vlmrl.media_types import PilImage
 from vlmrl.schema import Truth
 
@@ -67,12 +67,12 @@ def _draw(schema: dict[str, Any], draw: random.Random, task: str) -> Any:
     ]
 
 
-def play(part: str, seed: int, limit: int = 60) -> list[Step]:
+def play(part: str, seed: int, limit: int = 60) -> list[MoveOutcome]:
     """Step a world at random until it is done; a refusal changes nothing."""
     environment, draw = world(part), random.Random(seed)
     state = environment.reset(SAMPLE, seed)
     frame = frame_of(environment.observe(state), Frame())
-    steps: list[Step] = []
+    steps: list[MoveOutcome] = []
     for _ in range(limit):
         name, arguments = random_moves(environment, draw, environment.task(state))
         try:

@@ -15,7 +15,7 @@ from helpers.drawn import Written
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
 from vlmrl.data.cards.typed_rows import KEYS
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.recognition import matches
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
@@ -50,7 +50,7 @@ def test_it_is_a_layout_that_says_what_it_reads(part: str, loaded: Any) -> None:
 
 
 def test_it_is_recognised_alone(part: str, written: Written) -> None:
-    place = Place(Path(written.options["path"]))
+    place = DataPlace(Path(written.options["path"]))
     if ":" in part:
         found = {part: plugins.build("layout", part).recognise(place)}
     else:
@@ -66,7 +66,7 @@ def test_nothing_else_is_recognised_as_it(part: str, loaded: Any, tmp_path: Path
     (tmp_path / "broken.json").write_text("[{")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path, *tmp_path.iterdir()):
-        require(loaded().recognise(Place(path)) is None, part, f"do not recognise {path.name}")
+        require(loaded().recognise(DataPlace(path)) is None, part, f"do not recognise {path.name}")
 
 
 def test_its_rows_become_samples_with_the_truths_that_were_written(
@@ -111,7 +111,7 @@ def stated(truth: Truth) -> Any:
 def opened(part: str, written: Written, split: str | None = None) -> Source:
     """The rows that a writer wrote, read by the card `auto`."""
     options = written.options if ":" not in part else {**written.options, "layout": part}
-    place = Place(Path(options["path"]))
+    place = DataPlace(Path(options["path"]))
     split = split or plugins.build("layout", part).splits(place)[0]
     return open_source(SourceConfig(card="auto", options=options, split=split))
 

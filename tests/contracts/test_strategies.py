@@ -15,7 +15,7 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.schema import ORIGINS, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw, collect_state, restore_state
+from vlmrl.strategies.base import BatchDraw, collect_state, restore_state
 from vlmrl.training.trainer import Trainer
 
 KIND = "strategy"
@@ -49,10 +49,10 @@ def scored(trainer: Trainer) -> tuple[Rollouts, Rewards]:
 
 
 def run(part: str, trainer: Trainer, scored: tuple[Rollouts, Rewards], seed: int = 0) -> Any:
-    strategy, draw = plugins.build("strategy", part), Draw(seed, 0, 0, 0.0)
-    strategy.begin(trainer.means)
-    rollouts = strategy.prepare(scored[0], draw, trainer.means)
-    return strategy, strategy.expand(rollouts, scored[1], draw, trainer.means)
+    strategy, draw = plugins.build("strategy", part), BatchDraw(seed, 0, 0, 0.0)
+    strategy.begin(trainer.run_parts)
+    rollouts = strategy.prepare(scored[0], draw, trainer.run_parts)
+    return strategy, strategy.expand(rollouts, scored[1], draw, trainer.run_parts)
 
 
 def test_groups_keep_their_size_and_every_completion_its_verdicts(

@@ -15,7 +15,7 @@ from PIL import Image
 from helpers.contracts import require
 from vlmrl import plugins
 from vlmrl.interaction.workers import isolation
-from vlmrl.interaction.workers.isolation import Limits
+from vlmrl.interaction.workers.isolation import CallLimits
 from vlmrl.media_types import Audio, Video, kind_of
 from vlmrl.schema import Frame
 from vlmrl.tools import Shown, View
@@ -75,14 +75,14 @@ def _example(schema: dict[str, Any]) -> Any:
     return {"integer": 1, "number": 2.0, "string": "1 + 1", "boolean": True}[schema["type"]]
 
 
-def answer(tool: Any, name: str, arguments: Any, view: View) -> isolation.Answer:
+def answer(tool: Any, name: str, arguments: Any, view: View) -> isolation.CallReply:
     """Call a tool as a worker process does, in this one."""
     isolation._TOOLS["it"] = tool
     shared = isolation.SharedView(view, tuple(None for _ in view.shown))
-    return isolation.call("it", name, arguments, shared, Limits())
+    return isolation.call("it", name, arguments, shared, CallLimits())
 
 
-def same(a: isolation.Answer, b: isolation.Answer) -> bool:
+def same(a: isolation.CallReply, b: isolation.CallReply) -> bool:
     def plain(part: Any) -> Any:
         return part if isinstance(part, str) else pickle.dumps(_array(part.medium))
 

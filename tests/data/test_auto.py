@@ -13,7 +13,7 @@ from PIL import Image
 from helpers.drawn import IMAGES, draw
 from vlmrl import plugins
 from vlmrl.data.check import explain
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.data.source import open_card, open_target
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Truth
@@ -99,7 +99,7 @@ def test_a_layout_is_explained_with_its_reason_its_prompt_and_its_truth(
 ) -> None:
     written = importlib.import_module(f"helpers.layout_writers.{name}").write(tmp_path)
     layout = plugins.build("layout", name)
-    split = layout.splits(Place(Path(written.options["path"])))[0]
+    split = layout.splits(DataPlace(Path(written.options["path"])))[0]
     out = explain(open_target(f"auto:{split}", written.options), 0)
     assert out.startswith(f"data      layout {name} (")
     assert "\nrows " in out and "\nappended " in out and "\ntruth " in out

@@ -14,7 +14,7 @@ import pytest
 from helpers.drawn import IMAGES, draw, png
 from helpers.layout_writers import v_triune
 from vlmrl.config import SourceConfig
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.data.layouts.recognition import matches
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
@@ -29,7 +29,7 @@ def samples(path: Path, split: str = "train", **options: Any) -> list[Sample]:
 
 
 def recognised(path: Path) -> list[str]:
-    return [match.name for match in matches(Place(path))]
+    return [match.name for match in matches(DataPlace(path))]
 
 
 def write(file: Path, content: Any) -> Path:
@@ -219,7 +219,7 @@ def test_splits_of_the_hub_have_any_name(tmp_path: Path) -> None:
         row |= {"iscrowd": 0, "file_name": "COCO_train2014_000000581857_16.jpg"}
         file = tmp_path / f"data/{split}-00000-of-00001.parquet"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), file)
-    assert Place(tmp_path).splits == ("val", "testA")
+    assert DataPlace(tmp_path).splits == ("val", "testA")
     (sample,) = samples(tmp_path, "testA")
     assert sample.truth.boxes == (Box(4 / 64, 6 / 48, 30 / 64, 40 / 48),)
 

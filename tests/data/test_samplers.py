@@ -20,26 +20,26 @@ from PIL import Image
 
 from helpers.loaders import Files, Meeting, prompt
 from vlmrl import plugins
-from vlmrl.data.draw_plan import Draw, DrawPlan
+from vlmrl.data.draw_plan import DrawnRow, DrawPlan
 from vlmrl.data.loader import Loader
 from vlmrl.data.sampler_rows import mean_rewards
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
-from vlmrl.samplers.base import Seen, SourceRows, State
+from vlmrl.samplers.base import SamplerState, SeenRewards, SourceRows
 from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rewards, Rollouts
 
 NONE = np.empty(0, np.int64)
 
 
-def begin(sampler: Any, values: np.ndarray, seed: int = 0) -> State:
+def begin(sampler: Any, values: np.ndarray, seed: int = 0) -> SamplerState:
     """The state of a sampler over one source whose every column has these values."""
     rows = SourceRows("s", len(values), 1.0, lambda name: values.astype(np.float32))
     return sampler.begin([rows], seed)
 
 
-def seen(rows: Sequence[int], rewards: Sequence[float]) -> Seen:
-    return Seen(np.array(rows, np.int64), np.array(rewards, np.float64))
+def seen(rows: Sequence[int], rewards: Sequence[float]) -> SeenRewards:
+    return SeenRewards(np.array(rows, np.int64), np.array(rewards, np.float64))
 
 
 # --------------------------------------------------------------------------------- published numbers
@@ -118,7 +118,7 @@ def test_among_many_equal_rows_adarft_takes_those_seen_least() -> None:
     for batch in range(100):
         rows = sampler.choose(state, batch, 32, NONE)
         assert (rows >= 50_000).all()
-        sampler.learn(state, Seen(rows, np.full(32, 0.5)))
+        sampler.learn(state, SeenRewards(rows, np.full(32, 0.5)))
         found += rows.tolist()
     assert len(set(found)) == len(found) == 3200
 
@@ -141,7 +141,7 @@ def test_among_many_rows_cdas_takes_the_nearest_of_each_side() -> None:
 # ---------------------------------------------------------------------------------------- fixed orders
 
 
-def drawn(sampler: Any, state: State, count: int, number: int = 0) -> list[int]:
+def drawn(sampler: Any, state: SamplerState, count: int, number: int = 0) -> list[int]:
     stream = sampler.draws(state, number)
     return [next(stream) for _ in range(count)]
 
@@ -369,7 +369,9 @@ def test_no_sampler_draws_rows_of_a_source_of_weight_0(name: str, tmp_path: Path
         if plan.adapts:
             drawn |= {plan.place(n).source for n in itertools.islice(plan.spares(batch), 20)}
             plan.note(batch, 4, rows)
-            plan.learn([*rows, Draw(1, 29)], [0.5] * 5)  # what a strategy drew is not the sampler's
+            plan.learn(
+                [*rows, DrawnRow(1, 29)], [0.5] * 5
+            )  # what a strategy drew is not the sampler's
     assert drawn == {0, 2}
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("mkdocs")
 import figure_commands
 import figures
 
-from vlmrl.commands.reproduction.records import Figure, Record
+from vlmrl.commands.reproduction.records import PublishedFigure, Record
 from vlmrl.errors import UserError
 
 
@@ -53,7 +53,10 @@ def test_numbers_that_are_written_out_are_found() -> None:
 def test_a_mark_stands_behind_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
         "a": record(
-            figures={"b": Figure(expected=0.57, interval=(0.5, 0.6)), "c": Figure(expected=-3)}
+            figures={
+                "b": PublishedFigure(expected=0.57, interval=(0.5, 0.6)),
+                "c": PublishedFigure(expected=-3),
+            }
         )
     }
     monkeypatch.setattr(figures, "records", lambda: known)

@@ -149,7 +149,7 @@ def test_a_verifier_that_cannot_score_its_truth_fails_with_exit_code_1(tmp_path,
     found = findings(f"rewards=[{stingy}:score]", "evaluation.metric=reward", "sft=null")
     assert "score gives the truth of 8 rows 0.5 to 0.5, 1 is the most" in failed(found)["verifier"]
     monkeypatch.setattr(
-        doctor, "examine", lambda *_: [bench.Finding("FAIL", "verifier", "no")], raising=True
+        doctor, "examine", lambda *_: [bench.CheckResult("FAIL", "verifier", "no")], raising=True
     )
     monkeypatch.setattr(sys, "argv", ["vlmrl", "doctor", "quickstart"])
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,7 @@ from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import job
 from vlmrl.engines.vllm_parts.media_parts import as_seen, pack, unpack
 from vlmrl.engines.vllm_parts.requests import EngineFault, sampling_fields
-from vlmrl.engines.vllm_parts.server import Refused
+from vlmrl.engines.vllm_parts.server import RequestRefused
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.monitoring.engine_parity import measure_parity
@@ -148,7 +148,7 @@ def test_turns_and_groups_write_a_clip_once_and_a_server_reads_no_other_file(pai
     body = job.request(ask(made), sampling_fields(made, GREEDY, 0), [])
     for url in (secret.as_uri(), (folder / ".." / ".." / ".." / secret.name).as_uri()):
         wrong = {**body, "content_parts": [{"type": "image_url", "url": url}]}
-        with pytest.raises((Refused, EngineFault), match=r"subpath|No such file"):
+        with pytest.raises((RequestRefused, EngineFault), match=r"subpath|No such file"):
             engine._servers[0].post("/inference/v1/generate", wrong, 60.0, "test")
 
 
@@ -224,6 +224,6 @@ def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
     for data in NO_VIDEOS.values():
         url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
         wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}
-        with pytest.raises(Refused, match="400"):
+        with pytest.raises(RequestRefused, match="400"):
             engine._servers[0].post("/inference/v1/generate", wrong, 60.0, "test")
     assert len(engine.generate(PromptBatch((prompt,)), GREEDY).completions) == 1

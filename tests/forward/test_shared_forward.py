@@ -37,7 +37,7 @@ from vlmrl.forward import shared_forward
 from vlmrl.forward.logprobs import Sharing, disagreement, saving
 from vlmrl.forward.packing import num_tokens, rows_of
 from vlmrl.forward.shared_attention import Cascade, SharedMask, sharing
-from vlmrl.forward.shared_layout import Layout
+from vlmrl.forward.shared_layout import SharedLayout
 from vlmrl.models.gemma3 import Gemma3
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
@@ -178,12 +178,12 @@ def leak(monkeypatch):
     """Completions see the earlier ones of their group."""
 
     def one_long_completion(prompts, group, lengths):
-        right = Layout.of(prompts, group, lengths)
+        right = SharedLayout.of(prompts, group, lengths)
         sums = torch.zeros_like(prompts).index_add(0, group, lengths)
-        wrong = Layout.of(prompts, torch.arange(len(prompts)), sums)
+        wrong = SharedLayout.of(prompts, torch.arange(len(prompts)), sums)
         return dataclasses.replace(wrong, row_start=right.row_start)
 
-    monkeypatch.setattr(shared_forward, "Layout", SimpleNamespace(of=one_long_completion))
+    monkeypatch.setattr(shared_forward, "SharedLayout", SimpleNamespace(of=one_long_completion))
 
 
 def run_on(monkeypatch):
@@ -331,7 +331,7 @@ def layout_of(groups):
         tokens += [(n, -1, start + i) for i in range(length)]
         for number, steps in enumerate(completions):
             tokens += [(n, number, start + length + i) for i in range(steps)]
-    return Layout.of(prompts, group, lengths), tokens
+    return SharedLayout.of(prompts, group, lengths), tokens
 
 
 def whole_mask(tokens, window):
@@ -509,7 +509,7 @@ def test_the_comparison_takes_completions_whose_masks_differ(monkeypatch, broken
     if broken:
         one_mask_for_all(monkeypatch)
     choice = Sharing("on", 1.0, possible=True)
-    choice.judge(disagreement(model, ImagesInCompletions(), micro, 1.0, 0), "float32")
+    choice.decide(disagreement(model, ImagesInCompletions(), micro, 1.0, 0), "float32")
     assert choice.verified is not broken
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from vlmrl.engines.base import Engine
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.hf import Hf
-from vlmrl.interaction.tools import Outcome, PolicyTurn
+from vlmrl.interaction.tools import PolicyTurn, ToolOutcome
 from vlmrl.schema import Call, Rollouts
 from vlmrl.tools.views import Shown, View
 
@@ -65,7 +65,7 @@ def run_turn(runner, calls, view=View(), text="", world=None):
 def shows(calls, size=(56, 56), seconds=0.1):
     image = Image.new("RGB", size, (200, 30, 30))
     made = tuple(Call(call.name, call.arguments, "ok", seconds=seconds) for call in calls)
-    return Outcome(("Image 2:", image), (Shown(image),), made)
+    return ToolOutcome(("Image 2:", image), (Shown(image),), made)
 
 
 def ending(rollouts, policy):

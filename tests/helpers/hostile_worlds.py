@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from helpers.hostile_tools import echoed
-from vlmrl.environments import Environment, Move, Part, Refused, Sample, Step
+from vlmrl.environments import Environment, Move, MoveOutcome, Part, Refused, Sample
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,31 @@ class Corridor(Environment):
     def task(self, state: int) -> str:
         return "Go to the right."
 
-    def go(self, state: int, direction: Annotated[Literal["left", "right"], "where"]) -> Step:
+    def go(
+        self, state: int, direction: Annotated[Literal["left", "right"], "where"]
+    ) -> MoveOutcome:
         """Go to a neighbour."""
         there = state + (1 if direction == "right" else -1)
         if there < 0:
             raise Refused("there is a wall")
         done = there == 2
         reward = 1.0 if done else 0.25 * (1 if direction == "right" else 0)
-        return Step(there, [] if done else self.observe(there), reward, done, {"place": there})
+        return MoveOutcome(
+            there, [] if done else self.observe(there), reward, done, {"place": there}
+        )
 
-    def misbehave(self, state: int, how: str) -> Step:
+    def misbehave(self, state: int, how: str) -> MoveOutcome:
         """Do something that no world should do."""
-        made: dict[str, Callable[[], Step]] = {
-            "hang": lambda: time.sleep(60) or Step(state),
+        made: dict[str, Callable[[], MoveOutcome]] = {
+            "hang": lambda: time.sleep(60) or MoveOutcome(state),
             "abort": lambda: os.abort(),
-            "allocate": lambda: Step(state, [str(len(bytearray(3 * 2**30)))]),
+            "allocate": lambda: MoveOutcome(state, [str(len(bytearray(3 * 2**30)))]),
             "raise": _raise,
-            "pay_nan": lambda: Step(state, reward=float("nan")),
-            "measure_nan": lambda: Step(state, metrics={"x": float("inf")}),
-            "show_an_object": lambda: Step(state, [_object()]),
-            "keep_an_unpicklable_state": lambda: Step(lambda: 1),
-            "keep_a_huge_state": lambda: Step(bytes(65 * 2**20)),
+            "pay_nan": lambda: MoveOutcome(state, reward=float("nan")),
+            "measure_nan": lambda: MoveOutcome(state, metrics={"x": float("inf")}),
+            "show_an_object": lambda: MoveOutcome(state, [_object()]),
+            "keep_an_unpicklable_state": lambda: MoveOutcome(lambda: 1),
+            "keep_a_huge_state": lambda: MoveOutcome(bytes(65 * 2**20)),
         }
         return made[how]()
 
@@ -71,9 +75,9 @@ class Spoken(Environment):
     def task(self, state: int) -> str:
         return "Say what to do."
 
-    def step(self, state: int, move: Move) -> Step:
+    def step(self, state: int, move: Move) -> MoveOutcome:
         opened = "open" in move.text
-        return Step(state + 1, [] if opened else ["It is shut."], float(opened), opened)
+        return MoveOutcome(state + 1, [] if opened else ["It is shut."], float(opened), opened)
 
 
 @dataclass(frozen=True)
@@ -91,12 +95,12 @@ class Echoes(Environment):
     def task(self, state: str) -> str:
         return "Shout."
 
-    def echo(self, state: str, code: Annotated[str, "the text in base64"]) -> Step:
+    def echo(self, state: str, code: Annotated[str, "the text in base64"]) -> MoveOutcome:
         """Hear it again."""
-        return Step(state, echoed(code, state))
+        return MoveOutcome(state, echoed(code, state))
 
 
-def _raise() -> Step:
+def _raise() -> MoveOutcome:
     raise ConnectionRefusedError("nobody listens")
 
 

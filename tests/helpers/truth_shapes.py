@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from vlmrl.schema import Box, Frame, Point, Span, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Frame, Point, Span, Truth
 from vlmrl.scoring.laws import Laws
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.truths import json_form, prompting
@@ -65,7 +65,7 @@ def event_truths(draw: st.DrawFn) -> Truth:
 def track_truths(draw: st.DrawFn) -> Truth:
     times = sorted(draw(st.sets(st.integers(0, 50), min_size=1, max_size=6)))
     found = tuple(draw(boxes()) for _ in times)
-    return Truth(track=Track(tuple(map(float, times)), found))
+    return Truth(track=BoxTrack(tuple(map(float, times)), found))
 
 
 @st.composite

@@ -23,7 +23,7 @@ from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall, parse_calls
 from vlmrl.interaction.demonstrations import TAGS, Writer, demonstrating, play
-from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.tools import Toolbox, ToolOutcome
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import (
     Box,
@@ -50,7 +50,7 @@ CLOSER = DemoTurn("crop", {"bbox_2d": Box(0.5, 0.0, 1.0, 1.0), "image": 2})
 class Cuts(Shows):
     """A stand-in of a toolbox: shows what `Crop` returns, in this process."""
 
-    def __init__(self, outcome: Outcome | None = None) -> None:
+    def __init__(self, outcome: ToolOutcome | None = None) -> None:
         super().__init__(outcome)
         self.asked: list[AskedCall] = []
 
@@ -64,9 +64,9 @@ class Cuts(Shows):
         return found
 
 
-def _shown(call: AskedCall, shown: Shown) -> Outcome:
+def _shown(call: AskedCall, shown: Shown) -> ToolOutcome:
     made = Call(call.name, call.arguments, "ok", box=shown.box, image=shown.original)
-    return Outcome(("Image:", shown.medium), (shown,), (made,))
+    return ToolOutcome(("Image:", shown.medium), (shown,), (made,))
 
 
 @pytest.fixture(scope="module")
@@ -241,12 +241,12 @@ def test_ranks_that_are_not_its_home_know_what_is_said_and_nothing_that_is_shown
 
 
 def test_a_call_that_fails_or_is_refused_makes_the_row_bad(made):
-    failing = Cuts(Outcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died"))
+    failing = Cuts(ToolOutcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died"))
     with pytest.raises(
         UserError, match="sample 'row 0': call 1 of its demonstration failed: crop: it"
     ):
         played(made, failing, LOOK)
-    refusing = Cuts(Outcome(("Error: no",), (), (Call("crop", {}, "refused", "no pixel"),)))
+    refusing = Cuts(ToolOutcome(("Error: no",), (), (Call("crop", {}, "refused", "no pixel"),)))
     with pytest.raises(UserError, match="call 1 of its demonstration is refused: no pixel"):
         played(made, refusing, LOOK)
     with pytest.raises(UserError, match="call 1 of its demonstration: image 2 does not exist"):
@@ -261,7 +261,7 @@ def test_a_bad_demonstration_is_left_out_by_name_and_counted(made, tmp_path):
             self.outcome = (
                 None
                 if len(self.asked) % 20
-                else Outcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died")
+                else ToolOutcome(calls=(Call("crop", {}, "fault"),), fault="crop: it died")
             )
             return super().run_all(turns)
 

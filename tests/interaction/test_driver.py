@@ -12,7 +12,7 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.tools import Toolbox, ToolOutcome
 from vlmrl.media_types import Audio
 from vlmrl.schema import Call, PromptBatch, Rollouts
 from vlmrl.tools.crop import Crop
@@ -98,7 +98,7 @@ def test_a_limit_ends_before_the_observation(made, limits, reason, turns):
 
 
 def test_a_fault_masks_the_rollout_and_shows_nothing(made):
-    failed = Outcome(calls=(Call("crop", {}, "fault", "it died"),), fault="crop: it died")
+    failed = ToolOutcome(calls=(Call("crop", {}, "fault", "it died"),), fault="crop: it died")
     engine = Scripted(LOOK)
     (said,) = one(made, engine, Shows(failed))
     assert said.finish_reason == "abort"
@@ -116,7 +116,7 @@ def test_an_image_that_the_family_refuses_is_a_fault(made):
 
 def test_too_many_faults_end_the_run(made, monkeypatch):
     monkeypatch.setattr(driver, "WINDOW", 4)
-    failed = Outcome(calls=(Call("crop", {}, "fault", "it died"),), fault="crop: it died")
+    failed = ToolOutcome(calls=(Call("crop", {}, "fault", "it died"),), fault="crop: it died")
     with pytest.raises(UserError, match="crop: it died"):
         one(made, Scripted(LOOK), Shows(failed), n=3)
 
@@ -124,7 +124,7 @@ def test_too_many_faults_end_the_run(made, monkeypatch):
 def test_what_the_family_cannot_show_counts_as_a_fault_as_well(made, monkeypatch):
     monkeypatch.setattr(driver, "WINDOW", 4)
     sound = Audio(np.zeros(800, np.float32), 16000)
-    heard = Outcome((sound,), (Shown(sound),), (Call("listen", {}),))
+    heard = ToolOutcome((sound,), (Shown(sound),), (Call("listen", {}),))
     with pytest.raises(
         UserError, match=r"listen: a tool returned audio, but qwen2_5_vl takes only"
     ):

@@ -16,8 +16,8 @@ from helpers.driving import run_turn
 from helpers.hostile_tools import Misbehave, Slow
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Outcome, Toolbox
-from vlmrl.interaction.workers.shared_media import MediaFolder
+from vlmrl.interaction.tools import Toolbox, ToolOutcome
+from vlmrl.interaction.workers.shared_media import SharedMediaFolder
 from vlmrl.schema import Box, Frame
 from vlmrl.tools import Refused, Shown, View
 from vlmrl.tools.calculator import Calculator
@@ -49,7 +49,7 @@ def hostile() -> Iterator[Toolbox]:
         yield built
 
 
-def misbehave(toolbox: Toolbox, how: str) -> Outcome:
+def misbehave(toolbox: Toolbox, how: str) -> ToolOutcome:
     return run_turn(toolbox, [AskedCall("misbehave", {"how": how})])
 
 
@@ -190,7 +190,7 @@ def test_two_tools_of_one_name_are_a_mistake() -> None:
 
 
 def test_media_are_written_once_and_removed_with_their_image() -> None:
-    folder = MediaFolder()
+    folder = SharedMediaFolder()
     image = gradient()
     stored = {folder.share(view_of(image)).stored[0] for _ in range(5)}
     (only,) = stored

@@ -20,7 +20,7 @@ from vlmrl.errors import MediaError
 from vlmrl.media import access as access_module
 from vlmrl.media import decode as decode_module
 from vlmrl.media.access import Access, DiskError, Reading
-from vlmrl.media.decode import Job, decode, decode_in_order, measure_image
+from vlmrl.media.decode import DecodeJob, decode, decode_in_order, measure_image
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
 
@@ -67,7 +67,7 @@ def test_any_exception_of_a_worker_is_about_its_row(
     monkeypatch.setattr(decode_module, "_decode_bounded", _raise)
     media = Media("image", path=str(folder / "a.png"))
     with DeadlinePool(1) as pool:
-        job = Job("key", sample_of(media), Access(str(folder)))
+        job = DecodeJob("key", sample_of(media), Access(str(folder)))
         ((_, outcome),) = decode_in_order([job], pool, 1, 2**20)
     assert isinstance(outcome, MediaError)
     assert "a.png: cannot be decoded" in str(outcome)

@@ -19,7 +19,7 @@ from helpers.videos import animation, write_video
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, Reading
-from vlmrl.media.decode import Job, decode_in_order
+from vlmrl.media.decode import DecodeJob, decode_in_order
 from vlmrl.schema import Media, MediaKind, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool
 
@@ -113,7 +113,7 @@ def check(name: str, count: int, seed: int, folder: Path) -> None:
     random = np.random.default_rng([seed, *name.encode()])
     files = [damage(data, random) for _ in range(count)]
     rows = [Sample(str(n), "fuzz", (Media(kind, data=f),), Truth()) for n, f in enumerate(files)]
-    jobs = [Job(n, row, Access(), READING) for n, row in enumerate(rows)]
+    jobs = [DecodeJob(n, row, Access(), READING) for n, row in enumerate(rows)]
     outcomes: dict[int, Any] = {}
     with DeadlinePool(1) as pool:
         before = peak_mb(pool)
@@ -163,7 +163,7 @@ def check_silence(name: str, count: int, seed: int, folder: Path) -> None:
     random = np.random.default_rng([seed, *name.encode()])
     files = [data] + [damage(data, random) for _ in range(count)]
     jobs = [
-        Job(n, Sample("", "", (Media(kind, data=f),), Truth()), Access(), READING)
+        DecodeJob(n, Sample("", "", (Media(kind, data=f),), Truth()), Access(), READING)
         for n, f in enumerate(files)
     ]
     whole, unnoticed = None, []

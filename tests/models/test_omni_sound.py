@@ -22,7 +22,7 @@ from vlmrl.media_types import PilImage, Video
 from vlmrl.monitoring.engine_parity import measure_parity
 from vlmrl.schema import PromptBatch
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import Draw, Means
+from vlmrl.strategies.base import BatchDraw, RunParts
 from vlmrl.strategies.shuffled_frames import ShuffledFrames
 from vlmrl.system.timers import PhaseTimers
 
@@ -200,9 +200,11 @@ def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
     prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
     config = load("quickstart", ["rollout.max_tokens=3"])
     scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
-    means = Means(trained, engine, scorer, config, timers, lambda sample, media: prompt, None)
-    batch, draw = PromptBatch((prompt,)), Draw(1, 0, 0, 0.0)
-    control = ShuffledFrames(2).ask_control_group(batch, draw, means)
+    run_parts = RunParts(
+        trained, engine, scorer, config, timers, lambda sample, media: prompt, None
+    )
+    batch, draw = PromptBatch((prompt,)), BatchDraw(1, 0, 0, 0.0)
+    control = ShuffledFrames(2).ask_control_group(batch, draw, run_parts)
     assert control is not None and control.shape == (1, 2)
     ours, other = prompt.encoded, control.batch.prompts[0].encoded
     assert ours.ids == other.ids and torch.equal(ours.position_ids, other.position_ids)

@@ -22,7 +22,7 @@ from helpers.rating_models import save_value_head
 from helpers.runs import ROOT, TINY, metric_lines
 from vlmrl import config
 from vlmrl.assemble import lifecycle
-from vlmrl.commands.serving.asked_model import AskedModel as InThisProcess
+from vlmrl.commands.serving.asked_model import ServedModel as InThisProcess
 from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.config import NamedModel, PluginRef
 from vlmrl.errors import UserError

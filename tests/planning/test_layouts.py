@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vlmrl.config import load
-from vlmrl.planning.layouts import Layout, as_overrides, enumerate_layouts, layout_of
+from vlmrl.planning.layouts import GpuLayout, as_overrides, enumerate_layouts, layout_of
 
 OWN = ("sft=null", "engine.name=vllm_server")
 
@@ -45,7 +45,7 @@ def test_the_keys_of_a_layout_make_it(own: tuple[str, ...]) -> None:
 def test_servers_take_their_gpus_from_those_that_train(
     own: tuple[str, ...], expected: tuple[int, int, int]
 ) -> None:
-    found: Layout = layout_of(load("quickstart", own), 8)
+    found: GpuLayout = layout_of(load("quickstart", own), 8)
     assert (found.trainers, found.servers, found.tensor_parallel) == expected
 
 

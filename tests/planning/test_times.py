@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.planning.counts import ModelCounts, StepCounts
-from vlmrl.planning.layouts import Layout
+from vlmrl.planning.layouts import GpuLayout
 from vlmrl.planning.published import Assumptions, gpu
 from vlmrl.planning.times import Times, times
 
@@ -46,11 +46,11 @@ STEP = StepCounts(
 EXACT = replace(
     Assumptions.of(), train_mfu=1.0, hbm_share=1.0, link_share=1.0, decode_overhead_ms=0.0
 )
-ALONE = Layout(trainers=1, servers=0, strategy="ddp")
+ALONE = GpuLayout(trainers=1, servers=0, strategy="ddp")
 
 
 def timed(
-    layout: Layout, model: ModelCounts = MODEL, step: StepCounts = STEP, **changed: float
+    layout: GpuLayout, model: ModelCounts = MODEL, step: StepCounts = STEP, **changed: float
 ) -> Times:
     given = {"useful_share": 1.0, "cache_share": 0.9, "checkpoint": 1.0, **changed}
     return times(
@@ -87,7 +87,7 @@ def test_ranks_that_wait_take_longer() -> None:
 
 
 def test_between_machines_the_gathering_of_weights_may_take_longer_than_the_update() -> None:
-    fits = Layout(trainers=16, servers=0, strategy="fsdp2", micro_batch_tokens=16384)
+    fits = GpuLayout(trainers=16, servers=0, strategy="fsdp2", micro_batch_tokens=16384)
     short = replace(fits, micro_batch_tokens=4096)
     assert timed(fits).waiting == 0 < timed(short).waiting
     # Two gatherings of 14 GB and 28 GB of gradients in each of ceil(2e6 / 16 / 4096) micro-batches, through
@@ -98,21 +98,21 @@ def test_between_machines_the_gathering_of_weights_may_take_longer_than_the_upda
 
 def test_replicas_gather_within_a_machine_and_sum_slices_between_machines_once_an_update() -> None:
     whole, copies = (
-        timed(Layout(trainers=512, servers=0, strategy="fsdp2", replicas=r)) for r in (1, 64)
+        timed(GpuLayout(trainers=512, servers=0, strategy="fsdp2", replicas=r)) for r in (1, 64)
     )
     summed = 2 * 4 * 7 * B / 8 * 63 / 64 / 50e9
     gathered = (2 * 14 * B + 4 * 7 * B) * 7 / 8 / 450e9  # one micro-batch
     assert whole.update == pytest.approx((2 * 14 * B + 4 * 7 * B) * 511 / 512 / 400e9)
     assert copies.update == pytest.approx(gathered + summed)
     twice = timed(
-        Layout(trainers=512, servers=0, strategy="fsdp2", replicas=64),
+        GpuLayout(trainers=512, servers=0, strategy="fsdp2", replicas=64),
         step=replace(STEP, minibatches=2),
     )
     assert twice.update == pytest.approx(2 * copies.update)
 
 
 def test_ahead_of_the_trainer_the_longer_of_the_two_counts() -> None:
-    apart = Layout(trainers=4, servers=4, strategy="fsdp2")
+    apart = GpuLayout(trainers=4, servers=4, strategy="fsdp2")
     after, ahead = timed(apart), timed(replace(apart, staleness=1))
     assert after.step == pytest.approx(after.generation.seconds + after.training + after.sync)
     assert ahead.step == pytest.approx(max(ahead.generation.seconds, ahead.training) + ahead.sync)
@@ -120,16 +120,16 @@ def test_ahead_of_the_trainer_the_longer_of_the_two_counts() -> None:
 
 
 def test_a_sync_leaves_the_trainers_once_by_tcp_and_for_each_server_by_nccl() -> None:
-    apart = Layout(trainers=4, servers=4, strategy="ddp")
+    apart = GpuLayout(trainers=4, servers=4, strategy="ddp")
     assert timed(apart).sync_bytes == MODEL.sync_bytes
     assert timed(apart).sync == pytest.approx(16 / 3)
-    assert timed(Layout(trainers=8, servers=0)).sync_bytes == 0
+    assert timed(GpuLayout(trainers=8, servers=0)).sync_bytes == 0
 
 
 def test_a_server_without_room_for_its_weights_holds_no_completion() -> None:
     large = replace(MODEL, parameters=73 * B)
-    assert timed(Layout(trainers=4, servers=4), large).generation.fits == 0
-    assert timed(Layout(trainers=4, servers=1, tensor_parallel=4), large).generation.fits > 0
+    assert timed(GpuLayout(trainers=4, servers=4), large).generation.fits == 0
+    assert timed(GpuLayout(trainers=4, servers=1, tensor_parallel=4), large).generation.fits > 0
 
 
 @given(
@@ -143,7 +143,7 @@ def test_idle_is_a_share_and_times_are_positive(
     trainers: int, servers: int, parallel: int, prompts: int, staleness: int
 ) -> None:
     parallel = parallel if servers else 1
-    layout = Layout(trainers, servers, parallel, staleness=staleness if servers else 0)
+    layout = GpuLayout(trainers, servers, parallel, staleness=staleness if servers else 0)
     found = timed(layout, step=replace(STEP, prompts=prompts, completions=8 * prompts))
     assert -1e-9 <= found.idle(layout) < 1
     assert min(found.step, found.update, found.sync, found.generation.seconds) > 0

@@ -16,8 +16,8 @@ from vlmrl.report.curves.shape import is_quiet
 from vlmrl.report.drawing import LARGE, draw
 from vlmrl.report.held_out.levels import BEST_CONSTANT, CORRECTED, levels
 from vlmrl.report.held_out.scores import change, halves
-from vlmrl.report.series import MAX_POINTS, Panel, Series
-from vlmrl.report.words.outcome import Progress, describe, say_metric
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series
+from vlmrl.report.words.outcome import RunFacts, describe, say_metric
 from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
@@ -134,7 +134,7 @@ def evaluated(step: int, value: float, by: float = 0.02, **more: float) -> dict[
 
 
 def test_the_sentence_of_a_run_that_learned() -> None:
-    progress = Progress(
+    progress = RunFacts(
         metric="box_iou",
         planned=150,
         steps=150,
@@ -173,7 +173,7 @@ def test_the_sentence_of_a_run_that_did_not_says_why_and_what_to_try() -> None:
         evaluated(60, 0.31, answered=0.5),
     ]
     found = describe(
-        Progress("box_iou", 100, 60, False, evaluations, first_lines=lines, last_lines=lines)
+        RunFacts("box_iou", 100, 60, False, evaluations, first_lines=lines, last_lines=lines)
     )
     assert found.state == "same" and "did not change: 0.30 to 0.31" in found.sentence
     assert found.sentence.endswith("in 60 steps so far (of 100)")
@@ -185,7 +185,7 @@ def test_a_reward_that_rises_alone_is_called_so() -> None:
     evaluations = [evaluated(0, 0.5), evaluated(90, 0.4)]
     lines = [[{"step": s, "reward/mean": v}] for s, v in ((1, 0.2), (90, 0.9))]
     found = describe(
-        Progress(
+        RunFacts(
             "box_iou",
             90,
             90,
@@ -200,12 +200,12 @@ def test_a_reward_that_rises_alone_is_called_so() -> None:
 
 @pytest.mark.parametrize("evaluations", [(), (evaluated(0, 0.5),)])
 def test_without_two_evaluations_nothing_is_claimed(evaluations: Any) -> None:
-    assert describe(Progress("box_iou", 10, 0, False, evaluations)).state == "open"
+    assert describe(RunFacts("box_iou", 10, 0, False, evaluations)).state == "open"
 
 
 def test_levels_are_drawn_with_labels_that_do_not_overlap() -> None:
     near = (("a", 0.5), ("b", 0.501), ("c", 0.9))
-    drawing = draw(Panel("", (Series("x", (0, 10), (0.4, 0.6)),), levels=near), {}, (), LARGE)
+    drawing = draw(CurvePanel("", (Series("x", (0, 10), (0.4, 0.6)),), levels=near), {}, (), LARGE)
     heights = [label.at for _, label in drawing.levels]
     assert all(a - b >= 13 for a, b in pairwise(heights))
     assert LARGE.top <= drawing.levels[-1][0]  # the axis reaches up to the highest level
@@ -215,7 +215,7 @@ def test_a_long_curve_is_drawn_at_some_of_its_steps_with_both_ends() -> None:
     steps = tuple(range(0, 30_000, 3))
     values = tuple(float(step) for step in steps)
     series = Series("x", steps, values, tuple(v - 1 for v in values), tuple(v + 1 for v in values))
-    drawing = draw(Panel("", (series,)), {}, (), LARGE)
+    drawing = draw(CurvePanel("", (series,)), {}, (), LARGE)
     drawn = drawing.hover["steps"]
     assert len(drawn) == MAX_POINTS == len(drawing.curves[0].bars)
     assert (drawn[0], drawn[-1]) == (steps[0], steps[-1]) and set(drawn) <= set(steps)
@@ -225,16 +225,16 @@ def test_a_long_curve_is_drawn_at_some_of_its_steps_with_both_ends() -> None:
 
 def test_a_panel_in_which_nothing_happens_is_quiet() -> None:
     def quiet(*values: float) -> bool:
-        return is_quiet(Panel("", (Series("a", tuple(range(len(values))), values),)))
+        return is_quiet(CurvePanel("", (Series("a", tuple(range(len(values))), values),)))
 
     assert quiet(1.0, 1.01, 1.0) and not quiet(1.0, 1.2) and not quiet(0.0, 0.001)
     assert not quiet(0.5)  # one point says nothing of change
 
 
 def test_titles_are_words_and_the_glossary_explains_them() -> None:
-    found = with_words(Panel("update/grad_norm", ()))
+    found = with_words(CurvePanel("update/grad_norm", ()))
     assert found.title == "Norm of the gradient" and "before clipping" in found.about
-    assert with_words(Panel("Components, x", ())).title == "Components, x"
+    assert with_words(CurvePanel("Components, x", ())).title == "Components, x"
 
 
 def test_the_page_begins_with_the_answer_and_eight_pairs(tmp_path: Path) -> None:

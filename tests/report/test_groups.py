@@ -14,7 +14,7 @@ from vlmrl.report import build_report
 from vlmrl.report.compute_fit import fit_compute, fit_panel
 from vlmrl.report.curves.spent import Spent
 from vlmrl.report.groups import group_section, read_groups, solved_rows
-from vlmrl.report.series import Panel
+from vlmrl.report.series import CurvePanel
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 
@@ -33,7 +33,7 @@ ROWS = {
 """Pass rates: a 0 and b 1/2 at step 1, a 1 and c 1/2 at step 3, b 2/3 at step 5."""
 
 
-def panels(rows: dict[int, list[dict[str, Any]]]) -> dict[str, Panel]:
+def panels(rows: dict[int, list[dict[str, Any]]]) -> dict[str, CurvePanel]:
     section = group_section(read_groups(SETTINGS, rows))
     assert section is not None
     return {panel.title: panel for panel in section.panels}

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.report_page import begin_run, completion, config, row, verdict
-from vlmrl.report.cards.facets import Choice
+from vlmrl.report.cards.facets import FacetChoice
 from vlmrl.report.curves.growing_curve import MOST, GrowingCurve, GrowingCurves
 from vlmrl.report.curves.spent import AXES, Spent
 from vlmrl.report.live.appended_lines import AppendedLines
@@ -247,12 +247,12 @@ def test_the_prompts_of_a_choice_are_shown_alone(folder: Path, name: str) -> Non
     parts.run.refresh()
     all_of_them = parts.newer({"rollouts": ""})["rollouts"][1]
     assert all(f"{n}?" in all_of_them for n in CHOICES) and "8 of 8 prompts" in all_of_them
-    html = parts.newer({"rollouts": ""}, Choice.of(CHOICES[name][0]))["rollouts"][1]
+    html = parts.newer({"rollouts": ""}, FacetChoice.of(CHOICES[name][0]))["rollouts"][1]
     assert "1 of 8 prompts" in html
     assert [n for n in CHOICES if f">{n}?" in html] == [name]
     (value,) = CHOICES[name][0].values()
     assert f'<option value="{value}" selected>' in html
-    both = Choice.of({**CHOICES[name][0], "source": "other"})
+    both = FacetChoice.of({**CHOICES[name][0], "source": "other"})
     expected = "1 of 8" if name == "cut" else "0 of 8"
     assert expected in parts.newer({"rollouts": ""}, both)["rollouts"][1]
 

@@ -25,7 +25,7 @@ from vlmrl.report.curves.shape import smoothed
 from vlmrl.report.drawing import SMALL, draw, said
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
 from vlmrl.report.media import Album
-from vlmrl.report.series import MAX_POINTS, Panel, Series, colours, sections
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, sections
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
 from vlmrl.system import atomic_files
@@ -389,11 +389,11 @@ def test_smoothing_takes_noise_and_leaves_a_schedule_alone() -> None:
 
 def test_colours_differ_within_a_panel_and_stay_with_a_name() -> None:
     known = {"reward": 0}
-    first = Panel("", tuple(Series(n, (0,), (0.0,)) for n in ("reward", "iou", "format")))
-    second = Panel("", tuple(Series(n, (0,), (0.0,)) for n in ("format", "iou")))
+    first = CurvePanel("", tuple(Series(n, (0,), (0.0,)) for n in ("reward", "iou", "format")))
+    second = CurvePanel("", tuple(Series(n, (0,), (0.0,)) for n in ("format", "iou")))
     one, two = colours(first, known, 8), colours(second, known, 8)
     assert one[0] == 0 and len(set(one)) == 3 and two == [one[2], one[1]]
-    crowd = Panel("", tuple(Series(str(i), (0,), (0.0,)) for i in range(8)))
+    crowd = CurvePanel("", tuple(Series(str(i), (0,), (0.0,)) for i in range(8)))
     assert len(set(colours(crowd, known, 8))) == 8
 
 
@@ -406,8 +406,8 @@ def test_a_drawing_stays_inside_its_axes(
 ) -> None:
     heights = [abs(v) if v is not None and stacked else v for v in values]
     steps = tuple(range(7, 7 + len(values)))
-    panel = Panel("", (Series("a", steps, tuple(heights)), Series("b", steps, tuple(heights))))
-    drawing = draw(Panel("", panel.series, unit, stacked), {})
+    panel = CurvePanel("", (Series("a", steps, tuple(heights)), Series("b", steps, tuple(heights))))
+    drawing = draw(CurvePanel("", panel.series, unit, stacked), {})
     for curve in drawing.curves:
         path = curve.line + curve.area + curve.smooth
         for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", path):
@@ -417,7 +417,7 @@ def test_a_drawing_stays_inside_its_axes(
 
 
 def test_a_gap_breaks_the_line_and_is_silent_on_hover() -> None:
-    drawing = draw(Panel("", (Series("a", (1, 2, 3, 4), (0.0, None, 1.0, 0.5)),)), {})
+    drawing = draw(CurvePanel("", (Series("a", (1, 2, 3, 4), (0.0, None, 1.0, 0.5)),)), {})
     (curve,) = drawing.curves
     assert curve.line.count("M") == 2 and len(curve.dots) == 3
     assert drawing.hover["rows"] == [["0", "", "1", "0.5"]]
@@ -441,13 +441,13 @@ def test_a_number_is_said_in_three_digits(value: float | None, unit: Any, text: 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-6, 1e3))
 def test_ticks_tell_each_other_apart(start: float, reach: float) -> None:
-    drawing = draw(Panel("", (Series("a", (0, 1), (start, start + reach)),)), {})
+    drawing = draw(CurvePanel("", (Series("a", (0, 1), (start, start + reach)),)), {})
     labels = [tick.label for tick in drawing.y_ticks]
     assert len(labels) >= 2 and len(set(labels)) == len(labels)
 
 
 def test_the_height_of_a_point_is_its_value() -> None:
-    drawing = draw(Panel("", (Series("a", (0, 10), (0.25, 0.5)),)), {})
+    drawing = draw(CurvePanel("", (Series("a", (0, 10), (0.25, 0.5)),)), {})
     heights = {tick.label: tick.at for tick in drawing.y_ticks}
     (_, low), (_, high) = drawing.curves[0].dots
     assert low == heights["0.25"] and high == heights["0.5"]
@@ -455,8 +455,8 @@ def test_the_height_of_a_point_is_its_value() -> None:
 
 def test_stacked_phases_end_at_their_sum() -> None:
     parts = tuple(Series(n, (1, 2), v) for n, v in (("data", (1.0, 2.0)), ("update", (3.0, 6.0))))
-    together = draw(Panel("", parts, "s", stacked=True), {})
-    alone = draw(Panel("", (Series("sum", (1, 2), (4.0, 8.0)),), "s", stacked=True), {})
+    together = draw(CurvePanel("", parts, "s", stacked=True), {})
+    alone = draw(CurvePanel("", (Series("sum", (1, 2), (4.0, 8.0)),), "s", stacked=True), {})
     assert together.curves[1].line == alone.curves[0].line
     assert together.hover["rows"] == [["1 s", "2 s"], ["3 s", "6 s"]]
 
@@ -504,6 +504,6 @@ def test_modes_are_compared_only_where_there_are_two() -> None:
 
 
 def test_labels_that_are_too_long_are_distances() -> None:
-    near = Panel("", (Series("a", (1, 2), (1.0000000, 1.0000008)),))
+    near = CurvePanel("", (Series("a", (1, 2), (1.0000000, 1.0000008)),))
     first, *others = (tick.label for tick in draw(near, {}).y_ticks)
     assert first == "1" and others and all(label.startswith("+") for label in others)

@@ -7,7 +7,7 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Frame, Point, Span, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Frame, Point, Span, Truth
 from vlmrl.scoring.verifier import judge
 
 FRAME = Frame(100, 100, duration=100.0)
@@ -182,7 +182,7 @@ def test_evidence_is_read_from_its_own_tag():
 
 
 HERE, THERE = Box(0, 0, 0.5, 0.5), Box(0.5, 0.5, 1, 1)
-TRACK = Truth(track=Track((0.0, 1.0, 2.0, 3.0), (HERE, HERE, THERE, THERE)))
+TRACK = Truth(track=BoxTrack((0.0, 1.0, 2.0, 3.0), (HERE, HERE, THERE, THERE)))
 
 
 @pytest.mark.parametrize(

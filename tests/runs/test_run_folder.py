@@ -21,6 +21,7 @@ from vlmrl.runs.rollout_rows import rows
 from vlmrl.schema import (
     Advantages,
     Box,
+    BoxTrack,
     Completion,
     Encoded,
     Frame,
@@ -34,7 +35,6 @@ from vlmrl.schema import (
     Sample,
     Span,
     StepReport,
-    Track,
     Truth,
     Verdict,
 )
@@ -163,7 +163,7 @@ def test_config_json_has_the_run_the_versions_and_the_revision(tmp_path: Path) -
 
 
 def test_every_geometry_has_a_typed_form() -> None:
-    track = Track((0.0, 0.5), (Box(0, 0, 0.1, 0.1), Box(0.1, 0, 0.2, 0.1)), label="car")
+    track = BoxTrack((0.0, 0.5), (Box(0, 0, 0.1, 0.1), Box(0.1, 0, 0.2, 0.1)), label="car")
     assert to_json([Point(0.5, 0.25), Span(3, 9.5, "goal"), track, Box(0, 0, 1, 1, score=0.5)]) == [
         {"point": [0.5, 0.25]},
         {"span": [3, 9.5], "label": "goal"},

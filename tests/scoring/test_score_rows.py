@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Frame, Point, Span, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Frame, Point, Span, Truth
 from vlmrl.scoring.score_rows import read_row, read_rows, result_line, score, score_file
 from vlmrl.truths import json_form
 
@@ -232,7 +232,7 @@ def test_every_kind_of_truth_is_read_into_the_unit_square() -> None:
         boxes=(Box(0.1, 0.1, 0.6, 0.6),),
         points=(Point(0.5, 0.5, "nose"),),
         spans=(Span(2.0, 9.0), Span(1.0, 3.5)),
-        track=Track((0.0, 0.5), (Box(0.0, 0.0, 0.1, 0.1), Box(0.1, 0.0, 0.2, 0.1))),
+        track=BoxTrack((0.0, 0.5), (Box(0.0, 0.0, 0.1, 0.1), Box(0.1, 0.0, 0.2, 0.1))),
         text=("cat",),
         number=3.0,
         choice="B",

@@ -15,7 +15,7 @@ from helpers.chat_server import Server, chat_servers
 from helpers.driving import run_turn
 from vlmrl import plugins
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Outcome, Toolbox
+from vlmrl.interaction.tools import Toolbox, ToolOutcome
 from vlmrl.schema import Frame
 from vlmrl.tools import Shown, View
 
@@ -37,7 +37,7 @@ def toolbox(server: Server) -> Iterator[Toolbox]:
         yield built
 
 
-def run(toolbox: Toolbox, name: str, **arguments: Any) -> Outcome:
+def run(toolbox: Toolbox, name: str, **arguments: Any) -> ToolOutcome:
     return run_turn(toolbox, [AskedCall(name, arguments)], VIEW)
 
 

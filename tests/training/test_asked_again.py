@@ -10,12 +10,12 @@ import torch
 
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.strategies.critiques import Critiques
 from vlmrl.strategies.hints import Hints
 from vlmrl.training.trainer import Trainer
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def origins(rollouts: Rollouts) -> list[list[str]]:
 def test_only_groups_that_failed_and_have_a_hint_are_asked_again(trainer: Trainer) -> None:
     failed, partly = [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]
     before = batch(trainer, [failed, failed, partly], ["Look left.", "", "Look up."])
-    rollouts, rewards = Hints(count=2).expand(*before, DRAW, trainer.means)
+    rollouts, rewards = Hints(count=2).expand(*before, DRAW, trainer.run_parts)
     assert origins(rollouts) == [["policy", "hint", "hint"], ["policy"] * 3, ["policy"] * 3]
     assert rollouts.completions[1:] == before[0].completions[1:]
     judged = trainer.scorer.judge(
@@ -63,7 +63,7 @@ def test_only_groups_that_failed_and_have_a_hint_are_asked_again(trainer: Traine
 def test_a_prompt_with_a_hint_shows_it_once_and_keeps_its_media(trainer: Trainer) -> None:
     (rollouts, _) = batch(trainer, [[0.0] * 3] * 3, ["Look left."] * 3)
     prompt = rollouts.batch.prompts[0]
-    told = trainer.means.retell(prompt, Hints()._with_hint(prompt))
+    told = trainer.run_parts.retell(prompt, Hints()._with_hint(prompt))
     assert told.text.count("Hint: Look left.") == 1
     assert told.text.replace("Hint: Look left.", "").split() == prompt.text.split()
     assert [m.size for m in told.images] == [m.size for m in prompt.images]
@@ -72,11 +72,11 @@ def test_a_prompt_with_a_hint_shows_it_once_and_keeps_its_media(trainer: Trainer
 
 def test_the_best_second_answer_takes_the_last_place(trainer: Trainer) -> None:
     before = batch(trainer, [[1.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.2, 0.1, 0.3]], [""] * 3)
-    rollouts, rewards = Critiques(tries=3).expand(*before, DRAW, trainer.means)
+    rollouts, rewards = Critiques(tries=3).expand(*before, DRAW, trainer.run_parts)
     last = ["policy", "policy", "refinement"]
     assert origins(rollouts) == [["policy"] * 3, last, last]
     assert rewards.total[1, :2].tolist() == [0.0, 1.0]
-    one, _ = Critiques(tries=1).expand(*before, DRAW, trainer.means)
+    one, _ = Critiques(tries=1).expand(*before, DRAW, trainer.run_parts)
     assert origins(one) == origins(rollouts)
     assert Critiques().metrics(rollouts, rewards)["critiques/share"] == pytest.approx(2 / 3)
 

@@ -14,11 +14,11 @@ from helpers.witness_engine import BLIND, WITNESSES
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.strategies.blind_penalty import BlindPenalty
 from vlmrl.training.trainer import Trainer
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 LABEL = "blind_penalty"
 # The script of the engine: four of five completions are right.
 RIGHT = [1.0, 1.0, 1.0, 1.0, 0.0]
@@ -47,7 +47,7 @@ def test_the_same_questions_are_asked_without_their_media(
     trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     trainer.engine.asked.clear()  # type: ignore[attr-defined]
-    BlindPenalty(count=2).expand(*scored, DRAW, trainer.means)
+    BlindPenalty(count=2).expand(*scored, DRAW, trainer.run_parts)
     asked = trainer.engine.asked  # type: ignore[attr-defined]
     assert [p.sample.id for p in asked] == [p.sample.id for p in scored[0].batch.prompts]
     for blind, prompt in zip(asked, scored[0].batch.prompts, strict=True):
@@ -61,7 +61,7 @@ def test_a_group_counts_the_less_the_more_is_guessed(
 ) -> None:
     b = guessed(scored[0])
     assert 0 < sum(b) < len(b)
-    rollouts, rewards = BlindPenalty(weight=0.5).expand(*scored, DRAW, trainer.means)
+    rollouts, rewards = BlindPenalty(weight=0.5).expand(*scored, DRAW, trainer.run_parts)
     assert torch.equal(rewards.total, scored[1].total)
     weights = [prompt.sample.weight for prompt in rollouts.batch.prompts]
     assert weights == pytest.approx([1 - 0.5 * share for share in b])
@@ -76,7 +76,7 @@ def test_it_is_taken_from_the_rewards_where_asked(
     how: str, trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     strategy = BlindPenalty(how=how, weight=0.8)  # type: ignore[arg-type]
-    rollouts, rewards = strategy.expand(*scored, DRAW, trainer.means)
+    rollouts, rewards = strategy.expand(*scored, DRAW, trainer.run_parts)
     assert rollouts is scored[0]
     share = 0.8 * torch.tensor(guessed(scored[0]))[:, None]
     before = scored[1].total
@@ -88,7 +88,7 @@ def test_the_curves_are_the_blind_grade_and_the_gap_to_the_seeing_one(
     trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     strategy = BlindPenalty()
-    found = strategy.metrics(*strategy.expand(*scored, DRAW, trainer.means))
+    found = strategy.metrics(*strategy.expand(*scored, DRAW, trainer.run_parts))
     b = guessed(scored[0])
     mean = sum(b) / len(b)
     assert found[f"{LABEL}/blind"] == pytest.approx(mean)
@@ -112,7 +112,7 @@ def test_a_penalty_that_an_algorithm_takes_back_is_refused_and_would_change_noth
         return  # it looks at single verdicts, not at the reward
     # Half of it, as a group without any reward at all would be uniform.
     strategy = BlindPenalty(how=how, weight=0.5)  # type: ignore[arg-type]
-    after = strategy.expand(*scored, DRAW, trainer.means)
+    after = strategy.expand(*scored, DRAW, trainer.run_parts)
     of = plugins.build("algorithm", algorithm, {})
     changed = of.advantages(after[1], after[0], 0.0).values
     assert torch.allclose(changed, of.advantages(scored[1], scored[0], 0.0).values, atol=1e-3)
@@ -136,7 +136,7 @@ def test_prompts_without_media_are_left_alone(
 ) -> None:
     prompts = tuple(replace(p, sample=p.sample.without_media()) for p in scored[0].batch.prompts)
     rollouts = replace(scored[0], batch=replace(scored[0].batch, prompts=prompts))
-    after = BlindPenalty().expand(rollouts, scored[1], DRAW, trainer.means)
+    after = BlindPenalty().expand(rollouts, scored[1], DRAW, trainer.run_parts)
     assert after[0] is rollouts and after[1] is scored[1]
 
 

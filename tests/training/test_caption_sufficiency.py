@@ -18,11 +18,11 @@ from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Rewards, Rollouts, Verdict
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.strategies.caption_sufficiency import CaptionSufficiency
 from vlmrl.training.trainer import Trainer
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 LABEL = "caption_sufficiency"
 
 
@@ -53,7 +53,7 @@ def verdicts(rewards: Rewards) -> list[list[Verdict]]:
 def test_a_description_is_paid_if_it_leads_to_the_right_answer(
     trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
-    rollouts, rewards = CaptionSufficiency(weight=0.25).expand(*scored, DRAW, trainer.means)
+    rollouts, rewards = CaptionSufficiency(weight=0.25).expand(*scored, DRAW, trainer.run_parts)
     assert rollouts is scored[0]
     gain = rewards.total - scored[1].total
     expected = torch.tensor([[0.25 * (g in SUFFICES) for g in range(5)]] * 3)
@@ -68,7 +68,7 @@ def test_the_curves_count_what_is_missing_refused_and_copied(
     trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     strategy = CaptionSufficiency()
-    found = strategy.metrics(*strategy.expand(*scored, DRAW, trainer.means))
+    found = strategy.metrics(*strategy.expand(*scored, DRAW, trainer.run_parts))
     # One of five has no description; of the other four one holds a tag, and two the own answer.
     assert found == pytest.approx(
         {f"{LABEL}/missing": 0.2, f"{LABEL}/refused": 0.25, f"{LABEL}/copied": 0.5}
@@ -79,7 +79,7 @@ def test_the_reader_is_shown_the_description_and_the_question_alone(
     trainer: Trainer, scored: tuple[Rollouts, Rewards]
 ) -> None:
     trainer.engine.asked.clear()  # type: ignore[attr-defined]
-    CaptionSufficiency().expand(*scored, DRAW, trainer.means)
+    CaptionSufficiency().expand(*scored, DRAW, trainer.run_parts)
     asked = trainer.engine.asked  # type: ignore[attr-defined]
     assert len(asked) == 3 * 3  # not what is refused or missing
     for prompt in asked:
@@ -102,7 +102,7 @@ def test_what_was_cut_masked_or_written_by_others_is_left_alone(
     valid[2] = False
     rollouts = replace(rollouts, completions=(cut, told, *more[1:]))
     _, paid = CaptionSufficiency().expand(
-        rollouts, replace(rewards, valid=valid), DRAW, trainer.means
+        rollouts, replace(rewards, valid=valid), DRAW, trainer.run_parts
     )
     assert paid.verdicts[0][0][LABEL].score == 0 and paid.verdicts[0][4][LABEL].score == 1
     assert not any(LABEL in of for group in paid.verdicts[1:] for of in group)
@@ -115,7 +115,7 @@ def test_a_reader_that_cannot_be_graded_masks_and_is_not_0(tmp_path: Path) -> No
     with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
         rollouts = trainer._generate(trainer._draw_prompts(0))
         before = trainer.scorer.score(rollouts)
-        _, after = CaptionSufficiency().expand(rollouts, before, DRAW, trainer.means)
+        _, after = CaptionSufficiency().expand(rollouts, before, DRAW, trainer.run_parts)
     assert before.valid.all()
     assert after.valid.tolist() == [[True, False, True, True, True]] * 3
     assert "cannot grade" in str(after.verdicts[0][1][LABEL].fault)

@@ -12,12 +12,12 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw, Means
+from vlmrl.strategies.base import BatchDraw, RunParts
 from vlmrl.strategies.cycle_consistency import CycleConsistency, _look_at
 from vlmrl.training.trainer import Trainer
 from vlmrl.truths import prompting
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 LABEL = "cycle_consistency"
 SOURCES = (
     "data.train=[{name: cycle/describe, card: shapes, options: {task: grounding}, rewards: [format]}, "
@@ -50,7 +50,7 @@ def describing(trainer: Trainer, texts: Sequence[str]) -> tuple[Rollouts, Reward
     return rollouts, trainer.scorer.score(rollouts)
 
 
-class Listener(Means):
+class Listener(RunParts):
     """Finds the true box where a prompt asks for `NAMED`, else a corner."""
 
     asked: list[Prompt]
@@ -68,7 +68,7 @@ class Listener(Means):
 
 
 def listening(trainer: Trainer) -> Listener:
-    fields = {name: getattr(trainer.means, name) for name in Means.__dataclass_fields__}
+    fields = {name: getattr(trainer.run_parts, name) for name in RunParts.__dataclass_fields__}
     return Listener(**fields)
 
 
@@ -92,10 +92,10 @@ def test_the_way_back_shows_the_media_and_the_description_not_the_question(
     trainer: Trainer,
 ) -> None:
     before = describing(trainer, [NAMED, NAMED, ""])
-    means = listening(trainer)
-    _, rewards = CycleConsistency(question="Find {}.").expand(*before, DRAW, means)
-    assert len(means.asked) == 6  # nothing is asked of what describes nothing
-    for prompt in means.asked:
+    run_parts = listening(trainer)
+    _, rewards = CycleConsistency(question="Find {}.").expand(*before, DRAW, run_parts)
+    assert len(run_parts.asked) == 6  # nothing is asked of what describes nothing
+    for prompt in run_parts.asked:
         assert prompt.sample.source == "cycle/ground" and prompt.images
         assert prompt.sample.text == f"Find {NAMED}."
         assert before[0].batch.prompts[0].sample.text not in prompt.text
@@ -104,8 +104,8 @@ def test_the_way_back_shows_the_media_and_the_description_not_the_question(
 
 def test_the_policy_itself_finds_the_way_back(trainer: Trainer) -> None:
     before = describing(trainer, ["a shape", "a thing", "a red one"])
-    _, rewards = CycleConsistency().expand(*before, DRAW, trainer.means)
-    _, again = CycleConsistency().expand(*before, DRAW, trainer.means)
+    _, rewards = CycleConsistency().expand(*before, DRAW, trainer.run_parts)
+    _, again = CycleConsistency().expand(*before, DRAW, trainer.run_parts)
     for group in rewards.verdicts:
         assert all(0 <= of[LABEL].score <= 1 for of in group)  # type: ignore[operator]
     assert again.total.tolist() == rewards.total.tolist()

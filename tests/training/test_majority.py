@@ -13,11 +13,11 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers import templates
 from vlmrl.runs.complaints import complain
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.strategies.majority import Majority, most_frequent
 from vlmrl.training.trainer import Trainer
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 SIZES = ["rollout.prompts=4", "rollout.group_size=4", "rewards=[format]", "engine=hf"]
 
 
@@ -45,7 +45,7 @@ def answering(
         )
     rollouts = replace(rollouts, completions=tuple(groups))
     before = trainer.scorer.score(rollouts)
-    _, after = Majority(weight).expand(rollouts, before, DRAW, trainer.means)
+    _, after = Majority(weight).expand(rollouts, before, DRAW, trainer.run_parts)
     return rollouts, before, after
 
 
@@ -82,7 +82,7 @@ def test_cut_completions_do_not_vote(trainer: Trainer) -> None:
     cut = tuple(replace(c, finish_reason="length") for c in rollouts.completions[0][:3])
     first = (*cut, rollouts.completions[0][3])
     rollouts = replace(rollouts, completions=(first, *rollouts.completions[1:]))
-    _, after = Majority().expand(rollouts, before, DRAW, trainer.means)
+    _, after = Majority().expand(rollouts, before, DRAW, trainer.run_parts)
     assert (after.total - before.total)[0].tolist() == [0.0] * 4
 
 

@@ -52,7 +52,7 @@ def test_what_is_done_stays_where_it_is(tmp_path: Path) -> None:
     with begin_training(ahead_config(tmp_path / "run", *more, "rollout.max_tokens=3")) as trainer:
         draw = trainer._draw_prompts(0)
         rollouts = trainer.queue.take()
-        found = trainer.strategies[0].prepare(rollouts, draw, trainer.means)
+        found = trainer.strategies[0].prepare(rollouts, draw, trainer.run_parts)
         assert found == replace(rollouts, max_tokens=3)
         assert trainer.strategies[0].metrics(found, None)["partial_rollouts/waiting"] == 0  # type: ignore[arg-type]
 

@@ -36,7 +36,7 @@ def test_only_near_perfect_rows_are_kept_with_all_their_samples(tmp_path: Path) 
         )
         none, six = Rehearsal(samples=2, correct_above=9), Rehearsal(rows=6, correct_above=-1)
         for strategy in (every, some, none, six):
-            strategy.begin(trainer.means)
+            strategy.begin(trainer.run_parts)
         order = trainer.loader.next(4).prompts
     assert every.state["rows"][:, :2].tolist() == [[0, row] for row in range(12)]
     assert six.state["rows"][:, 1].tolist() == [0, 2, 4, 6, 8, 10]
@@ -50,14 +50,14 @@ def test_only_near_perfect_rows_are_kept_with_all_their_samples(tmp_path: Path) 
 def test_the_rows_that_are_tried_are_told_with_the_time_left(tmp_path, monkeypatch) -> None:
     said: list[str] = []
     with begin_training(ahead_config(tmp_path / "run", "engine=hf", FEW)) as trainer:
-        means = replace(trainer.means, say=said.append)
+        run_parts = replace(trainer.run_parts, say=said.append)
         monkeypatch.setattr(rehearsal, "SAY_EVERY_S", 0.0)
-        Rehearsal(rows=6, samples=1, correct_above=-1).begin(means)
+        Rehearsal(rows=6, samples=1, correct_above=-1).begin(run_parts)
         assert said[0] == "rehearsal: 6 rows are tried before the first step"
         assert re.fullmatch(r"rehearsal: 3 of 6 rows tried, 3 near-perfect, \d+ s left", said[1])
         assert said[2:] == ["rehearsal: 6 of 6 rows tried, 6 near-perfect, 0 s left"]
         monkeypatch.setattr(rehearsal, "SAY_EVERY_S", 1e9)
-        Rehearsal(rows=6, samples=1, correct_above=-1).begin(means)
+        Rehearsal(rows=6, samples=1, correct_above=-1).begin(run_parts)
         assert len(said) == 5  # the first and the last line are always there
 
 

@@ -21,12 +21,12 @@ from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.schema import Prompt, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw
+from vlmrl.strategies.base import BatchDraw
 from vlmrl.strategies.self_play import SelfPlay
 from vlmrl.system import distributed
 from vlmrl.training.trainer import Trainer
 
-DRAW = Draw(0, 0, 0, 0.0)
+DRAW = BatchDraw(0, 0, 0, 0.0)
 SCENES = ["red circle 0 0 4 4; blue square 5 6 11 11", "red circle 0 0 4 5", "green square 1 1 3 3"]
 HOSTILE = [
     "; ".join(["red circle 0 0 1 1"] * 10**6),
@@ -55,7 +55,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untype
 
 def strategy_of(trainer: Trainer, **options: object) -> SelfPlay:
     strategy = SelfPlay(**options)  # type: ignore[arg-type]
-    strategy.begin(trainer.means)
+    strategy.begin(trainer.run_parts)
     return strategy
 
 
@@ -92,7 +92,7 @@ def test_hostile_proposals_are_refused_counted_and_paid_nothing(trainer: Trainer
         texts = (HOSTILE[first : first + 9] + [SCENES[0]] * 9)[:9]
         before = proposing(trainer, [texts[:3], texts[3:6], texts[6:]])
         scored = trainer.scorer.score(before)
-        after, rewards = strategy.expand(before, scored, DRAW, trainer.means)
+        after, rewards = strategy.expand(before, scored, DRAW, trainer.run_parts)
         for place, text in enumerate(texts):
             p, g = divmod(place, 3)
             verdict = rewards.verdicts[p][g]["self_play"]
@@ -139,18 +139,18 @@ def test_a_rank_makes_its_own_questions_alone(
     source = next(s for s in trainer.loader.sources if s.name == "self_play/solve")
     rows = [{"id": f"{n}", "proposal": scene} for n, scene in enumerate(SCENES)]
     samples = [replace(source, rows=[row]).sample(0) for row in rows]
-    whole = trainer.means.pose(samples, source)
+    whole = trainer.run_parts.pose(samples, source)
     told = [prompt.without_media() for prompt in whole]
     made: list[Sample] = []
 
     def make(sample: Sample, media: list[Any]) -> Prompt:
         made.append(sample)
-        return trainer.means.make_prompt(sample, media)
+        return trainer.run_parts.make_prompt(sample, media)
 
     monkeypatch.setattr(distributed, "rank", lambda: 1)
     monkeypatch.setattr(distributed, "world", lambda: 2)
     monkeypatch.setattr(distributed, "gather", lambda own: [told[0::2], own])
-    found = replace(trainer.means, make_prompt=make).pose(samples, source)
+    found = replace(trainer.run_parts, make_prompt=make).pose(samples, source)
     assert made == samples[1::2]
     assert [bool(prompt.media) for prompt in found] == [False, True, False]
     assert [prompt.home for prompt in found] == [0, 1, 0]
@@ -162,7 +162,7 @@ def test_both_roles_are_paid_and_answers_are_groups_behind_the_batch(trainer: Tr
     before = proposing(trainer, texts)
     scored = trainer.scorer.score(before)
     strategy = strategy_of(trainer, groups=2, refused=-0.5)
-    after, rewards = strategy.expand(before, scored, DRAW, trainer.means)
+    after, rewards = strategy.expand(before, scored, DRAW, trainer.run_parts)
     assert after.completions[:3] == before.completions and after.shape == (5, 3)
     assert rewards.total.shape == rewards.valid.shape == (5, 3)
     for prompt in after.batch.prompts[3:]:
@@ -188,13 +188,13 @@ def test_both_roles_are_paid_and_answers_are_groups_behind_the_batch(trainer: Tr
 def test_the_pool_fills_up_what_is_not_proposed(trainer: Trainer) -> None:
     strategy = strategy_of(trainer, groups=3, pool=2)
     first = proposing(trainer, [SCENES, [REFUSED] * 3, [REFUSED] * 3])
-    strategy.expand(first, trainer.scorer.score(first), DRAW, trainer.means)
+    strategy.expand(first, trainer.scorer.score(first), DRAW, trainer.run_parts)
     assert len(strategy._kept()) == 2
     none = proposing(trainer, [[REFUSED] * 3] * 3)
-    after, rewards = strategy.expand(none, trainer.scorer.score(none), DRAW, trainer.means)
+    after, rewards = strategy.expand(none, trainer.scorer.score(none), DRAW, trainer.run_parts)
     assert after.shape == (5, 3) and len(rewards.verdicts) == 5
     fresh = strategy_of(trainer)
-    after, _ = fresh.expand(none, trainer.scorer.score(none), DRAW, trainer.means)
+    after, _ = fresh.expand(none, trainer.scorer.score(none), DRAW, trainer.run_parts)
     assert after.shape == (3, 3)
 
 

@@ -25,7 +25,7 @@ from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import judge_group
-from vlmrl.strategies.base import Draw, Means
+from vlmrl.strategies.base import BatchDraw, RunParts
 from vlmrl.strategies.shuffled_frames import ShuffledFrames, shuffle_frames
 from vlmrl.system.timers import PhaseTimers
 
@@ -91,11 +91,13 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
         config = load("quickstart", ["rollout.max_tokens=4"])
         scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()
-        means = Means(
+        run_parts = RunParts(
             policy, engine, scorer, config, timers, lambda sample, media: prompts[0], None
         )
         asked = PromptBatch(prompts)
-        return ShuffledFrames(wanted).ask_control_group(asked, Draw(seed, 0, 0, 0.0), means)
+        return ShuffledFrames(wanted).ask_control_group(
+            asked, BatchDraw(seed, 0, 0, 0.0), run_parts
+        )
 
     control, again, other = made(seed=1), made(seed=1), made(seed=2)
     assert control and again and other and control.shape == (1, 3)

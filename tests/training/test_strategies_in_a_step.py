@@ -10,7 +10,7 @@ import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
 from vlmrl.training.shuffled_rewards import ShuffledRewards
 
 
@@ -18,10 +18,10 @@ from vlmrl.training.shuffled_rewards import ShuffledRewards
 class Witness(Strategy):
     """Marks every sample before scoring, and replaces the rewards by 0, 1, 2 in every group."""
 
-    draws: list[Draw] = field(default_factory=list)
+    draws: list[BatchDraw] = field(default_factory=list)
     seen: list[set[bool]] = field(default_factory=list)
 
-    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
+    def prepare(self, rollouts: Rollouts, draw: BatchDraw, run: RunParts) -> Rollouts:
         self.draws.append(draw)
         prompts = tuple(
             replace(p, sample=replace(p.sample, meta={**p.sample.meta, "marked": True}))
@@ -30,7 +30,7 @@ class Witness(Strategy):
         return replace(rollouts, batch=PromptBatch(prompts, rollouts.batch.cursor))
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         assert draw == self.draws[-1]
         self.seen.append({"marked" in p.sample.meta for p in rollouts.batch.prompts})
@@ -45,7 +45,7 @@ class Onlooker(Witness):
     """Leaves the rewards alone."""
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         return rollouts, rewards
 
@@ -84,7 +84,7 @@ def test_shuffled_rewards_are_the_same_rewards_in_an_order_of_the_draw() -> None
     rollouts = Rollouts(PromptBatch(()), ())
 
     def shuffle(step: int) -> Rewards:
-        return ShuffledRewards().expand(rollouts, rewards, Draw(0, step, 0, 0.0), None)[1]  # type: ignore[arg-type]
+        return ShuffledRewards().expand(rollouts, rewards, BatchDraw(0, step, 0, 0.0), None)[1]  # type: ignore[arg-type]
 
     first = shuffle(0)
     assert first.total.flatten().sort().values.tolist() == total.flatten().tolist()

@@ -12,13 +12,13 @@ import pytest
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.data.cards import demonstrations
-from vlmrl.schema import Box, Demo, Frame, Point, Span, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Demo, Frame, Point, Span, Truth
 from vlmrl.truths import prompting
 
 GOLDEN = Path(__file__).parent / "model_texts.json"
 SPACES = ("pixel", "resized", "norm1000", "norm1")
 DOG, CAT = Box(0.22, 0.31, 0.37, 0.52, "dog"), Box(0.1, 0.62, 0.24, 0.8, "cät")
-WALK = Track((0.0, 0.5), (DOG, CAT), "ball")
+WALK = BoxTrack((0.0, 0.5), (DOG, CAT), "ball")
 TRUTHS = {
     "one box": Truth(boxes=(DOG,)),
     "two boxes": Truth(boxes=(DOG, CAT)),

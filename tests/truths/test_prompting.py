@@ -4,7 +4,7 @@ import pytest
 
 from vlmrl.answers import parsing, templates
 from vlmrl.errors import UserError
-from vlmrl.schema import Box, Demo, Frame, Point, Span, Track, Truth
+from vlmrl.schema import Box, BoxTrack, Demo, Frame, Point, Span, Truth
 from vlmrl.truths import prompting
 
 FRAME = Frame(70, 70)
@@ -58,7 +58,9 @@ def test_a_demonstration_reads_back_in_every_space_and_template(space, template,
             '[{"start": 0, "end": 1.25, "label": "dog"}, {"start": 2, "end": 3, "label": "rain"}]',
         ),
         (
-            Demo(answer=Truth(track=Track((0.0, 0.5), (Box(0, 0, 0.5, 0.5), Box(0.5, 0, 1, 0.5))))),
+            Demo(
+                answer=Truth(track=BoxTrack((0.0, 0.5), (Box(0, 0, 0.5, 0.5), Box(0.5, 0, 1, 0.5))))
+            ),
             '[{"time": 0.0, "bbox_2d": [0, 0, 35, 35]}, {"time": 0.5, "bbox_2d": [35, 0, 70, 35]}]',
         ),
         (Demo(answer=Truth(boxes=())), "[]"),

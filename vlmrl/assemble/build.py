@@ -49,7 +49,7 @@ from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
 from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import Means, Strategy
+from vlmrl.strategies.base import RunParts, Strategy
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.system.timers import PhaseTimers
@@ -114,7 +114,7 @@ def build_trainer(
     queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
     timers, make = PhaseTimers(), prompt_maker_of(config, policy)
-    means = Means(policy, engine, scorer, config, timers, make, loader, tracker.note, whole)
+    run_parts = RunParts(policy, engine, scorer, config, timers, make, loader, tracker.note, whole)
     return Trainer(
         config=config,
         policy=policy,
@@ -123,7 +123,7 @@ def build_trainer(
         engine=engine,
         scorer=scorer,
         algorithm=algorithms[0],
-        means=means,
+        run_parts=run_parts,
         tracker=tracker,
         checkpoints=stack.enter_context(build_checkpoint_writer(config, policy)),
         held_out=batches if held_out else None,

@@ -208,7 +208,7 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     trainer.engine.sync(policy)
     if trainer.done == 0:
         for strategy in trainer.strategies:
-            strategy.begin(trainer.means)
+            strategy.begin(trainer.run_parts)
 
 
 def _build_validator(trainer: Trainer) -> Callable[[], float]:

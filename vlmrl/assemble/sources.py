@@ -10,7 +10,7 @@ from pathlib import Path
 from vlmrl import plugins
 from vlmrl.benchmarking.base import OURS, BenchmarkCard, open_benchmark
 from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, stages
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
@@ -64,7 +64,7 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
         chosen.name,
         card,
         benchmark.split,
-        View(rows, spread),
+        RowsView(rows, spread),
         template=read_template(config.data.train[0]),
         access=Access(root=card.media_root()),
         reading=reading_of(config.data),

@@ -19,9 +19,9 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.audit import drawn_begging
 from vlmrl.audit.attacks import ATTACKS, Attack
-from vlmrl.audit.constant_answer import Constant, Questions, find_best
+from vlmrl.audit.constant_answer import ConstantAnswer, Questions, find_best
 from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
-from vlmrl.audit.report import Finding, Report, Scored, excerpt, make_row, summarise
+from vlmrl.audit.report import Finding, Report, ScoredCompletion, excerpt, make_row, summarise
 from vlmrl.audit.score_one import count_tokens, judge_among_honest, measure_speed
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
@@ -146,7 +146,9 @@ def _pick(cases: Sequence[_Case]) -> list[_Case]:
     return [*firsts.values(), *others[: max(0, MAX_CASES - len(firsts))]]
 
 
-def _find_constant(bench: _Bench, questions: Mapping[str, Questions] | None) -> Constant | None:
+def _find_constant(
+    bench: _Bench, questions: Mapping[str, Questions] | None
+) -> ConstantAnswer | None:
     """Return the best constant answer; what may hang or crash is asked in the pool."""
     verifier = bench.verifier
 
@@ -317,7 +319,7 @@ class _Bench:
             return "paid more than an honest wrong answer"
         return ""
 
-    def score(self, rows: Sequence[ScoredRow]) -> list[Scored]:
+    def score(self, rows: Sequence[ScoredRow]) -> list[ScoredCompletion]:
         """Score the rows' own completions, one by one."""
         shown = []
         for row in rows:
@@ -343,7 +345,7 @@ def _finding(attack: str, case: _Case, problem: str, verdict: Verdict, text: str
     )  # fmt: skip
 
 
-def _honest_rows(cases: Iterable[_Case]) -> Iterator[Scored]:
+def _honest_rows(cases: Iterable[_Case]) -> Iterator[ScoredCompletion]:
     for case in cases:
         sample, which = case.honest.sample, case.honest
         yield make_row(sample.id, "right", case.right, lay_out(sample, which.right))

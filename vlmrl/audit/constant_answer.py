@@ -19,12 +19,12 @@ from vlmrl import plugins
 from vlmrl.answers import geometry
 from vlmrl.audit.reference_answers import lay_out
 from vlmrl.errors import UserError
-from vlmrl.schema import Frame, Sample, Track, Truth, Verdict
+from vlmrl.schema import BoxTrack, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.truths import json_form, prompting
 from vlmrl.truths.base import kinds
 
-__all__ = ["Constant", "find_best", "list_drawn"]
+__all__ = ["ConstantAnswer", "find_best", "list_drawn"]
 
 ROWS = 40
 """Rows of each task."""
@@ -49,7 +49,7 @@ Questions = Sequence[tuple[Sample, Frame]]
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantAnswer:
     """The best constant answer to `rows` questions of `data`, and its mean score on them."""
 
     answer: str
@@ -64,7 +64,7 @@ class Constant:
 
 def find_best(
     verifier: Verifier, ask: Ask, questions: Mapping[str, Questions] | None = None
-) -> Constant | None:
+) -> ConstantAnswer | None:
     """Return the constant answer with the highest pay; None if no data suit the verifier.
 
     A verifier that compares completions has none. Rows count if the verifier pays their right
@@ -74,7 +74,7 @@ def find_best(
     if verifier.scope != "item":
         return None
     end, form = time.monotonic() + SECONDS, verifier.answer_form()
-    found: list[Constant] = []
+    found: list[ConstantAnswer] = []
     for number, (data, asked) in enumerate((questions or list_drawn()).items()):
         if time.monotonic() > end or (found and number >= len(TASKS)):
             break
@@ -99,7 +99,7 @@ def _pay_right(verifier: Verifier, ask: Ask, sample: Sample, frame: Frame) -> st
 
 def _best_on(
     paid: Sequence[tuple[Sample, Frame, str]], data: str, ask: Ask, end: float
-) -> Constant:
+) -> ConstantAnswer:
     common = [answer for answer, _ in Counter(r for _, _, r in paid).most_common(CANDIDATES)]
     answers = list(dict.fromkeys([*common, *ALWAYS]))
     scores: dict[str, list[float]] = {answer: [] for answer in answers}
@@ -110,7 +110,7 @@ def _best_on(
         for answer, verdict in zip(answers, verdicts, strict=True):
             scores[answer].append(verdict.score or 0.0)
     best = max(answers, key=lambda answer: statistics.fmean(scores[answer]))
-    return Constant(best, statistics.fmean(scores[best]), len(scores[best]), data)
+    return ConstantAnswer(best, statistics.fmean(scores[best]), len(scores[best]), data)
 
 
 @functools.cache
@@ -159,7 +159,7 @@ def _of_events(truth: Truth) -> Truth | None:
 
 
 def _of_track(truth: Truth) -> Truth | None:
-    return Truth(track=Track((0.0,), truth.boxes[:1])) if truth.boxes else None
+    return Truth(track=BoxTrack((0.0,), truth.boxes[:1])) if truth.boxes else None
 
 
 def _covers() -> dict[str, Callable[[Truth], Truth | None]]:

@@ -20,7 +20,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Sample, Truth
 from vlmrl.scoring.judges.asking import describe_failure
 from vlmrl.scoring.judges.pair_judge import PairJudge
-from vlmrl.scoring.judges.pairs import Better, Comparison
+from vlmrl.scoring.judges.pairs import Better, PairJudgement
 from vlmrl.scoring.score_rows import read_lines, read_row
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
@@ -103,12 +103,12 @@ def probe(judge: Verifier, rows: Sequence[PairRow]) -> Probe:
         raise UserError(f"--pairs: expected a judge of pairs, got {type(judge).__name__}")
     asked = judge  # a name that stays narrowed in the function below
 
-    def ask(row: PairRow) -> tuple[Comparison, Better] | str:
+    def ask(row: PairRow) -> tuple[PairJudgement, Better] | str:
         left, right = (asked.candidate(completion) for completion in row.completions)
         try:
             first = asked.prefer(left, right, row.sample)
             second = asked.prefer(right, left, row.sample)
-            return Comparison(first, second), asked.prefer(left, right, row.sample, again=1)
+            return PairJudgement(first, second), asked.prefer(left, right, row.sample, again=1)
         except (Unavailable, Invalid) as error:
             return describe_failure(error)
 
@@ -116,7 +116,9 @@ def probe(judge: Verifier, rows: Sequence[PairRow]) -> Probe:
         return _add_up(rows, list(threads.map(ask, rows)))
 
 
-def _add_up(rows: Sequence[PairRow], replies: Sequence[tuple[Comparison, Better] | str]) -> Probe:
+def _add_up(
+    rows: Sequence[PairRow], replies: Sequence[tuple[PairJudgement, Better] | str]
+) -> Probe:
     known = [reply for reply in replies if not isinstance(reply, str)]
     both = [comparison for comparison, _ in known]
     winners = [place for comparison in both for place in comparison.winners]

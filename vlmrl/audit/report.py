@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vlmrl.audit.constant_answer import Constant
+from vlmrl.audit.constant_answer import ConstantAnswer
 from vlmrl.schema import Verdict
 from vlmrl.truths.json_form import to_json
 
@@ -21,7 +21,7 @@ EXCERPT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredCompletion:
     """A scored completion, one row of the table."""
 
     sample: str
@@ -54,14 +54,14 @@ class Report:
     """
 
     verifier: str
-    rows: tuple[Scored, ...]
+    rows: tuple[ScoredCompletion, ...]
     findings: tuple[Finding, ...]
     tried: dict[str, int]
     spread: dict[str, float]
     calls_per_second: float
     not_drawn: int = 0
     """Begging texts that no installed font could draw into an image."""
-    constant: Constant | None = None
+    constant: ConstantAnswer | None = None
     """The best constant answer; None where the verifier compares completions or asks a network."""
 
     @property
@@ -81,9 +81,11 @@ class Report:
         return {**verdict, **to_json(asdict(self))}
 
 
-def make_row(sample: str, what: str, verdict: Verdict, text: str) -> Scored:
+def make_row(sample: str, what: str, verdict: Verdict, text: str) -> ScoredCompletion:
     """Return the row of one completion: the sample's id, what it was, its verdict and its text."""
-    return Scored(sample, what, verdict.score, verdict.fault or verdict.note, excerpt(text))
+    return ScoredCompletion(
+        sample, what, verdict.score, verdict.fault or verdict.note, excerpt(text)
+    )
 
 
 def excerpt(text: str) -> str:

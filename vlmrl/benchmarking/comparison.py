@@ -60,7 +60,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ChangedRow:
     """A row whose score changed: by how much (mean over seeds), and the answers of the first seeds."""
 
     index: int
@@ -78,8 +78,8 @@ class Contrast:
     protocol: str
     unit: str
     differences: tuple[Difference, ...]
-    wins: tuple[Move, ...]
-    losses: tuple[Move, ...]
+    wins: tuple[ChangedRow, ...]
+    losses: tuple[ChangedRow, ...]
     faulted: int
     """Rows left out of a number because the strict verifier failed on them in some result."""
 
@@ -235,7 +235,7 @@ def _difference(
     return Difference(name, column, group, *estimated, len(chosen))
 
 
-def _moves(number: str, first: Arm, second: Arm) -> list[Move]:
+def _moves(number: str, first: Arm, second: Arm) -> list[ChangedRow]:
     """Return the rows whose score moved most, from the largest gain to the largest loss."""
     found = []
     for i in _scored_by_all(number, [*first, *second]):
@@ -245,7 +245,7 @@ def _moves(number: str, first: Arm, second: Arm) -> list[Move]:
         )
         rows = (first[0].rows[i], second[0].rows[i])
         if after != before:
-            found.append(Move(rows[0].index, number, after - before, *rows))
+            found.append(ChangedRow(rows[0].index, number, after - before, *rows))
     found.sort(key=lambda move: (-move.change, move.index))
     return found
 

@@ -22,7 +22,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample
 
-__all__ = ["CONTROLS", "NO_THINK", "Constant", "best_constant", "controlled"]
+__all__ = ["CONTROLS", "NO_THINK", "BestConstant", "best_constant", "controlled"]
 
 NO_THINK = "no_think"
 """The control that changes no sample: the model is forced to leave its thought out."""
@@ -34,7 +34,7 @@ MAX_TRUTHS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class BestConstant:
     """The one answer to all rows that pays most by a number, and what it pays."""
 
     number: str
@@ -136,7 +136,7 @@ CONTROLS: Mapping[str, Callable[[Source], Callable[[Sample], Sample]]] = {
 """By name, what makes of a source the change of its samples."""
 
 
-def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> list[Constant]:
+def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> list[BestConstant]:
     """Return for each number of a benchmark the constant answer that pays most.
 
     The commonest truths are tried, letters, yes and no, small counts and the whole image. `frame` is
@@ -151,12 +151,12 @@ def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> li
         if not sample.truth.has_places:
             truths[accepted_texts(sample)[0]] += 1
     tried = dict.fromkeys([*(text for text, _ in truths.most_common(MAX_TRUTHS)), *CONSTANTS])
-    found: dict[str, Constant] = {}
+    found: dict[str, BestConstant] = {}
     for answer in tried:
         given = [Answer(i, answer, 1, "stop", frame) for i in range(len(source.rows))]
         for number, figure in _values(score_answers(card.benchmark, whole, protocol, given)):
             if number not in found or figure > found[number].value:
-                found[number] = Constant(number, answer, figure)
+                found[number] = BestConstant(number, answer, figure)
     return list(found.values())
 
 

@@ -182,15 +182,15 @@ def plan(
 
     settings = load(config, overrides or ())  # its data may be elsewhere
     from vlmrl.planning.layouts import as_overrides
-    from vlmrl.planning.planner import Planner, Shown
+    from vlmrl.planning.planner import Planner, PromptContent
     from vlmrl.planning.published import Assumptions
     from vlmrl.planning.published import gpu as rates_of
     from vlmrl.planning.text import HONEST, describe, describe_sweep
     from vlmrl.planning.verdicts import find_verdicts
 
-    shown = Shown(images, pixels, text_tokens)
+    shown = PromptContent(images, pixels, text_tokens)
     planner = Planner(settings, rates_of(gpu), Assumptions.of(assume or ()), shown)
-    judged = planner.judge(planner.as_configured(gpus))
+    judged = planner.rate(planner.as_configured(gpus))
     verdicts = find_verdicts(planner, judged)
     print("As configured", *describe(planner, judged, verdicts), sep="\n", flush=True)
     if show:

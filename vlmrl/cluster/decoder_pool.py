@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from vlmrl.errors import UserError
-from vlmrl.system.deadline_pool import MakePool, Pool
+from vlmrl.system.deadline_pool import MakePool, TimedPool
 
 __all__ = ["DecoderPool", "maker_of"]
 
@@ -26,11 +26,11 @@ class DecoderPool:
     `repeated` counts the calls that were done again on this machine.
     """
 
-    def __init__(self, make_remote: Callable[[], Pool], here: Pool) -> None:
+    def __init__(self, make_remote: Callable[[], TimedPool], here: TimedPool) -> None:
         """Make the pool of the decoders when there is a call; `here` is one of this machine."""
         self.repeated = 0
         self._make, self._here = make_remote, here
-        self._there: Pool | None = None
+        self._there: TimedPool | None = None
         self._told = False
 
     def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:

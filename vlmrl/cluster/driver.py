@@ -77,7 +77,7 @@ class _Launch:
         self._as_json = as_json
         self._avoided: frozenset[str] = frozenset()
         self._before = _checkpoints(config.folder)
-        self._pools: started_pools.Started | None = None
+        self._pools: started_pools.StartedPools | None = None
 
     def run(self) -> bool:
         failures, number = 0, self._next_attempt()

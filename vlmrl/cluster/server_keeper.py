@@ -29,7 +29,7 @@ from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
 from vlmrl.system.launched import parent_watch
 
-__all__ = ["KeptServers", "ServerKeeper", "State", "fleet_of", "start_keepers"]
+__all__ = ["KeptServers", "ServerKeeper", "ServerState", "fleet_of", "start_keepers"]
 
 WATCH_S = 0.5
 """Seconds between two looks of a keeper at its server."""
@@ -46,7 +46,7 @@ INCIDENTAL = {"_name_or_path", "dtype", "is_local", "local_files_only", "name_or
 log = logging.getLogger("vlmrl")
 
 
-class State(enum.Enum):
+class ServerState(enum.Enum):
     """What a server is good for; see the module."""
 
     STARTING = "starting"
@@ -59,7 +59,7 @@ class State(enum.Enum):
 class Status:
     """A server as its keeper sees it."""
 
-    state: State = State.STARTING
+    state: ServerState = ServerState.STARTING
     model: str = ""
     """Digest of what it was told to serve; empty: nothing yet."""
     url: str = ""
@@ -125,13 +125,13 @@ class ServerKeeper:
         """Start the server with these arguments and model files; one that runs with them becomes STALE."""
         model = digest_of(given, files)
         with self._lock:
-            running = self._status.state in (State.STALE, State.READY)
+            running = self._status.state in (ServerState.STALE, ServerState.READY)
             self._restarts = 0
             if running and self._status.model == model:
-                self._status = Status(State.STALE, model, self._status.url)
-            elif self._status != Status(State.STARTING, model):
+                self._status = Status(ServerState.STALE, model, self._status.url)
+            elif self._status != Status(ServerState.STARTING, model):
                 self._asked, self._due = (given, files), True
-                self._status = Status(State.STARTING, model)
+                self._status = Status(ServerState.STARTING, model)
 
     def restart(self, url: str) -> None:
         """Start the server again, if it is still the one at this address."""
@@ -144,7 +144,7 @@ class ServerKeeper:
         with self._lock:
             if self._status.url == url:
                 self._restarts = 0
-                self._status = Status(State.READY, self._status.model, url, version)
+                self._status = Status(ServerState.READY, self._status.model, url, version)
 
     def close(self) -> None:
         """End the server and the keeper's thread."""
@@ -158,7 +158,7 @@ class ServerKeeper:
         dead = self._restarts > MAX_RESTARTS
         log.warning("%s: %s", "given up" if dead else "started again", why)
         self._due = not dead
-        state = State.DEAD if dead else State.STARTING
+        state = ServerState.DEAD if dead else ServerState.STARTING
         self._status = Status(state, self._status.model, words=why if dead else "")
 
     def _watch(self) -> None:
@@ -168,7 +168,7 @@ class ServerKeeper:
                 due, self._due, asked, before = self._due, False, self._asked, self._status
             if due:
                 self._start(*asked)
-            elif before.state is not State.DEAD:
+            elif before.state is not ServerState.DEAD:
                 self._look(before)
             time.sleep(WATCH_S)
 
@@ -177,14 +177,14 @@ class ServerKeeper:
             with self._lock:
                 if self._status is before:
                     self._begin_again(f"{self._server} ended: {self._server.last_words()}")
-        elif before.state is State.STARTING and self._server.pid is not None:
+        elif before.state is ServerState.STARTING and self._server.pid is not None:
             try:
                 self._server.call("GET", "/health", None, LOOK, "start")
             except EngineFault:
                 return
             with self._lock:
                 if self._status is before:
-                    self._status = Status(State.STALE, before.model, self._server.url)
+                    self._status = Status(ServerState.STALE, before.model, self._server.url)
 
     def _start(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         self._server.stop()
@@ -296,8 +296,8 @@ class KeptServers:
             if status is not None and status.model != self._digest:
                 keeper("launch", *self._model)
         own = [s for s in found if s is not None and s.model == self._digest]
-        urls = [s.url for s in own if s.state in (State.STALE, State.READY)]
-        dead = [s for s in own if s.state is State.DEAD]
+        urls = [s.url for s in own if s.state in (ServerState.STALE, ServerState.READY)]
+        dead = [s for s in own if s.state is ServerState.DEAD]
         starting = len(found) - len(urls) - len(dead)
         if not urls and not starting:
             raise UserError(f"cluster.serve: every server was given up: {dead[0].words}")

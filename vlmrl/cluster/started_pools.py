@@ -18,14 +18,14 @@ from vlmrl.cluster.server_keeper import fleet_of, start_keepers
 from vlmrl.config import Config
 from vlmrl.system.extras import import_extra
 
-__all__ = ["Started", "pools_of", "room", "start"]
+__all__ = ["StartedPools", "pools_of", "room", "start"]
 
 POOLS = "VLMRL_POOLS"
 """Environment variable of a rank: Ray's address, and the namespace of the actors."""
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedPools:
     """What was started, as long as this object is there."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -40,11 +40,11 @@ def room(config: Config) -> dict[str, float]:
     return {RESOURCE: taken} if taken else {}
 
 
-def start(ray: Any, config: Config, say: Callable[[str], None]) -> Started:
+def start(ray: Any, config: Config, say: Callable[[str], None]) -> StartedPools:
     """Ask for what a config has beside the ranks, and `say` so if the cluster has no room for all of it."""
     cluster = config.cluster
     if not cluster.graders and not cluster.decoders and not cluster.serve.replicas:
-        return Started()
+        return StartedPools()
     gpus = float(cluster.serve.replicas * cluster.serve.gpus)
     there = ray.available_resources()
     for name, taken in {**room(config), "GPU": gpus}.items():
@@ -58,7 +58,7 @@ def start(ray: Any, config: Config, say: Callable[[str], None]) -> Started:
     decoders = start_graders(cluster.decoders, config.data.workers, namespace, "decoder")
     servers = start_keepers(cluster.serve.replicas, cluster.serve.gpus, namespace)
     address = ray.get_runtime_context().gcs_address
-    return Started({POOLS: f"{address} {namespace}"}, (*graders, *decoders, *servers))
+    return StartedPools({POOLS: f"{address} {namespace}"}, (*graders, *decoders, *servers))
 
 
 def pools_of(config: Config) -> Pools:

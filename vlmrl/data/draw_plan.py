@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import UserError
-from vlmrl.samplers.base import AdaptiveSampler, Sampler, Seen, SourceRows
+from vlmrl.samplers.base import AdaptiveSampler, Sampler, SeenRewards, SourceRows
 from vlmrl.schema import Prompt
 from vlmrl.system.seeds import seed_of
 
-__all__ = ["Draw", "DrawPlan", "places"]
+__all__ = ["DrawPlan", "DrawnRow", "places"]
 
 SPARE = 2
 """Rows that are chosen for a batch, as a factor of its size."""
@@ -29,16 +29,16 @@ SEED_PURPOSE = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class DrawnRow:
     """Row `row` of source number `source`."""
 
     source: int
     row: int
 
 
-def places(prompts: Iterable[Prompt]) -> list[Draw]:
+def places(prompts: Iterable[Prompt]) -> list[DrawnRow]:
     """Return the draws that prompts were made of, without those that are of no row."""
-    return [Draw(*prompt.place) for prompt in prompts if prompt.place is not None]
+    return [DrawnRow(*prompt.place) for prompt in prompts if prompt.place is not None]
 
 
 def _empty(source: SourceRows) -> SourceRows:
@@ -70,10 +70,10 @@ class DrawPlan:
         """Return whether the sampler learns from rewards, so that a batch has draws of its own."""
         return isinstance(self.sampler, AdaptiveSampler)
 
-    def place(self, number: int) -> Draw:
+    def place(self, number: int) -> DrawnRow:
         """Return the source and the row of a row's number."""
         source = bisect.bisect_right(self._firsts, number) - 1
-        return Draw(source, number - self._firsts[source])
+        return DrawnRow(source, number - self._firsts[source])
 
     # -------------------------------------------------------------------------------------- draws
 
@@ -137,11 +137,13 @@ class DrawPlan:
 
     # ------------------------------------------------------------------------------------- rewards
 
-    def note(self, batch: int, tried: int, good: Sequence[Draw]) -> None:
+    def note(self, batch: int, tried: int, good: Sequence[DrawnRow]) -> None:
         """Note which of the first `tried` rows chosen for a batch became its prompts; others are bad."""
         self._new_bad[batch] = np.setdiff1d(self._chosen[batch][:tried], self._numbers(good))
 
-    def learn(self, draws: Sequence[Draw], rewards: Sequence[float | None]) -> Mapping[str, float]:
+    def learn(
+        self, draws: Sequence[DrawnRow], rewards: Sequence[float | None]
+    ) -> Mapping[str, float]:
         """Take in the mean reward of each row of the next batch (None: it has none); return its curves."""
         known = [source.count > 0 for source in self._state.sources]
         told_of = [(d, r) for d, r in zip(draws, rewards, strict=True) if known[d.source]]
@@ -151,14 +153,14 @@ class DrawPlan:
         if isinstance(self.sampler, AdaptiveSampler):
             told = [i for i, reward in enumerate(rewards) if reward is not None]
             means = np.array([rewards[i] for i in told], np.float64)
-            self.sampler.learn(self._state, Seen(numbers[told], means))
+            self.sampler.learn(self._state, SeenRewards(numbers[told], means))
             del self._chosen[self._learned]
             self._bad = np.union1d(self._bad, self._new_bad.pop(self._learned))
             self._learned += 1
             self._choose()
         return metrics
 
-    def _numbers(self, draws: Sequence[Draw]) -> np.ndarray:
+    def _numbers(self, draws: Sequence[DrawnRow]) -> np.ndarray:
         return np.array([self._firsts[draw.source] + draw.row for draw in draws], np.int64)
 
     # ---------------------------------------------------------------------------------- checkpoint

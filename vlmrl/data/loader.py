@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.data.draw_plan import Draw, DrawPlan, places
+from vlmrl.data.draw_plan import DrawnRow, DrawPlan, places
 from vlmrl.data.prefetch import Prefetch
 from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler_rows import known_rows, mean_rewards
 from vlmrl.data.source import Source
 from vlmrl.errors import MissingExtra, UserError
-from vlmrl.media.decode import Job, Outcome, decode_in_order
+from vlmrl.media.decode import DecodeJob, Outcome, decode_in_order
 from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.samplers.base import Sampler
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool, MakePool, Pool
+from vlmrl.system.deadline_pool import DeadlinePool, MakePool, TimedPool
 
 __all__ = ["Loader", "eval_batches"]
 
@@ -155,7 +155,7 @@ class Loader:
         """
         homes = [n % self._world for n in range(len(places))] if homes is None else homes
         own = [n for n, home in enumerate(homes) if home == self._rank]
-        rows = (self._job(Draw(*places[n])) for n in own)
+        rows = (self._job(DrawnRow(*places[n])) for n in own)
         decoded = decode_in_order(rows, None, 1, 0)
         stream = ((job.key, _tried(job, m, self._make, self._max_tokens)) for job, m in decoded)
         made: Iterable[Made] = self._made(stream, own)
@@ -189,7 +189,7 @@ class Loader:
             "sampler": repr(self.plan.sampler),
         }
 
-    def _ahead(self) -> Iterator[tuple[Draw, Found]]:
+    def _ahead(self) -> Iterator[tuple[DrawnRow, Found]]:
         """All draws of this rank from here on, with what is made of them; nothing is noted yet."""
         ahead = 2 * max(1, self._size // self._world)
         rows = self.plan.stream(self._drawn, wait=self._pool is not None)
@@ -197,8 +197,8 @@ class Loader:
         return Prefetch(made, ahead, self._prefetch, _bytes) if self._pool else made
 
     def _prompts(
-        self, rows: Iterator[int], number: int, pool: Pool | None, ahead: int
-    ) -> Iterator[tuple[Draw, Found]]:
+        self, rows: Iterator[int], number: int, pool: TimedPool | None, ahead: int
+    ) -> Iterator[tuple[DrawnRow, Found]]:
         """Those of this rank among the rows of draw `number` and all after it."""
         draws = enumerate(map(self.plan.place, rows), number)
         jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
@@ -216,13 +216,13 @@ class Loader:
     def _is_mine(self, number: int) -> bool:
         return number % self._world == self._rank
 
-    def _job(self, draw: Draw) -> Job[Draw]:
+    def _job(self, draw: DrawnRow) -> DecodeJob[DrawnRow]:
         source = self.sources[draw.source]
-        return Job(
+        return DecodeJob(
             draw, read_sample(source, draw.row, self.quarantine), source.access, source.reading
         )
 
-    def _round(self, stream: Iterator[tuple[Draw, Found]], count: int) -> Iterator[Prompt]:
+    def _round(self, stream: Iterator[tuple[DrawnRow, Found]], count: int) -> Iterator[Prompt]:
         """Yield the prompts of the next `count` draws, without the bad rows."""
         numbers = range(self._drawn, self._drawn + count)
         made = self._made(stream, [number for number in numbers if self._is_mine(number)])
@@ -238,7 +238,9 @@ class Loader:
             if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
                 raise UserError(f"no row of the training data can be used; the last: {found}")
 
-    def _made(self, stream: Iterator[tuple[Draw, Found]], numbers: Iterable[int]) -> Iterator[Made]:
+    def _made(
+        self, stream: Iterator[tuple[DrawnRow, Found]], numbers: Iterable[int]
+    ) -> Iterator[Made]:
         """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
             draw, found = next(stream)
@@ -281,7 +283,7 @@ def eval_batches(
     tally = Tally(quarantine_limit, len(places))
     prompts: list[Prompt] = []
     for source, row in places:
-        job = Job(
+        job = DecodeJob(
             (source, row), read_sample(source, row, quarantine), source.access, source.reading
         )
         ((_, decoded),) = decode_in_order([job], None, 1, 0)
@@ -310,7 +312,9 @@ def _one_at_a_time(make: Make) -> Make:
     return locked
 
 
-def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int | None) -> Found:
+def _tried(
+    job: DecodeJob[Any], decoded: Outcome | None, make: Make, max_tokens: int | None
+) -> Found:
     """Return what becomes of a decoded row."""
     if not isinstance(decoded, list):
         return decoded
@@ -329,7 +333,7 @@ def _tried(job: Job[Any], decoded: Outcome | None, make: Make, max_tokens: int |
     return prompt
 
 
-def _bytes(made: tuple[Draw, Found]) -> int:
+def _bytes(made: tuple[DrawnRow, Found]) -> int:
     """Return the bytes that a prompt with its media and tensors takes."""
     found = made[1]
     if not isinstance(found, Prompt):

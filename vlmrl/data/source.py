@@ -20,7 +20,7 @@ from vlmrl.data.cards.row_rewards import check_applies
 from vlmrl.data.cards.splits import read_split, select
 from vlmrl.data.files.conditions import Condition, matching
 from vlmrl.data.files.opening import FORMATS, file_split
-from vlmrl.data.files.rows import WHERE, View
+from vlmrl.data.files.rows import WHERE, RowsView
 from vlmrl.data.joined.demonstrations import DEMO, with_demonstrations
 from vlmrl.data.joined.ratings import with_ratings
 from vlmrl.data.layouts.recognition import card_of_path
@@ -156,7 +156,7 @@ def open_source(
     if condition is not None:
         positions = matching(rows, condition, f"{config.label} {split}")
         # What is called so is these very rows: for a resume, and for the list of bad rows.
-        split, rows = f"{split} where {condition.text}", View(rows, positions)
+        split, rows = f"{split} where {condition.text}", RowsView(rows, positions)
     if not len(rows):
         raise UserError(f"source {config.label!r}: split {split!r} has no rows")
     source = Source(

@@ -11,7 +11,7 @@ from vlmrl.assemble.sources import all_sources
 from vlmrl.commands.validate import validate
 from vlmrl.config import load
 from vlmrl.doctor import data, model, turns
-from vlmrl.doctor.bench import Finding, build
+from vlmrl.doctor.bench import CheckResult, build
 from vlmrl.doctor.versions import versions
 from vlmrl.errors import UserError
 
@@ -31,7 +31,7 @@ CHECKS = {
 """In this order: `step` and `sync` change the weights."""
 
 
-def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
+def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[CheckResult]:
     """Yield the findings on a config as they are made; nothing is written to the run folder.
 
     A check that fails does not keep the others from being made, unless they need what it lacks.
@@ -41,20 +41,20 @@ def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[Finding]:
     try:
         config = load(name, overrides)
         validate(config)
-        yield Finding("ok", "config", f"{name}: every key, name and option is known")
+        yield CheckResult("ok", "config", f"{name}: every key, name and option is known")
         opened = all_sources(config)
         yield from data.sources(opened)
     except UserError as error:
-        yield Finding("FAIL", "config", str(error))
+        yield CheckResult("FAIL", "config", str(error))
         return
     with ExitStack() as stack:
         try:
             bench = build(config, stack)
         except UserError as error:
-            yield Finding("FAIL", "start", str(error))
+            yield CheckResult("FAIL", "start", str(error))
             return
         for label, check in CHECKS.items():
             try:
                 yield from check(bench)
             except UserError as error:
-                yield Finding("FAIL", label, str(error))
+                yield CheckResult("FAIL", label, str(error))

@@ -36,7 +36,7 @@ ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The verdict of one check: what was seen, and what to do where it is not ok."""
 
     verdict: Literal["ok", "warn", "FAIL"]

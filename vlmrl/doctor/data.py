@@ -13,7 +13,7 @@ import torch
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, stages
 from vlmrl.data.source import Source
-from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.bench import Bench, CheckResult
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.media_types import Audio, Video, described
@@ -33,7 +33,7 @@ FINE = 1_000_000
 """Cells across and down the grid on which a truth is stated without loss."""
 
 
-def sources(opened: Sequence[Source]) -> Iterator[Finding]:
+def sources(opened: Sequence[Source]) -> Iterator[CheckResult]:
     """Load the first row of every source."""
     for source in opened:
         text = f"{source.name} {source.split}: {len(source.rows)} rows, "
@@ -41,10 +41,10 @@ def sources(opened: Sequence[Source]) -> Iterator[Finding]:
             sample = source.sample(0)
             media = [described(m) for m in decode(sample, source.access, source.reading)]
         except UserError as error:
-            yield Finding("warn", "source", f"{text}the first is bad: {error}")
+            yield CheckResult("warn", "source", f"{text}the first is bad: {error}")
         else:
             shown = "; ".join(media) or "no media"
-            yield Finding("ok", "source", f"{text}first row: {shown}{_turns(sample)}")
+            yield CheckResult("ok", "source", f"{text}first row: {shown}{_turns(sample)}")
 
 
 def _turns(sample: Sample) -> str:
@@ -57,19 +57,19 @@ def _turns(sample: Sample) -> str:
     return f"; before the question: {', '.join(filter(None, found))}" if any(found) else ""
 
 
-def rows(bench: Bench) -> Iterator[Finding]:
+def rows(bench: Bench) -> Iterator[CheckResult]:
     """Report the share of bad rows among those looked at."""
     count = len(bench.prompts) + len(bench.bad)
     limit = bench.config.data.quarantine_limit
     text = f"{len(bench.bad)} of {count} training rows looked at are bad"
     if not bench.bad:
-        yield Finding("ok", "rows", text)
+        yield CheckResult("ok", "rows", text)
         return
     text += f"; see `vlmrl data check`; the first: {bench.bad[0]}"
-    yield Finding("FAIL" if len(bench.bad) / count > limit else "warn", "rows", text)
+    yield CheckResult("FAIL" if len(bench.bad) / count > limit else "warn", "rows", text)
 
 
-def lengths(bench: Bench) -> Iterator[Finding]:
+def lengths(bench: Bench) -> Iterator[CheckResult]:
     """Prompt tokens, media expanded, against the limit."""
     found = sorted(len(prompt.encoded.ids) for prompt in bench.prompts)
     limit = bench.config.data.max_prompt_tokens
@@ -79,13 +79,13 @@ def lengths(bench: Bench) -> Iterator[Finding]:
         f"{len(found)} rows; data.max_prompt_tokens is {limit}"
     )
     if not long:
-        yield Finding("ok", "lengths", text)
+        yield CheckResult("ok", "lengths", text)
         return
     advice = f"{long} are dropped: raise the limit, or lower model.max_pixels"
-    yield Finding("FAIL" if long == len(found) else "warn", "lengths", f"{text}; {advice}")
+    yield CheckResult("FAIL" if long == len(found) else "warn", "lengths", f"{text}; {advice}")
 
 
-def processor(bench: Bench) -> Iterator[Finding]:
+def processor(bench: Bench) -> Iterator[CheckResult]:
     """Ids and pixels are those of the HF processor, and every placeholder gets a feature.
 
     Prompts with videos are not compared: each family's processor wants to be told of them otherwise.
@@ -93,11 +93,11 @@ def processor(bench: Bench) -> Iterator[Finding]:
     looked = _one_of_each_source(bench)
     wrong = [f"sample {p.sample.id!r}: {problem}" for p in looked for problem in _unlike(bench, p)]
     for problem in wrong:
-        yield Finding("FAIL", "processor", problem)
+        yield CheckResult("FAIL", "processor", problem)
     if not wrong:
         media = sum(len(prompt.media) for prompt in looked)
         videos = sum(map(_with_videos, looked))
-        yield Finding(
+        yield CheckResult(
             "ok",
             "processor",
             f"ids and media are the HF processor's, every placeholder has its feature (prompts: "
@@ -106,7 +106,7 @@ def processor(bench: Bench) -> Iterator[Finding]:
         )
 
 
-def verifiers(bench: Bench) -> Iterator[Finding]:
+def verifiers(bench: Bench) -> Iterator[CheckResult]:
     """Check that the truth, written as prompts ask for it, gets every verifier's full score.
 
     A stage's verifiers are looked at where they are others than the config's.
@@ -198,7 +198,7 @@ def _forward(policy: Policy, encoded: Encoded) -> None:
 
 def _truths(
     bench: Bench, scorer: Scorer, source: str, prompts: Sequence[Prompt]
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     best: dict[str, list[float]] = defaultdict(list)
     faults: dict[str, str] = {}
     looked: dict[str, RewardConfig] = {reward.label: reward for reward in scorer.rewards[source]}
@@ -221,7 +221,7 @@ def _truths(
         name = f"{source}/{reward.label}"
         if reward.label in faults:
             problem = f"{name} fails on the truth: {faults[reward.label]}"
-            yield Finding("FAIL", "verifier", problem)
+            yield CheckResult("FAIL", "verifier", problem)
         else:
             yield _judged(name, reward, best[reward.label], len(prompts))
 
@@ -248,19 +248,19 @@ def _completion(bench: Bench, sample: Sample, text: str, frame: Frame) -> Comple
     return templates.completion(text, sample.template, frame, token_ids=ids)
 
 
-def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> Finding:
+def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> CheckResult:
     verifier = resolve(reward).verifier
     if verifier.scope != "item":
-        return Finding("ok", "verifier", f"{name} compares completions: one truth says nothing")
+        return CheckResult("ok", "verifier", f"{name} compares completions: one truth says nothing")
     if not scores:
-        return Finding("warn", "verifier", f"{name} applies to none of {rows} rows looked at")
+        return CheckResult("warn", "verifier", f"{name} applies to none of {rows} rows looked at")
     least = (min(scores) - verifier.low) / (verifier.high - verifier.low)
     text = f"{name} gives the truth of {len(scores)} rows {min(scores):.3g} to {max(scores):.3g}"
     if least >= NEARLY:
-        return Finding("ok", "verifier", text)
+        return CheckResult("ok", "verifier", text)
     about_truth = bool(verifier.needs) or isinstance(verifier, FunctionVerifier)
     text += f", {verifier.high:g} is the most"
     if least >= ENOUGH or not about_truth:
-        return Finding("warn", "verifier", text)
+        return CheckResult("warn", "verifier", text)
     advice = f"mend the truth or the options; `vlmrl verify {reward.verifier}` shows more"
-    return Finding("FAIL", "verifier", f"{text}: {advice}")
+    return CheckResult("FAIL", "verifier", f"{text}: {advice}")

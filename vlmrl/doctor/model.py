@@ -13,7 +13,7 @@ import torch
 from vlmrl.algorithms.base import needs_reference, passes_of
 from vlmrl.answers import geometry, parsing
 from vlmrl.config import Config
-from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.bench import Bench, CheckResult
 from vlmrl.doctor.whole_rollouts import longest_of, write_longest
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_parts.options import VllmOptions
@@ -37,10 +37,10 @@ CLEAR = 0.1
 """How much better (IoU) another space must fit before it is worth a warning."""
 
 
-def media(bench: Bench) -> Iterator[Finding]:
+def media(bench: Bench) -> Iterator[CheckResult]:
     """Check that the model's answers depend on the images, videos and audio."""
     if not bench.shown:
-        yield Finding("ok", "media", "no prompt has media")
+        yield CheckResult("ok", "media", "no prompt has media")
         return
     limit = bench.config.last.rollout.max_tokens
     found = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
@@ -50,16 +50,16 @@ def media(bench: Bench) -> Iterator[Finding]:
     floor = bench.config.checks.media_ablation_min_drop
     complaint = found.complaint(BLIND) or (found.complaint(floor) if floor is not None else None)
     if complaint is None:
-        yield Finding("ok", "media", f"the model looks: {drops}")
+        yield CheckResult("ok", "media", f"the model looks: {drops}")
     else:
-        yield Finding("FAIL" if found.complaint(BLIND) else "warn", "media", complaint)
+        yield CheckResult("FAIL" if found.complaint(BLIND) else "warn", "media", complaint)
 
 
-def coordinates(bench: Bench) -> Iterator[Finding]:
+def coordinates(bench: Bench) -> Iterator[CheckResult]:
     """Guess the space of the boxes in greedy answers; scoring never uses this."""
     asked = [p for p in bench.prompts if p.sample.truth.boxes and p.images]
     if not asked:
-        yield Finding("ok", "coordinates", "no truth has boxes in an image")
+        yield CheckResult("ok", "coordinates", "no truth has boxes in an image")
         return
     greedy = Sampling(n=1, max_tokens=bench.config.last.rollout.max_tokens, greedy=True)
     rollouts = bench.engine.generate(PromptBatch(tuple(asked)), greedy)
@@ -68,25 +68,25 @@ def coordinates(bench: Bench) -> Iterator[Finding]:
     fits = {space: _fit(pairs, space) for space in (own, *get_args(Space))}
     if not fits[own]:
         text = f"none of {len(asked)} greedy answers has a box: nothing can be said"
-        yield Finding("ok", "coordinates", f"{text} (the family writes {own})")
+        yield CheckResult("ok", "coordinates", f"{text} (the family writes {own})")
         return
     means = {space: sum(fit) / len(fit) for space, fit in fits.items() if fit}
     best = max(means, key=lambda space: means[space])
     seen = ", ".join(f"{space} {mean:.2f}" for space, mean in means.items())
     text = f"mean IoU of {len(fits[own])} answers read as {seen}; they are read as {own}"
     if means[best] < means[own] + CLEAR:
-        yield Finding("ok", "coordinates", text)
+        yield CheckResult("ok", "coordinates", text)
     else:
-        yield Finding(
+        yield CheckResult(
             "warn", "coordinates", f"{text}, but seem to be {best}: cold-start or prompt it"
         )
 
 
-def memory(bench: Bench) -> Iterator[Finding]:
+def memory(bench: Bench) -> Iterator[CheckResult]:
     """Compare the forecast of a step's peak with the device."""
     policy, parts = bench.policy, bench.config.distributed.sequence_parallel
     if parts > 1 and (obstacle := find_obstacle(policy.base, policy.sharing.possible, parts)):
-        yield Finding("FAIL", "memory", obstacle)
+        yield CheckResult("FAIL", "memory", obstacle)
         return
     kl = any(map(needs_reference, bench.algorithms))
     sizes: dict[str, tuple[float, Config]] = {}
@@ -99,23 +99,23 @@ def memory(bench: Bench) -> Iterator[Finding]:
     largest = f" (the largest, {100 * when:g} % into training)" if len(found) > 1 else ""
     device = bench.policy.device.type
     if seen.share <= TIGHT:
-        yield Finding("ok", "memory", f"{device}: a step{largest} needs about {seen}")
+        yield CheckResult("ok", "memory", f"{device}: a step{largest} needs about {seen}")
     else:
         text = f"{device}: a step{largest} needs about {seen}; {seen.advice()}"
-        yield Finding("FAIL" if seen.share > 1 else "warn", "memory", text)
+        yield CheckResult("FAIL" if seen.share > 1 else "warn", "memory", text)
     engine = bench.engine.inner if isinstance(bench.engine, Driver) else bench.engine
     if isinstance(engine, VllmOptions) and seen.parts["engine"] + seen.parts["kv cache"]:
         yield _vllm_share(bench, engine)
 
 
-def first_parity(bench: Bench) -> Iterator[Finding]:
+def first_parity(bench: Bench) -> Iterator[CheckResult]:
     """Check that the engine computes what the trainer computes."""
     found = _parity(bench)
     found.require(_allowed(bench), "before any update")
-    yield Finding("ok", "parity", f"before any update: {_numbers(found)}")
+    yield CheckResult("ok", "parity", f"before any update: {_numbers(found)}")
 
 
-def step(bench: Bench) -> Iterator[Finding]:
+def step(bench: Bench) -> Iterator[CheckResult]:
     """One real batch is generated, scored and trained on; its rewards alternate."""
     config, policy = bench.config.at(0), bench.policy
     draw = config.rollout
@@ -137,17 +137,19 @@ def step(bench: Bench) -> Iterator[Finding]:
     answers = f"{readable} of {len(completions)} answers readable"
     text = f"{drawn}, {answers}, {scored or 'all masked'}, gradient norm {norm:.3g}"
     if update["update/skipped"] or not norm:
-        yield Finding("FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32")
+        yield CheckResult(
+            "FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32"
+        )
     elif not scored:
-        yield Finding("FAIL", "step", f"{text}: no completion has a reward")
+        yield CheckResult("FAIL", "step", f"{text}: no completion has a reward")
     elif not readable and bench.config.sft is None:
         said = f"the first completion: {completions[0].text!r:.120}"
-        yield Finding("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {said}")
+        yield CheckResult("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {said}")
     else:
-        yield Finding("ok", "step", text)
+        yield CheckResult("ok", "step", text)
 
 
-def second_parity(bench: Bench) -> Iterator[Finding]:
+def second_parity(bench: Bench) -> Iterator[CheckResult]:
     """Check that changed weights reach the engine."""
     allowed = _allowed(bench)
     _nudge(bench.policy.trainable)
@@ -157,26 +159,26 @@ def second_parity(bench: Bench) -> Iterator[Finding]:
     found.require(allowed, "after a change of all trained weights")
     text = f"after a change of all trained weights: {_numbers(found)}"
     if bench.engine.exact:
-        yield Finding("ok", "sync", f"{text}; the engine shares the trainer's weights")
+        yield CheckResult("ok", "sync", f"{text}; the engine shares the trainer's weights")
     elif stale.mean_abs > 10 * allowed:
-        yield Finding("ok", "sync", f"{text}; before the sync {stale.mean_abs:.2g}")
+        yield CheckResult("ok", "sync", f"{text}; before the sync {stale.mean_abs:.2g}")
     else:
         small = f"the change itself moved log-probs by {stale.mean_abs:.2g} only"
-        yield Finding("warn", "sync", f"{text}; {small}: this proves little")
+        yield CheckResult("warn", "sync", f"{text}; {small}: this proves little")
 
 
 # --------------------------------------------------------------------------------------- parts
 
 
-def _vllm_share(bench: Bench, engine: VllmOptions) -> Finding:
+def _vllm_share(bench: Bench, engine: VllmOptions) -> CheckResult:
     """Say what vLLM's share of the memory holds at a time."""
     limit = bench.config.last.rollout.max_tokens
     cache, fit = cached_completions(engine, bench.policy, bench.prompts, limit)
     text = f"vLLM's share leaves about {cache / 2**30:.2f} GiB: {fit} of the longest completions"
     if fit:
-        return Finding("ok", "memory", f"{text} at a time")
+        return CheckResult("ok", "memory", f"{text} at a time")
     lever = "gpu_memory_utilization" if bench.policy.device.type == "cuda" else "kv_cache_gib"
-    return Finding("FAIL", "memory", f"{text} fit; raise engine.options.{lever}")
+    return CheckResult("FAIL", "memory", f"{text} fit; raise engine.options.{lever}")
 
 
 def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:

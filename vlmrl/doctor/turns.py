@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vlmrl.answers import templates
-from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.bench import Bench, CheckResult
 from vlmrl.doctor.whole_rollouts import longest_of, require_engine_room
 from vlmrl.interaction.calls import CLOSE, OPEN, parse_calls
 from vlmrl.interaction.driver import first_view
@@ -17,7 +17,7 @@ from vlmrl.interaction.trail import Trail
 from vlmrl.schema import Frame, Prompt
 
 
-def turns(bench: Bench) -> Iterator[Finding]:
+def turns(bench: Bench) -> Iterator[CheckResult]:
     """Call the first function of each source that acts, with an example, and show the whole."""
     with bench.opened_tools() as runners:
         for source, runner in runners.items():
@@ -29,7 +29,7 @@ def turns(bench: Bench) -> Iterator[Finding]:
         yield finding
 
 
-def _example(bench: Bench, prompt: Prompt, runner: Runner) -> Finding:
+def _example(bench: Bench, prompt: Prompt, runner: Runner) -> CheckResult:
     policy = bench.policy
     text = _write_turn(runner, prompt.frame)
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
@@ -39,17 +39,19 @@ def _example(bench: Bench, prompt: Prompt, runner: Runner) -> Finding:
     world = runner.begin(prompt.sample, 0)
     (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
     if outcome.fault is not None:
-        return Finding("FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}")
+        return CheckResult(
+            "FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}"
+        )
     if outcome.step is not None and outcome.step.done:
         text = f"{prompt.sample.source}: the world ended at the example {text}"
-        return Finding("ok", "turns", text)
+        return CheckResult("ok", "turns", text)
     trail = Trail(policy.family, policy.processor, prompt).write(said)
     segment, encoded = trail.encode_observation(outcome.parts)
     trail = trail.observe(segment, encoded)
     verdict, budget = _budget(bench, len(prompt.encoded.ids), len(encoded.ids), len(segment.media))
     shown = textwrap.indent(trail.next_prompt().text, "      | ", lambda line: True)
     text = f"{prompt.sample.source}: {budget}; an example, as the policy would see it:\n{shown}"
-    return Finding(verdict, "turns", text)
+    return CheckResult(verdict, "turns", text)
 
 
 def _write_turn(runner: Runner, frame: Frame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from vlmrl.doctor.bench import Finding
+from vlmrl.doctor.bench import CheckResult
 from vlmrl.runs import run_folder
 
 TESTED: Mapping[str, tuple[str, str]] = {
@@ -19,7 +19,7 @@ TESTED: Mapping[str, tuple[str, str]] = {
 """Package -> the first and the last `major.minor` that all tests of it passed with."""
 
 
-def versions(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def versions(installed: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
     """One finding; it warns of untested versions and never fails, as the other checks judge them.
 
     `installed`: package -> version; None asks the environment.
@@ -33,10 +33,10 @@ def versions(installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
     ]
     if odd:
         text = f"never tried with {', '.join(odd)}: mind the checks below"
-        yield Finding("warn", "versions", text)
+        yield CheckResult("warn", "versions", text)
     else:
         named = ", ".join(f"{name} {version}" for name, version in here.items())
-        yield Finding("ok", "versions", f"{named}: as tested")
+        yield CheckResult("ok", "versions", f"{named}: as tested")
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vlmrl.answers import templates
 from vlmrl.config import Config
-from vlmrl.doctor.bench import Bench, Finding
+from vlmrl.doctor.bench import Bench, CheckResult
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.trail import Trail
@@ -27,7 +27,7 @@ def write_longest(config: Config, bench: Bench, prompt: Prompt) -> Completion:
     return _write(config, bench, prompt)[0]
 
 
-def require_engine_room(bench: Bench, prompt: Prompt) -> Finding | None:
+def require_engine_room(bench: Bench, prompt: Prompt) -> CheckResult | None:
     """Say in one line where the engine's limits end a rollout before those of the config do."""
     assert isinstance(bench.engine, Driver)
     _, last = _write(bench.config.at(0), bench, prompt)
@@ -35,7 +35,7 @@ def require_engine_room(bench: Bench, prompt: Prompt) -> Finding | None:
         bench.engine.inner.require_room(bench.policy, last, bench.config.at(0).rollout.max_tokens)
     except UserError as error:
         text = f"rollout.turns allows more than the engine takes, which ends rollouts: {error}"
-        return Finding("warn", "turns", text)
+        return CheckResult("warn", "turns", text)
     return None
 
 

@@ -30,8 +30,8 @@ from vlmrl.engines.vllm_parts.options import (
     undisturbed,
 )
 from vlmrl.engines.vllm_parts.requests import (
-    Answer,
     EngineFault,
+    ServerAnswer,
     check,
     end_run,
     media_data,
@@ -329,7 +329,7 @@ def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, t
         del unit  # before the next one is gathered
 
 
-def _answer(output: Any, experts: Sequence[Experts | None]) -> Answer:
+def _answer(output: Any, experts: Sequence[Experts | None]) -> ServerAnswer:
     group = tuple(
         Sampled(
             tuple(c.token_ids),
@@ -340,4 +340,4 @@ def _answer(output: Any, experts: Sequence[Experts | None]) -> Answer:
         )
         for c, chosen in zip(output.outputs, experts, strict=True)
     )
-    return Answer(tuple(output.prompt_token_ids), group)
+    return ServerAnswer(tuple(output.prompt_token_ids), group)

@@ -1,6 +1,6 @@
 """One file is one environment: a world in which a policy acts turn by turn."""
 
-from vlmrl.environments.base import Environment, Move, State, Step
+from vlmrl.environments.base import Environment, Move, MoveOutcome, State
 from vlmrl.schema import Box, Frame, Point, Sample
 from vlmrl.tools import Part, Refused
 
@@ -9,10 +9,10 @@ __all__ = [
     "Environment",
     "Frame",
     "Move",
+    "MoveOutcome",
     "Part",
     "Point",
     "Refused",
     "Sample",
     "State",
-    "Step",
 ]

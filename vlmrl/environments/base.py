@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from vlmrl.schema import Frame, MediaKind, Point, Sample, Space
 from vlmrl.tools import Part, Refused, Tool, arguments
 
-__all__ = ["SEED", "Environment", "Move", "State", "Step"]
+__all__ = ["SEED", "Environment", "Move", "MoveOutcome", "State"]
 
 SEED = "environment_seed"
 """Key of a sample's `meta`: the seed of the world that its prompt shows."""
@@ -38,7 +38,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class MoveOutcome:
     """What came of a move."""
 
     state: State
@@ -54,7 +54,7 @@ class Environment:
     """A world; a subclass defines `reset`, `observe`, `task`, and its actions or `step`."""
 
     actions: ClassVar[tuple[str, ...]] = ()
-    """Methods that the policy may call: `method(state, ...) -> Step`."""
+    """Methods that the policy may call: `method(state, ...) -> MoveOutcome`."""
     restartable: ClassVar[bool] = True
     """Whether a state is all there is to it; a server behind it says False."""
 
@@ -101,7 +101,7 @@ class Environment:
             state = step.state
         return found
 
-    def step(self, state: State, move: Move) -> Step:
+    def step(self, state: State, move: Move) -> MoveOutcome:
         """Return what comes of a move; the base class calls the action that it names.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from vlmrl.environments import Environment, Part, Sample, Step, board
+from vlmrl.environments import Environment, MoveOutcome, Part, Sample, board
 from vlmrl.environments.base import seed_for
 from vlmrl.environments.board import Cell, Direction
 
@@ -72,7 +72,7 @@ class FrozenLake(Environment):
         """Return what to do."""
         return "Lead the red disc to the green square. Dark squares are holes in the ice."
 
-    def move(self, state: Lake, direction: Direction) -> Step:
+    def move(self, state: Lake, direction: Direction) -> MoveOutcome:
         """Move the red disc by one square."""
         way: str = direction
         if self.slippery:
@@ -85,4 +85,4 @@ class FrozenLake(Environment):
         solved = there == (self.size - 1, self.size - 1)
         done = solved or there in state.holes or found.moves >= self.max_moves
         shown = [] if done else self.observe(found)
-        return Step(found, shown, float(solved), done, {"solved": float(solved)})
+        return MoveOutcome(found, shown, float(solved), done, {"solved": float(solved)})

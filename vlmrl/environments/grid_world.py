@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from vlmrl.environments import Environment, Part, Refused, Sample, Step, board
+from vlmrl.environments import Environment, MoveOutcome, Part, Refused, Sample, board
 from vlmrl.environments.base import seed_for
 from vlmrl.environments.board import Cell, Direction
 
@@ -63,7 +63,7 @@ class GridWorld(Environment):
         """Return what to do."""
         return "Lead the blue disc to the green square. Dark squares are walls."
 
-    def move(self, state: Board, direction: Direction) -> Step:
+    def move(self, state: Board, direction: Direction) -> MoveOutcome:
         """Move the blue disc by one square."""
         there = board.step_to(state.agent, direction)
         if there in state.walls or not all(0 <= place < self.size for place in there):
@@ -72,4 +72,6 @@ class GridWorld(Environment):
         solved = there == state.goal
         done = solved or found.moves >= self.max_moves
         shown = [] if done else self.observe(found)
-        return Step(found, shown, float(solved) - self.step_cost, done, {"solved": float(solved)})
+        return MoveOutcome(
+            found, shown, float(solved) - self.step_cost, done, {"solved": float(solved)}
+        )

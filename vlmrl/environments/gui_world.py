@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmrl.environments import Environment, Part, Point, Refused, Sample, Step
+from vlmrl.environments import Environment, MoveOutcome, Part, Point, Refused, Sample
 from vlmrl.environments.base import seed_for
 
 WIDTH, HEIGHT, ROW = 280, 224, 40
@@ -153,7 +153,7 @@ class GuiWorld(Environment):
             return "scroll", {"direction": "down" if y > state.top else "up"}
         return "click", {"point": Point(x / self.width, (y - state.top) / self.height)}
 
-    def click(self, state: Form, point: Annotated[Point, "where"]) -> Step:
+    def click(self, state: Form, point: Annotated[Point, "where"]) -> MoveOutcome:
         """Click on something in the window."""
         x, place = point.x * WIDTH, int(point.y * self.height + state.top) // self.row_px
         inside = LEFT <= x <= RIGHT
@@ -174,7 +174,7 @@ class GuiWorld(Environment):
         menu = number if row.kind == "menu" else None
         return self._after(replace(state, values=tuple(values), focus=focus, menu=menu))
 
-    def type(self, state: Form, text: Annotated[str, "what to write"]) -> Step:
+    def type(self, state: Form, text: Annotated[str, "what to write"]) -> MoveOutcome:
         """Write a text into the field that was clicked; what was in it is replaced."""
         if state.focus is None:
             raise Refused("no field was clicked")
@@ -186,13 +186,13 @@ class GuiWorld(Environment):
 
     def scroll(
         self, state: Form, direction: Annotated[Literal["up", "down"], "where to go"]
-    ) -> Step:
+    ) -> MoveOutcome:
         """Scroll the window by half of its height."""
         return self._after(
             replace(state, top=state.top + self.height // (2 if direction == "down" else -2))
         )
 
-    def _after(self, state: Form, saved: bool = False) -> Step:
+    def _after(self, state: Form, saved: bool = False) -> MoveOutcome:
         top = min(max(state.top, 0), max(0, self._height(state) - self.height))
         found = replace(state, top=top, moves=state.moves + 1)
         right = sum(
@@ -201,7 +201,7 @@ class GuiWorld(Environment):
         solved = saved and right == len(state.rows)
         done = saved or found.moves >= self.max_moves
         metrics = {"solved": float(solved), "progress": right / len(state.rows)}
-        return Step(found, [] if done else self.observe(found), float(solved), done, metrics)
+        return MoveOutcome(found, [] if done else self.observe(found), float(solved), done, metrics)
 
     def _at(self, x: int, place: int, y: int) -> tuple[int, int]:
         """Return a place in a row in pixels of the page; x and y are those of a row of the default size."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from vlmrl.environments import Environment, Part, Refused, Sample, Step
+from vlmrl.environments import Environment, MoveOutcome, Part, Refused, Sample
 from vlmrl.environments.base import seed_for
 from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
@@ -80,7 +80,9 @@ class Gymnasium(Environment):
         count = int(self._live.world.action_space.n)
         return f"{self.instruction} Actions: {', '.join(self.names or map(str, range(count)))}."
 
-    def act(self, state: Played, action: Annotated[str, "name or number of the action"]) -> Step:
+    def act(
+        self, state: Played, action: Annotated[str, "name or number of the action"]
+    ) -> MoveOutcome:
         """Do one action."""
         count = int(self._live.world.action_space.n)
         known = [*(self.names or map(str, range(count)))]
@@ -92,7 +94,7 @@ class Gymnasium(Environment):
         live.seen, reward, ended, cut, _ = live.world.step(number)
         live.state = None if ended or cut else found
         done = bool(ended or cut) or len(found.moves) >= self.max_moves
-        return Step(found, [] if done else self.observe(found), float(reward), done)
+        return MoveOutcome(found, [] if done else self.observe(found), float(reward), done)
 
     @functools.cached_property
     def _live(self) -> _Live:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from PIL import Image, ImageDraw
 
-from vlmrl.environments import Environment, Part, Refused, Sample, Step
+from vlmrl.environments import Environment, MoveOutcome, Part, Refused, Sample
 from vlmrl.environments.base import seed_for
 from vlmrl.media_types import PilImage
 
@@ -75,7 +75,7 @@ class Jigsaw(Environment):
 
     def swap(
         self, state: Puzzle, first: Annotated[int, "a place"], second: Annotated[int, "another"]
-    ) -> Step:
+    ) -> MoveOutcome:
         """Swap the tiles at two places."""
         places = range(1, self.size**2 + 1)
         if first not in places or second not in places or first == second:
@@ -87,7 +87,7 @@ class Jigsaw(Environment):
         solved = right == len(order)
         done = solved or found.swaps >= self.max_swaps
         metrics = {"solved": float(solved), "progress": right / len(order)}
-        return Step(found, [] if done else self.observe(found), float(solved), done, metrics)
+        return MoveOutcome(found, [] if done else self.observe(found), float(solved), done, metrics)
 
 
 def draw_scene(seed: int, side: int) -> PilImage:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmrl.environments import Environment, Move, Part, Refused, Sample, Step
+from vlmrl.environments import Environment, Move, MoveOutcome, Part, Refused, Sample
 from vlmrl.environments.base import State, seed_for
 from vlmrl.errors import UserError
 from vlmrl.media.image import decode_image
@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OpenenvSession:
     """Which connection of this process the world is behind, and what it last showed, as JSON."""
 
     name: str
@@ -82,7 +82,7 @@ class Openenv(Environment):
         """Load what speaks to the server."""
         import_extra("websockets.sync.client", "openenv")
 
-    def reset(self, sample: Sample, seed: int) -> Session:
+    def reset(self, sample: Sample, seed: int) -> OpenenvSession:
         """Open a connection and start a world of a seed.
 
         Raises:
@@ -105,9 +105,9 @@ class Openenv(Environment):
         except BaseException:
             _let_go(name)
             raise
-        return Session(name, json.dumps(found.get("observation")))
+        return OpenenvSession(name, json.dumps(found.get("observation")))
 
-    def observe(self, state: Session) -> Sequence[Part]:
+    def observe(self, state: OpenenvSession) -> Sequence[Part]:
         """Return the images and the fields of the last observation."""
         seen = json.loads(state.shown)
         if not isinstance(seen, dict):
@@ -120,7 +120,7 @@ class Openenv(Environment):
         texts = [value if isinstance(value, str) else json.dumps(value) for value in told.values()]
         return [*parts, *(texts if len(texts) == 1 else [json.dumps(told)] if told else [])]
 
-    def task(self, state: Session) -> str:
+    def task(self, state: OpenenvSession) -> str:
         """Return what to do."""
         return self.instruction
 
@@ -131,14 +131,16 @@ class Openenv(Environment):
         told = {"name": "act", "description": "Act in the environment.", "parameters": body}
         return [{"type": "function", "function": told}]
 
-    def step(self, state: Session, move: Move) -> Step:
+    def step(self, state: OpenenvSession, move: Move) -> MoveOutcome:
         """Send an action to the server."""
         if move.name not in self.actions:
             raise Refused(f"there is no action {move.name!r:.60}: expected act")
         found = self._ask(state.name, {"type": "step", "data": dict(move.arguments)})
-        there = Session(state.name, json.dumps(found.get("observation")), state.moves + 1)
+        there = OpenenvSession(state.name, json.dumps(found.get("observation")), state.moves + 1)
         done = bool(found.get("done")) or there.moves >= self.max_moves
-        return Step(there, [] if done else self.observe(there), found.get("reward") or 0.0, done)
+        return MoveOutcome(
+            there, [] if done else self.observe(there), found.get("reward") or 0.0, done
+        )
 
     def close(self, state: State) -> None:
         """Close the connection."""

@@ -9,14 +9,14 @@ from typing import Annotated, ClassVar
 
 from PIL import Image, ImageDraw
 
-from vlmrl.environments import Box, Environment, Part, Point, Sample, Step
+from vlmrl.environments import Box, Environment, MoveOutcome, Part, Point, Sample
 from vlmrl.environments.base import seed_for
 
 COLOURS = ("#d03030", "#30a030", "#3050d0", "#d0a020", "#9030b0", "#20a0a0")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SpotState:
     """The drawings' seed, and the points that were tried."""
 
     seed: int
@@ -47,11 +47,11 @@ class SpotTheDifference(Environment):
                 "expected shapes 1 to 18, width 56 to 2048 and max_tries of at least 1"
             )
 
-    def reset(self, sample: Sample, seed: int) -> Pair:
+    def reset(self, sample: Sample, seed: int) -> SpotState:
         """Return the pair of a seed."""
-        return Pair(seed_for(sample, seed))
+        return SpotState(seed_for(sample, seed))
 
-    def observe(self, state: Pair) -> Sequence[Part]:
+    def observe(self, state: SpotState) -> Sequence[Part]:
         """Return both drawings in one image."""
         places, odd = self._layout(state.seed)
         height = self.width // 2
@@ -71,11 +71,13 @@ class SpotTheDifference(Environment):
         pen.line((0, height, self.width, height), fill="black", width=2)
         return [image]
 
-    def task(self, state: Pair) -> str:
+    def task(self, state: SpotState) -> str:
         """Return what to do."""
         return "The upper and the lower drawing differ in one shape. Point at it."
 
-    def point_at(self, state: Pair, point: Annotated[Point, "where they differ"]) -> Step:
+    def point_at(
+        self, state: SpotState, point: Annotated[Point, "where they differ"]
+    ) -> MoveOutcome:
         """Point at the difference."""
         ((x, y), _), *_ = self._layout(state.seed)[0]
         box, inner = self._box(x, y), point.y * 2 % 1
@@ -84,7 +86,7 @@ class SpotTheDifference(Environment):
         done = hit or found.tries >= self.max_tries
         reward = max(0.0, 1.0 - self.try_cost * state.tries) if hit else 0.0
         shown: list[Part] = [] if done else ["They do not differ there."]
-        return Step(found, shown, reward, done, {"solved": float(hit)})
+        return MoveOutcome(found, shown, reward, done, {"solved": float(hit)})
 
     def _layout(self, seed: int) -> tuple[list[tuple[tuple[int, int], str]], str]:
         """Return cell and colour of each shape, and the colour of the first one below."""

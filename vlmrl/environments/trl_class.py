@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl import plugins
-from vlmrl.environments import Environment, Move, Part, Refused, Sample, Step
+from vlmrl.environments import Environment, Move, MoveOutcome, Part, Refused, Sample
 from vlmrl.environments.base import seed_for
 from vlmrl.schema import Frame, Space
 from vlmrl.tools import arguments
@@ -71,7 +71,7 @@ class TrlClass(Environment):
         told = {name: inspect.getdoc(method) or name for name, method in methods.items()}
         return [arguments.schema(methods[name], name, told[name], space) for name in methods]
 
-    def step(self, state: Copied, move: Move) -> Step:
+    def step(self, state: Copied, move: Move) -> MoveOutcome:
         """Call a method of a copy."""
         methods = self._methods()
         if move.name not in methods:
@@ -83,7 +83,9 @@ class TrlClass(Environment):
         except ValueError as error:
             raise Refused(" ".join(str(error).split())[:400] or "refused") from error
         found, done = Copied(world, shown), bool(getattr(world, "done", False))
-        return Step(found, [] if done else self.observe(found), _reward(world) - before, done)
+        return MoveOutcome(
+            found, [] if done else self.observe(found), _reward(world) - before, done
+        )
 
     @property
     def actions(self) -> tuple[str, ...]:  # type: ignore[override]

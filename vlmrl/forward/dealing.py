@@ -17,7 +17,7 @@ from vlmrl.forward.logprobs import Sharing
 from vlmrl.schema import Advantages, Completion, Prompt, Rollouts
 from vlmrl.system import distributed
 
-__all__ = ["deal", "plan_homes", "share", "useful_share"]
+__all__ = ["deal", "give_to_teams", "plan_homes", "useful_share"]
 
 EVEN_ENOUGH = 0.97
 """The useful share from which on nothing is moved: what moves takes time, too."""
@@ -50,7 +50,7 @@ def deal(
     return _given_to(rollouts, given), {"update/useful_share": sum(shares) / updates}
 
 
-def share(rollouts: Rollouts) -> Rollouts:
+def give_to_teams(rollouts: Rollouts) -> Rollouts:
     """Return the rollouts where all ranks that share a prompt's tokens have all of it."""
     return _given_to(rollouts, _teams(rollouts))
 

@@ -116,7 +116,7 @@ class Sharing:
             return False
         return self.setting == "on" or ratio >= self.threshold
 
-    def judge(self, gaps: tuple[float, float], dtype: str) -> None:
+    def decide(self, gaps: tuple[float, float], dtype: str) -> None:
         """Record a `disagreement` of a model of this dtype; one that is too large is logged."""
         allowed = TOLERANCE[dtype]
         self.verified = all(gap <= limit for gap, limit in zip(gaps, allowed, strict=True))

@@ -19,7 +19,7 @@ from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.router_replay import choices_of_rows, replaying
 from vlmrl.forward.shared_attention import sharing
-from vlmrl.forward.shared_layout import Layout
+from vlmrl.forward.shared_layout import SharedLayout
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
 
@@ -101,7 +101,7 @@ def _continue_prefix(
     choices = choices_of_rows(part, start + len(tokens))
     choices = None if choices is None else choices[:, start:-1]
     with (
-        sharing(Layout.of(*sizes).to(first.device), keys_values),
+        sharing(SharedLayout.of(*sizes).to(first.device), keys_values),
         replaying(model, family, choices),
     ):
         hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)

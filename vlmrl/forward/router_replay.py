@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vlmrl.forward.shared_layout import Layout
+from vlmrl.forward.shared_layout import SharedLayout
 from vlmrl.models.base import Family
 from vlmrl.schema import Experts, MicroBatch
 
@@ -47,7 +47,7 @@ def choices_of_rows(micro: MicroBatch, longest: int) -> torch.Tensor | None:
     return made
 
 
-def choices_of_packed(micro: MicroBatch, layout: Layout) -> torch.Tensor | None:
+def choices_of_packed(micro: MicroBatch, layout: SharedLayout) -> torch.Tensor | None:
     """Return the choices [1, T, layers, k] of a packed row, see `choices_of_rows`."""
     if not micro.experts:
         return None

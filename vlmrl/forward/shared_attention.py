@@ -23,7 +23,7 @@ from transformers.masking_utils import causal_mask_function
 
 from vlmrl.attention.dispatch import Mask, MaskFunction, cast, masked_by
 from vlmrl.attention.parts import attend, attend_backward, merge
-from vlmrl.forward.shared_layout import Block, Layout
+from vlmrl.forward.shared_layout import Block, SharedLayout
 
 __all__ = ["SharedMask", "sharing"]
 
@@ -31,7 +31,7 @@ KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 """Keys and values of every layer, [1, K, P, D] each."""
 
 
-def sharing(layout: Layout, prompt: KeysValues | None = None) -> AbstractContextManager[None]:
+def sharing(layout: SharedLayout, prompt: KeysValues | None = None) -> AbstractContextManager[None]:
     """Make the language model read its one row of tokens as `layout` says inside this block.
 
     With `prompt`, the keys and values of the layout's only prompt, the row holds only the
@@ -50,7 +50,7 @@ class SharedMask(Mask):
     None means causal, and in `across` that everything is seen.
     """
 
-    layout: Layout
+    layout: SharedLayout
     prompt: torch.Tensor | None = None
     """[N, 1, P, P]: prompts attend to themselves."""
     across: torch.Tensor | None = None
@@ -63,7 +63,7 @@ class SharedMask(Mask):
     """Keys and values of the prompt where the row leaves it out."""
 
     @classmethod
-    def of(cls, layout: Layout, function: MaskFunction) -> SharedMask:
+    def of(cls, layout: SharedLayout, function: MaskFunction) -> SharedMask:
         """Return the parts of a mask that transformers made for a prompt with one completion."""
         prompts, completions = layout.prompts, layout.completions
         real = prompts.real[:, None, None, :]

@@ -13,7 +13,7 @@ import torch
 from vlmrl.forward.router_replay import choices_of_packed
 from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared_attention import sharing
-from vlmrl.forward.shared_layout import Layout
+from vlmrl.forward.shared_layout import SharedLayout
 from vlmrl.models.base import Family
 from vlmrl.schema import MicroBatch
 
@@ -54,7 +54,7 @@ def _in_order(micro: MicroBatch) -> list[int]:
 
 def pack_row(
     micro: MicroBatch, device: torch.device
-) -> tuple[Layout, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[SharedLayout, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the layout, ids [1, L], positions [A, 1, L], and places [N] that predict the scored tokens.
 
     The last token of a completion predicts nothing and is left out. A completion's positions
@@ -62,7 +62,7 @@ def pack_row(
     """
     encoded = [prompt.encoded for prompt in micro.prompts]
     group, lengths = micro.group, (micro.lengths - 1).clamp(min=0)
-    layout = Layout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
+    layout = SharedLayout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
     row, step = (torch.arange(int(lengths.max())) < lengths[:, None]).nonzero(as_tuple=True)
     place = layout.row_start[row] + step
     prompts = layout.prompts.index[layout.prompts.real]

@@ -46,7 +46,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SharedLayout:
     """The places of the prompts and completions of a packed row."""
 
     length: int
@@ -62,7 +62,7 @@ class Layout:
     """[L]: for every place of the row, where it is in [flat prompts, flat completions]."""
 
     @classmethod
-    def of(cls, prompts: torch.Tensor, group: torch.Tensor, lengths: torch.Tensor) -> Layout:
+    def of(cls, prompts: torch.Tensor, group: torch.Tensor, lengths: torch.Tensor) -> SharedLayout:
         """Lay out prompts [N] and completions [B] of these lengths; `group` [B] is each one's prompt."""
         counts, tokens = torch.bincount(group, minlength=len(prompts)), torch.zeros_like(prompts)
         tokens.index_add_(0, group, lengths)
@@ -85,14 +85,14 @@ class Layout:
         source[flat[real]] = real
         return cls(len(real), *blocks, end, row_start, source)
 
-    def to(self, device: torch.device) -> Layout:
+    def to(self, device: torch.device) -> SharedLayout:
         """Return the layout on a device."""
         moved = {
             field.name: getattr(self, field.name).to(device)
             for field in dataclasses.fields(self)
             if field.name != "length"
         }
-        return Layout(self.length, **moved)
+        return SharedLayout(self.length, **moved)
 
     def put(self, prompts: torch.Tensor, completions: torch.Tensor) -> torch.Tensor:
         """Return the row [L, ...] of the values [places, ...] computed for each of the two blocks."""

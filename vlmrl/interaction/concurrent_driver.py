@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver, finish, keys_of, with_keys
-from vlmrl.interaction.tools import Outcome
+from vlmrl.interaction.tools import ToolOutcome
 from vlmrl.schema import Call, Completion, FinishReason, PromptBatch, Rollouts
 
 __all__ = ["ConcurrentDriver"]
@@ -62,7 +62,7 @@ class ConcurrentDriver(Driver, ConcurrentEngine):
         cast(ConcurrentEngine, self.inner).abort()
 
     # A tokenizer serves one thread at a time.
-    def _show(self, row: Any, outcome: Outcome, sampling: Sampling) -> FinishReason | None:
+    def _show(self, row: Any, outcome: ToolOutcome, sampling: Sampling) -> FinishReason | None:
         with self._lock:
             return super()._show(row, outcome, sampling)
 

@@ -17,7 +17,7 @@ from vlmrl.engines.base import Engine, Sampling, ServedPolicy
 from vlmrl.errors import UserError
 from vlmrl.interaction.branching import Branching, choose_turns
 from vlmrl.interaction.calls import AskedCall, parse_calls
-from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, World
+from vlmrl.interaction.tools import PolicyTurn, Runner, ToolOutcome, World
 from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import PilImage
 from vlmrl.models.base import Family
@@ -194,7 +194,7 @@ class Driver(Engine):
         places = choose_turns(self.branching, said, len(left), vocabulary, key)
         starts = [group[number].starts[turn - 1] for number, turn in places]
         branches = [
-            replace(start, key=own, trail=start.trail.share())
+            replace(start, key=own, trail=start.trail.fork())
             for start, own in zip(starts, left, strict=False)
         ]
         prompt = group[0].trail.prompt
@@ -243,7 +243,7 @@ class Driver(Engine):
             return "budget"
         return None
 
-    def _show(self, row: _Row, outcome: Outcome, sampling: Sampling) -> FinishReason | None:
+    def _show(self, row: _Row, outcome: ToolOutcome, sampling: Sampling) -> FinishReason | None:
         """Append what the tools returned, if it fits; return why the rollout ends, if it does."""
         row.seconds += sum(call.seconds for call in outcome.calls)
         row.trail = row.trail.note(calls=outcome.calls)

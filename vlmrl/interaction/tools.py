@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.workers import isolation
-from vlmrl.interaction.workers.isolation import Answer, Limits
-from vlmrl.interaction.workers.shared_media import MediaFolder
+from vlmrl.interaction.workers.isolation import CallLimits, CallReply
+from vlmrl.interaction.workers.shared_media import SharedMediaFolder
 from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
@@ -26,7 +26,7 @@ from vlmrl.schema.turns import Call, CallOutcome
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, TooLate, result
 from vlmrl.tools import Shown, Tool, View
 
-__all__ = ["Outcome", "PolicyTurn", "Runner", "Toolbox", "World", "WorldStep"]
+__all__ = ["PolicyTurn", "Runner", "ToolOutcome", "Toolbox", "World", "WorldStep"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class WorldStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class ToolOutcome:
     """What came of the calls of one turn."""
 
     parts: tuple[str | Decoded, ...] = ()
@@ -91,7 +91,7 @@ class Runner(Protocol):
     def begin(self, sample: Sample, seed: int) -> World | None:
         """Return the world in which a rollout begins; None where there is no environment."""
 
-    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[ToolOutcome]:
         """Return what came of the turns of several rollouts."""
 
     def leave(self, world: World) -> None:
@@ -106,24 +106,24 @@ class _Pending:
     """A call that was begun, or whose answer is known."""
 
     asked: AskedCall
-    answer: Answer | Future[Answer]
+    answer: CallReply | Future[CallReply]
     limit_s: float = 0.0
     owns_time: bool = False
 
-    def wait(self) -> Answer:
+    def wait(self) -> CallReply:
         """Return the answer.
 
         Raises:
             CallFailed: the tool failed.
         """
-        if isinstance(self.answer, Answer):
+        if isinstance(self.answer, CallReply):
             return self.answer
         try:
             return result(self.answer)
         except TooLate:
             if not self.owns_time:
                 raise
-            return Answer((), f"it took more than {self.limit_s:g} seconds", self.limit_s)
+            return CallReply((), f"it took more than {self.limit_s:g} seconds", self.limit_s)
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Toolbox(Runner):
     space: Space = "norm1"
     """The space in which the policy writes coordinates, for the schemas."""
     workers: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: CallLimits = field(default_factory=CallLimits)
     access: Access = field(default_factory=Access)
     """What files tools may read again: those of the source."""
     takes_text: ClassVar[bool] = False
@@ -151,10 +151,10 @@ class Toolbox(Runner):
                 self._schemas.append(schema)
         names = [str(place) for place in range(len(self.tools))]
         prepare = functools.partial(
-            isolation.prepare, isolation.Packed.of([*self.tools]), names, self.limits
+            isolation.prepare, isolation.PackedParts.of([*self.tools]), names, self.limits
         )
         self._pool = DeadlinePool(self.workers, prepare, self.limits.memory_mb * 2**20)
-        self._folder = MediaFolder()
+        self._folder = SharedMediaFolder()
 
     def schemas(self) -> list[dict[str, Any]]:
         """Return all functions in OpenAI's form, for the prompt."""
@@ -163,7 +163,7 @@ class Toolbox(Runner):
     def begin(self, sample: Sample, seed: int) -> None:
         """Return None: tools alone are no world."""
 
-    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[ToolOutcome]:
         """Run the calls of several rollouts, as many at a time as there are workers.
 
         All calls of one turn see the same view.
@@ -186,7 +186,7 @@ class Toolbox(Runner):
             if not problem and place >= self.limits.max_calls:
                 problem = f"expected at most {self.limits.max_calls} calls in a turn"
             if problem or tool is None:
-                pending.append(_Pending(asked, Answer((), isolation.clean(problem), 0.0)))
+                pending.append(_Pending(asked, CallReply((), isolation.clean(problem), 0.0)))
                 continue
             shared = shared or self._folder.share(replace(view, access=self.access))
             arguments = (
@@ -213,7 +213,7 @@ class Toolbox(Runner):
         self.close()
 
 
-def _gather(view: View, pending: Sequence[_Pending]) -> Outcome:
+def _gather(view: View, pending: Sequence[_Pending]) -> ToolOutcome:
     """Wait for the calls of one turn, all of them, and put together what is shown."""
     parts: list[str | Decoded] = []
     shown: list[Shown] = []
@@ -248,5 +248,5 @@ def _gather(view: View, pending: Sequence[_Pending]) -> Outcome:
         log = (outcome, answer.refused, answer.seconds, box, image, found)
         calls.append(Call(name, arguments, *log))
     if faults:
-        return Outcome(calls=tuple(calls), fault="; ".join(faults))
-    return Outcome(tuple(parts), tuple(shown), tuple(calls))
+        return ToolOutcome(calls=tuple(calls), fault="; ".join(faults))
+    return ToolOutcome(tuple(parts), tuple(shown), tuple(calls))

@@ -102,7 +102,7 @@ class Trail:
         """Change fields of the last segment: the calls that it made, the reward that it got."""
         return replace(self, segments=(*self.segments[:-1], replace(self.segments[-1], **fields)))
 
-    def share(self) -> Trail:
+    def fork(self) -> Trail:
         """Return the same for another rollout that goes on from here."""
         return replace(self, segments=tuple(replace(s, shared=True) for s in self.segments))
 

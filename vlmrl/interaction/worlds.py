@@ -21,9 +21,9 @@ from typing import Any
 from vlmrl.environments import Environment, Move, Refused, State
 from vlmrl.errors import UserError
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Outcome, PolicyTurn, Runner, Toolbox, World, WorldStep
+from vlmrl.interaction.tools import PolicyTurn, Runner, Toolbox, ToolOutcome, World, WorldStep
 from vlmrl.interaction.workers import isolation
-from vlmrl.interaction.workers.isolation import Limits
+from vlmrl.interaction.workers.isolation import CallLimits
 from vlmrl.media.access import Access
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
@@ -72,7 +72,7 @@ class Worlds(Runner):
     space: Space = "norm1"
     """The space in which the policy writes coordinates, for the schemas."""
     workers: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: CallLimits = field(default_factory=CallLimits)
     access: Access = field(default_factory=Access)
     """What files tools may read again: those of the source."""
 
@@ -83,7 +83,9 @@ class Worlds(Runner):
         for name in self.environment.actions:
             if self._names.count(name) > 1:
                 raise UserError(f"an action and a tool have the name {name!r}")
-        prepare = functools.partial(_prepare, isolation.Packed.of(self.environment), self.limits)
+        prepare = functools.partial(
+            _prepare, isolation.PackedParts.of(self.environment), self.limits
+        )
         # What lives in one process is not in another one.
         workers = self.workers if self.environment.restartable else 1
         self._pool = DeadlinePool(workers, prepare, self.limits.memory_mb * 2**20)
@@ -101,7 +103,7 @@ class Worlds(Runner):
         """Return the world in which a rollout begins; nothing runs before its first turn."""
         return World(sample, seed)
 
-    def run_all(self, turns: Sequence[PolicyTurn]) -> list[Outcome]:
+    def run_all(self, turns: Sequence[PolicyTurn]) -> list[ToolOutcome]:
         """Return what came of the turns of several rollouts."""
         begun = [self._submit(turn) for turn in turns]
         other = [
@@ -153,7 +155,7 @@ class Worlds(Runner):
         work = (_act, start, world.state, moves, self.limits)
         return _Pending(world, moves, self._pool.submit(*work, deadline=limit))
 
-    def _gather(self, view: View, pending: _Pending, tools: Outcome) -> Outcome:
+    def _gather(self, view: View, pending: _Pending, tools: ToolOutcome) -> ToolOutcome:
         """Wait for the moves, and put them behind what the tools returned."""
         moves = pending.moves
         try:
@@ -162,7 +164,7 @@ class Worlds(Runner):
             limit = self.environment.time_limit_s
             failed = [_call(move, "fault", str(error), limit) for move in moves]
             fault = "; ".join(filter(None, [tools.fault, f"{_name(moves[0])}: {error}"]))
-            return Outcome(calls=(*tools.calls, *failed), fault=fault)
+            return ToolOutcome(calls=(*tools.calls, *failed), fault=fault)
         calls = [
             _call(move, "refused" if why else "ok", why, seconds)
             for move, why, seconds in zip(moves, acted.refused, acted.seconds, strict=True)
@@ -170,12 +172,12 @@ class Worlds(Runner):
         world = replace(pending.world, state=acted.state)
         step = WorldStep(world, acted.reward, acted.done, acted.metrics)
         if tools.fault is not None:
-            return Outcome(calls=(*tools.calls, *calls), fault=tools.fault, step=step)
+            return ToolOutcome(calls=(*tools.calls, *calls), fault=tools.fault, step=step)
         parts, shown = self._show(view, tools, acted)
-        return Outcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
+        return ToolOutcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
 
     def _show(
-        self, view: View, tools: Outcome, acted: _Acted
+        self, view: View, tools: ToolOutcome, acted: _Acted
     ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
         """Return what the world shows; its images are numbered where a tool may be asked for one."""
         parts: list[str | Decoded] = []
@@ -212,7 +214,7 @@ _ENVIRONMENTS: list[Environment] = []
 """The environment of this worker process."""
 
 
-def _prepare(packed: isolation.Packed, limits: Limits) -> None:
+def _prepare(packed: isolation.PackedParts, limits: CallLimits) -> None:
     isolation.limit_files(limits)
     environment = packed.read()
     environment.prepare()
@@ -220,7 +222,10 @@ def _prepare(packed: isolation.Packed, limits: Limits) -> None:
 
 
 def _act(
-    start: tuple[Sample, int] | None, stored: bytes | None, moves: Sequence[Move], limits: Limits
+    start: tuple[Sample, int] | None,
+    stored: bytes | None,
+    moves: Sequence[Move],
+    limits: CallLimits,
 ) -> _Acted:
     """Do the moves of one turn; whatever an environment raises but `Refused` is a fault.
 
@@ -243,7 +248,7 @@ def _act(
 
 
 def _do(
-    environment: Environment, state: State, moves: Sequence[Move], limits: Limits
+    environment: Environment, state: State, moves: Sequence[Move], limits: CallLimits
 ) -> tuple[State, _Acted]:
     """Return the state after the moves, and what is told of them."""
     parts: list[str | Shown] = []

@@ -27,10 +27,10 @@ from vlmrl.media.image import decode_image, measure
 from vlmrl.media.video import load_video
 from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
-from vlmrl.system.deadline_pool import DeadlinePool, Pool
+from vlmrl.system.deadline_pool import DeadlinePool, TimedPool
 from vlmrl.system.memory import memory_ceiling
 
-__all__ = ["Job", "Outcome", "decode", "decode_in_order", "measure_image"]
+__all__ = ["DecodeJob", "Outcome", "decode", "decode_in_order", "measure_image"]
 
 _BOUNDED = DeadlinePool(1)
 """Decodes for callers without a pool of their own what must not be decoded in their process."""
@@ -58,7 +58,7 @@ def decode(sample: Sample, access: Access, reading: Reading | None = None) -> li
             the message names it.
         DiskError: no file can be read.
     """
-    outcome = _decode_now(Job(None, sample, access, reading or Reading()))
+    outcome = _decode_now(DecodeJob(None, sample, access, reading or Reading()))
     if isinstance(outcome, UserError):
         raise outcome
     assert outcome is not None
@@ -83,7 +83,7 @@ def measure_image(media: Media, access: Access) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[T]):
+class DecodeJob(Generic[T]):
     """Something to decode: `sample` is an error if the row was bad, None if that was known."""
 
     key: T
@@ -93,8 +93,8 @@ class Job(Generic[T]):
 
 
 def decode_in_order(
-    jobs: Iterable[Job[T]], pool: Pool | None, ahead: int, max_bytes: int
-) -> Iterator[tuple[Job[T], Outcome | None]]:
+    jobs: Iterable[DecodeJob[T]], pool: TimedPool | None, ahead: int, max_bytes: int
+) -> Iterator[tuple[DecodeJob[T], Outcome | None]]:
     """Yield each job with its media or its error (None for a known bad row), in the jobs' order.
 
     With a pool, up to `ahead` jobs and about `max_bytes` of decoded media are under way or waiting;
@@ -104,7 +104,7 @@ def decode_in_order(
         for job in jobs:
             yield job, _decode_now(job)
         return
-    waiting: deque[tuple[Job[T], Any, int]] = deque()
+    waiting: deque[tuple[DecodeJob[T], Any, int]] = deque()
     held = 0
     source = iter(jobs)
     following = next(source, None)
@@ -121,7 +121,7 @@ def decode_in_order(
         yield job, _result(job, future)
 
 
-def _decode_now(job: Job[Any]) -> Outcome | None:
+def _decode_now(job: DecodeJob[Any]) -> Outcome | None:
     """Decode here if that is harmless, else in the process for it."""
     if not isinstance(job.sample, Sample):
         return job.sample
@@ -130,14 +130,14 @@ def _decode_now(job: Job[Any]) -> Outcome | None:
     return _result(job, _submit(_BOUNDED, job)) if outcome is None else outcome
 
 
-def _submit(pool: Pool, job: Job[Any]) -> Any:
+def _submit(pool: TimedPool, job: DecodeJob[Any]) -> Any:
     if not isinstance(job.sample, Sample) or not job.sample.media:
         return None
     arguments = (job.sample, job.access, job.reading)
     return pool.submit(_decode_bounded, *arguments, deadline=job.reading.seconds)
 
 
-def _result(job: Job[Any], future: Any) -> Outcome | None:
+def _result(job: DecodeJob[Any], future: Any) -> Outcome | None:
     """Wait for what a worker made of a job; whatever went wrong there is about the job's row."""
     if not isinstance(job.sample, Sample):
         return job.sample
@@ -283,7 +283,7 @@ def _check_stated(sample: Sample, decoded: list[Decoded]) -> list[Decoded]:
     return decoded
 
 
-def _decoded_bytes(job: Job[Any]) -> int:
+def _decoded_bytes(job: DecodeJob[Any]) -> int:
     """Return about the bytes of the decoded media: images by header or file, others at their largest."""
     if not isinstance(job.sample, Sample):
         return 0

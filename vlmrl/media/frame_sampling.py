@@ -51,7 +51,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class FrameChoice:
     """Frames to take: `indices` int64 [T] into the video, `times` in seconds from the cut's start."""
 
     indices: np.ndarray
@@ -62,7 +62,7 @@ class Choice:
 
 def choose(
     line: Timeline, config: VideoConfig, start: float | None = None, end: float | None = None
-) -> Choice:
+) -> FrameChoice:
     """Choose the frames to take between `start` and `end` (seconds; None: the video's own).
 
     Raises:
@@ -80,7 +80,7 @@ def choose(
         first = last
     indices = _spread(line, first, last, until - since, config)
     times = np.maximum(line.stamps[indices] - since, 0.0)
-    return Choice(indices, tuple(times.tolist()), until - since)
+    return FrameChoice(indices, tuple(times.tolist()), until - since)
 
 
 def _spread(

@@ -15,7 +15,7 @@ import transformers
 
 from vlmrl.models.parts.siglip import VISION, SiglipFamily
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 from vlmrl.schema import Space
 
 IMAGE, PATCH = "<image>", "<|IMG_PATCH|>"
@@ -47,7 +47,7 @@ class AyaVision(SiglipFamily):
     unserved: ClassVar[str] = (
         "vLLM 0.32 fails on Cohere2 in the trainer's process, servers are untried"
     )
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="AyaVisionForConditionalGeneration",
         config="AyaVisionConfig",
         text="cohere2",

@@ -18,7 +18,7 @@ from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.siglip import VISION, SiglipFamily
 from vlmrl.models.small import builder
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 from vlmrl.schema import Space
 
 IMAGE, SOFT, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
@@ -51,7 +51,7 @@ class Gemma3(SiglipFamily):
         "projector": (),  # a plain matrix, not a linear layer
         "language": LANGUAGE_LINEAR,
     }
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="Gemma3ForConditionalGeneration",
         config="Gemma3Config",
         text="gemma3_text",

@@ -17,7 +17,7 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Video
 from vlmrl.models.base import ATTENTION_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
-from vlmrl.models.parts.qwen_layout import Layout, fit_video_size
+from vlmrl.models.parts.qwen_layout import PromptLayout, fit_video_size
 from vlmrl.models.small import builder, qwen_models
 from vlmrl.models.small.byte_tokenizer import Format
 from vlmrl.schema import Space
@@ -139,7 +139,7 @@ class Glm4vMoe(MropeFamily):
     def _lay_video(
         self,
         processor: Any,
-        layout: Layout,
+        layout: PromptLayout,
         video: Video,
         grid: tuple[int, int, int],
         audio_tokens: int,

@@ -13,7 +13,7 @@ import transformers
 
 from vlmrl.models.parts import idefics
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 
 START, END = "<|begin_of_text|>", "<|end_of_text|>"
 
@@ -24,7 +24,7 @@ class Idefics3(idefics.IdeficsFamily):
 
     model_types: ClassVar[tuple[str, ...]] = ("idefics3",)
     turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|eot_id|>", END)
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="Idefics3ForConditionalGeneration",
         config="Idefics3Config",
         text="llama",

@@ -17,7 +17,7 @@ from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.chat import CHATML_ENDS, chatml
 from vlmrl.models.parts.tiled_image import ImageFamily
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 from vlmrl.schema import Space
 
 IMAGE = "<IMG_CONTEXT>"
@@ -48,7 +48,7 @@ class Internvl(ImageFamily):
         "model.vision_tower.encoder.layer",
     )
     shared: ClassVar[bool] = True
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="InternVLForConditionalGeneration",
         config="InternVLConfig",
         text="qwen2",

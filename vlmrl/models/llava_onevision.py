@@ -17,7 +17,7 @@ import transformers
 from vlmrl.models.parts.chat import CHATML_ENDS
 from vlmrl.models.parts.siglip import VISION, SiglipFamily
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 from vlmrl.schema import Space
 
 IMAGE = "<image>"
@@ -54,7 +54,7 @@ class LlavaOnevision(SiglipFamily):
         "language": ("model.language_model.", "lm_head."),
     }
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="LlavaOnevisionForConditionalGeneration",
         config="LlavaOnevisionConfig",
         text="qwen2",

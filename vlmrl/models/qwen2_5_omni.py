@@ -22,7 +22,7 @@ from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
 from vlmrl.models.parts.media_features import media_of_rows, place_features, stand_alone
 from vlmrl.models.parts.mel_features import count_audio_tokens, make_mel_features
 from vlmrl.models.parts.qwen import MediaFeatures, MropeFamily
-from vlmrl.models.parts.qwen_layout import Layout, seconds_per_grid
+from vlmrl.models.parts.qwen_layout import PromptLayout, seconds_per_grid
 from vlmrl.models.small import omni_model
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
 
@@ -118,7 +118,7 @@ class Qwen25Omni(MropeFamily):
     def _lay_video(
         self,
         processor: Any,
-        layout: Layout,
+        layout: PromptLayout,
         video: Video,
         grid: tuple[int, int, int],
         audio_tokens: int,

@@ -13,7 +13,7 @@ from vlmrl.media_types import Video
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
 from vlmrl.models.parts.qwen_layout import seconds_per_grid
-from vlmrl.models.small.qwen_models import Small
+from vlmrl.models.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 
 
@@ -28,7 +28,7 @@ class Qwen25Vl(MropeFamily):
         "projector": ("0", "2"),
         "language": LANGUAGE_LINEAR,
     }
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallQwenModel] = SmallQwenModel(
         model="Qwen2_5_VLForConditionalGeneration",
         config="Qwen2_5_VLConfig",
         processor="Qwen2_5_VLProcessor",

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
-from vlmrl.models.small.qwen_models import Small
+from vlmrl.models.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 
 
@@ -26,7 +26,7 @@ class Qwen2Vl(MropeFamily):
         "projector": ("0", "2"),
         "language": LANGUAGE_LINEAR,
     }
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallQwenModel] = SmallQwenModel(
         model="Qwen2VLForConditionalGeneration",
         config="Qwen2VLConfig",
         processor="Qwen2VLProcessor",

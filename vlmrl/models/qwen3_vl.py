@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from vlmrl.media_types import Video
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.parts.qwen import MropeFamily
-from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, grid_seconds
-from vlmrl.models.small.qwen_models import Small
+from vlmrl.models.parts.qwen_layout import PromptLayout, fit_video_size, grid_seconds
+from vlmrl.models.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 
 
@@ -28,7 +28,7 @@ class Qwen3Vl(MropeFamily):
         "projector": ("linear_fc1", "linear_fc2"),
         "language": LANGUAGE_LINEAR,
     }
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallQwenModel] = SmallQwenModel(
         model="Qwen3VLForConditionalGeneration",
         config="Qwen3VLConfig",
         processor="Qwen3VLProcessor",
@@ -50,7 +50,7 @@ class Qwen3Vl(MropeFamily):
     def _lay_video(
         self,
         processor: Any,
-        layout: Layout,
+        layout: PromptLayout,
         video: Video,
         grid: tuple[int, int, int],
         audio_tokens: int,

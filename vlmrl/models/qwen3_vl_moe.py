@@ -15,7 +15,7 @@ from vlmrl.errors import UserError
 from vlmrl.models.base import ATTENTION_LINEAR
 from vlmrl.models.parts.exchanged_axes import read_in_place
 from vlmrl.models.qwen3_vl import Qwen3Vl
-from vlmrl.models.small.qwen_models import Small
+from vlmrl.models.small.qwen_models import SmallQwenModel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Qwen3VlMoe(Qwen3Vl):
         "language": ATTENTION_LINEAR,
     }
     router: ClassVar[str] = "mlp.gate"
-    small: ClassVar[Small] = replace(
+    small: ClassVar[SmallQwenModel] = replace(
         Qwen3Vl.small,
         model="Qwen3VLMoeForConditionalGeneration",
         config="Qwen3VLMoeConfig",

@@ -12,7 +12,7 @@ import transformers
 
 from vlmrl.models.parts import idefics
 from vlmrl.models.small.byte_tokenizer import Format
-from vlmrl.models.small.image_models import Small
+from vlmrl.models.small.image_models import SmallImageModel
 from vlmrl.system.extras import import_extra
 
 
@@ -23,7 +23,7 @@ class Smolvlm(idefics.IdeficsFamily):
     model_types: ClassVar[tuple[str, ...]] = ("smolvlm",)
     turn_ends: ClassVar[tuple[str, ...]] = (idefics.TURN_END, "<|im_end|>")
     media_tokens: ClassVar[tuple[str, ...]] = (*idefics.IdeficsFamily.media_tokens, "<video>")
-    small: ClassVar[Small] = Small(
+    small: ClassVar[SmallImageModel] = SmallImageModel(
         model="SmolVLMForConditionalGeneration",
         config="SmolVLMConfig",
         text="llama",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from vlmrl.named_models.replies import Replies
 from vlmrl.system.chat_endpoint import Invalid, Reply, Unavailable
 
-__all__ = ["AskedModel", "Limits", "Messages", "Send"]
+__all__ = ["AskLimits", "AskedModel", "Messages", "Send"]
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 20.0
@@ -31,7 +31,7 @@ Ready = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Limits:
+class AskLimits:
     """The limits of a model: questions at a time, seconds and requests of one question, and of all."""
 
     concurrency: int = 16
@@ -52,7 +52,7 @@ class AskedModel:
         self,
         identity: Sequence[str],
         send: Send,
-        limits: Limits,
+        limits: AskLimits,
         replies: Replies,
         ready: Ready = lambda: None,
     ) -> None:

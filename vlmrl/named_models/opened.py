@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.config import NamedModel
-from vlmrl.named_models.asked import AskedModel, Limits
+from vlmrl.named_models.asked import AskedModel, AskLimits
 from vlmrl.named_models.loaded import LoadedModel
 from vlmrl.named_models.replies import in_folder
 from vlmrl.system import distributed
@@ -32,7 +32,7 @@ class _Opened:
     def open(self, model: NamedModel) -> AskedModel:
         """Make the model of a definition; a checkpoint is loaded when it is first asked."""
         replies = in_folder(self.folder, model.name)
-        limits = Limits(
+        limits = AskLimits(
             model.concurrency, model.timeout_s, model.attempts, model.max_requests_per_step
         )
         if model.url:

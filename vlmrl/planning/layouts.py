@@ -11,7 +11,7 @@ from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.engines.vllm_parts.server_options import ServerOptions
 from vlmrl.errors import UserError
 
-__all__ = ["Layout", "as_overrides", "enumerate_layouts", "layout_of"]
+__all__ = ["GpuLayout", "as_overrides", "enumerate_layouts", "layout_of"]
 
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 """Shares of the GPUs that train, where others generate."""
@@ -19,7 +19,7 @@ PARALLEL = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GpuLayout:
     """How the GPUs are divided."""
 
     trainers: int
@@ -108,7 +108,7 @@ def as_overrides(changes: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in said)
 
 
-def layout_of(config: Config, gpus: int) -> Layout:
+def layout_of(config: Config, gpus: int) -> GpuLayout:
     """Return the layout of a config as it is on `gpus` GPUs.
 
     The GPUs of its servers do not train: those of `cluster.serve` or `devices`, or one for each of `urls`
@@ -125,7 +125,7 @@ def layout_of(config: Config, gpus: int) -> Layout:
             f"distributed.replicas: expected a divisor of the {trainers} GPUs that train, with at least 2 "
             f"for each replica, got {replicas}"
         )
-    return Layout(
+    return GpuLayout(
         trainers=trainers,
         servers=servers,
         tensor_parallel=parallel,
@@ -157,7 +157,7 @@ _SERVER_KEYS = ("devices", "urls", "num_servers")
 
 def enumerate_layouts(
     config: Config, gpus: int, gpus_per_node: int, kv_heads: int
-) -> Iterator[Layout]:
+) -> Iterator[GpuLayout]:
     """Yield the layouts that vlmrl can run on `gpus` GPUs, for this config's batch."""
     tokens = config.optimizer.micro_batch_tokens
     train = [number for share in SHARES if (number := round(gpus * share)) and number < gpus]
@@ -174,7 +174,7 @@ def enumerate_layouts(
                 if not _runs(config, way["trainers"], parts, gpus_per_node, kv_heads):
                     continue
                 for checkpointing in (False, True):
-                    yield Layout(
+                    yield GpuLayout(
                         **way,
                         strategy=strategy,
                         replicas=replicas,

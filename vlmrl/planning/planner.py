@@ -14,7 +14,7 @@ from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, forecast
 from vlmrl.monitoring.rank_share import Spread
 from vlmrl.planning.counts import ModelCounts, StepCounts, count_model, count_step
-from vlmrl.planning.layouts import Layout, enumerate_layouts, layout_of
+from vlmrl.planning.layouts import GpuLayout, enumerate_layouts, layout_of
 from vlmrl.planning.published import Assumptions, Gpu
 from vlmrl.planning.shallow_counter import ShallowCounter
 from vlmrl.planning.simulation import Failures, Imbalance, simulate_failures, simulate_imbalance
@@ -25,7 +25,7 @@ from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
 
-__all__ = ["Judged", "Planner", "Shown"]
+__all__ = ["Planner", "PromptContent", "RatedLayout"]
 
 APART = 0.9
 """Share of the memory of a GPU that only generates."""
@@ -36,7 +36,7 @@ SPARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PromptContent:
     """What a prompt shows, and how much it says beside."""
 
     images: int = 1
@@ -45,10 +45,10 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RatedLayout:
     """A layout with all that was found of it."""
 
-    layout: Layout
+    layout: GpuLayout
     memory: Forecast
     times: Times
     imbalance: Imbalance
@@ -69,7 +69,9 @@ class Judged:
 class Planner:
     """Plans a config. Its model is built from sizes alone, once with and once without checkpointing."""
 
-    def __init__(self, config: Config, gpu: Gpu, assumed: Assumptions, shown: Shown) -> None:
+    def __init__(
+        self, config: Config, gpu: Gpu, assumed: Assumptions, shown: PromptContent
+    ) -> None:
         """Prepare to plan a config.
 
         Raises:
@@ -87,7 +89,7 @@ class Planner:
         self.step: StepCounts = count_step(self.config, policy, self.algorithm, prompt, assumed)
         state = STATE_SIZE[self.config.optimizer.name] * 4 * self.model.trained
         self.checkpoint_bytes = checkpoint.size(policy, state)
-        self._memories: dict[Layout, Forecast] = {}
+        self._memories: dict[GpuLayout, Forecast] = {}
 
     def with_prompts(self, prompts: int) -> Planner:
         """Return a planner of the same config with `prompts` prompts a step; what was counted is kept."""
@@ -101,7 +103,7 @@ class Planner:
 
     # ------------------------------------------------------------------------------- one layout
 
-    def judge(self, layout: Layout) -> Judged:
+    def rate(self, layout: GpuLayout) -> RatedLayout:
         """Return what a layout takes."""
         memory = self.memory(layout)
         imbalance = self._imbalance(layout.teams)
@@ -117,9 +119,9 @@ class Planner:
             max_num_seqs=self._option("max_num_seqs", VllmOptions.max_num_seqs),
             transfer=self._option("transfer", "tcp"),
         )
-        return Judged(layout, memory, found, imbalance, self.step.completions)
+        return RatedLayout(layout, memory, found, imbalance, self.step.completions)
 
-    def memory(self, layout: Layout) -> Forecast:
+    def memory(self, layout: GpuLayout) -> Forecast:
         """Return the doctor's forecast of a step, for a rank of this layout."""
         # Neither staleness nor how many GPUs a server has changes what a trainer needs.
         key = replace(layout, servers=min(1, layout.servers), tensor_parallel=1, staleness=0)
@@ -127,7 +129,7 @@ class Planner:
             self._memories[key] = self._forecast(layout)
         return self._memories[key]
 
-    def _forecast(self, layout: Layout) -> Forecast:
+    def _forecast(self, layout: GpuLayout) -> Forecast:
         policy, prompt = self._policy(layout.checkpointing)
         tree = {
             "distributed": {"sequence_parallel": layout.sequence_parallel},
@@ -144,7 +146,7 @@ class Planner:
         engine = self._engine(layout)
         return forecast(now, policy, engine, [prompt], kl, None, spread, self._counter)
 
-    def failures(self, judged: Judged) -> Failures:
+    def failures(self, judged: RatedLayout) -> Failures:
         """Simulate the failures of 54 days."""
         return simulate_failures(
             judged.layout.gpus,
@@ -155,25 +157,25 @@ class Planner:
             restart_s=self.assumed.restart_s,
         )
 
-    def as_configured(self, gpus: int) -> Layout:
+    def as_configured(self, gpus: int) -> GpuLayout:
         """Return the config's own layout on `gpus` GPUs."""
         return layout_of(self.config, gpus)
 
     # -------------------------------------------------------------------------------- many layouts
 
-    def sweep(self, gpus: int) -> list[Judged]:
+    def sweep(self, gpus: int) -> list[RatedLayout]:
         """Return the layouts that fit, the fastest first."""
         found = []
         per_node = self.gpu.gpus_per_node
         for layout in enumerate_layouts(self.config, gpus, per_node, self.model.kv_heads):
             if self._refused(layout):
                 continue
-            judged = self.judge(self._with_utilization(layout))
+            judged = self.rate(self._with_utilization(layout))
             if judged.fits:
                 found.append(judged)
         return sorted(found, key=lambda each: -each.rate)
 
-    def mend(self, layout: Layout) -> Judged | None:
+    def mend(self, layout: GpuLayout) -> RatedLayout | None:
         """Return the layout with the fewest changes after which a rank has room, None if none help.
 
         Whether vLLM has room beside it is another verdict.
@@ -195,7 +197,7 @@ class Planner:
             if self._refused(changed):
                 continue
             now = changed
-            judged = self.judge(self._with_utilization(now))
+            judged = self.rate(self._with_utilization(now))
             if judged.memory.share <= TIGHT:
                 return judged
         return None
@@ -211,7 +213,7 @@ class Planner:
             self._policies[checkpointing] = policy, prompt
         return self._policies[checkpointing]
 
-    def _engine(self, layout: Layout) -> Any:
+    def _engine(self, layout: GpuLayout) -> Any:
         if layout.servers:
             return plugins.build("engine", "vllm_server", {"urls": ["http://elsewhere:8000"]})
         if layout.engine == "hf":
@@ -219,7 +221,7 @@ class Planner:
         options = {"gpu_memory_utilization": layout.utilization, "enable_sleep_mode": True}
         return plugins.build("engine", "vllm", options)
 
-    def _with_utilization(self, layout: Layout) -> Layout:
+    def _with_utilization(self, layout: GpuLayout) -> GpuLayout:
         """Return the layout with as much memory for vLLM as there is beside what stays of the trainer."""
         if layout.servers:
             return replace(layout, utilization=APART)
@@ -241,7 +243,7 @@ class Planner:
             )
         return self._imbalances[teams]
 
-    def _checkpoint_seconds(self, layout: Layout) -> float:
+    def _checkpoint_seconds(self, layout: GpuLayout) -> float:
         """Return the seconds a step in which all wait for a checkpoint: with `fsdp2` every rank writes."""
         run = self.config.run
         if run.save_in_background:
@@ -252,7 +254,7 @@ class Planner:
     def _option(self, name: str, default: Any) -> Any:
         return self.config.engine.options.get(name, default)
 
-    def _refused(self, layout: Layout) -> bool:
+    def _refused(self, layout: GpuLayout) -> bool:
         """Return whether vlmrl refuses the layout with the rest of this config."""
         optimizer = self.config.optimizer
         if layout.strategy == "fsdp2" and layout.trainers == 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vlmrl.planning.planner import Judged, Planner
-from vlmrl.planning.verdicts import Verdict
+from vlmrl.planning.planner import Planner, RatedLayout
+from vlmrl.planning.verdicts import PlanIssue
 
 __all__ = ["HONEST", "describe", "describe_sweep"]
 
@@ -17,7 +17,7 @@ HONEST = (
 )
 
 
-def describe(planner: Planner, judged: Judged, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def describe(planner: Planner, judged: RatedLayout, verdicts: Sequence[PlanIssue]) -> Iterator[str]:
     """Yield the lines of one layout, then its verdicts."""
     layout, times, model, step = judged.layout, judged.times, planner.model, planner.step
     gpu, drawn = planner.gpu, times.generation
@@ -58,7 +58,7 @@ def describe(planner: Planner, judged: Judged, verdicts: Sequence[Verdict]) -> I
     yield from map(str, verdicts)
 
 
-def describe_sweep(found: Sequence[Judged], most: int) -> Iterator[str]:
+def describe_sweep(found: Sequence[RatedLayout], most: int) -> Iterator[str]:
     """Yield a line for each of the fastest layouts."""
     if not found:
         yield (
@@ -74,7 +74,7 @@ def describe_sweep(found: Sequence[Judged], most: int) -> Iterator[str]:
         )
 
 
-def _generation_note(judged: Judged) -> str:
+def _generation_note(judged: RatedLayout) -> str:
     drawn = judged.times.generation
     return (
         f"{drawn.batch:.0f} completions decode at a time, {drawn.fits} of full length fit; "
@@ -82,7 +82,7 @@ def _generation_note(judged: Judged) -> str:
     )
 
 
-def _update_note(judged: Judged) -> str:
+def _update_note(judged: RatedLayout) -> str:
     found = judged.imbalance
     return (
         f"{found.with_stragglers:.0%} of it useful ({found.undealt:.0%} if groups were not dealt); "

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from vlmrl.planning.counts import ModelCounts, StepCounts
-from vlmrl.planning.layouts import Layout
+from vlmrl.planning.layouts import GpuLayout
 from vlmrl.planning.published import Assumptions, Gpu
 
 __all__ = ["Generation", "Times", "generation", "times"]
@@ -59,7 +59,7 @@ class Times:
             return max(self.generation.seconds, self.training) + self.sync
         return self.generation.seconds + self.training + self.sync
 
-    def idle(self, layout: Layout) -> float:
+    def idle(self, layout: GpuLayout) -> float:
         """Return the share of all GPU seconds of a step in which a GPU has nothing to do."""
         if not layout.servers:
             return self.sync / self.step
@@ -70,7 +70,7 @@ class Times:
 
 
 def times(
-    layout: Layout,
+    layout: GpuLayout,
     model: ModelCounts,
     step: StepCounts,
     gpu: Gpu,
@@ -121,7 +121,7 @@ def _forward(model: ModelCounts, step: StepCounts) -> float:
 
 
 def _communication(
-    layout: Layout, model: ModelCounts, step: StepCounts, gpu: Gpu, assumed: Assumptions
+    layout: GpuLayout, model: ModelCounts, step: StepCounts, gpu: Gpu, assumed: Assumptions
 ) -> tuple[float, float, float]:
     """Return seconds of communication: of a forward's gathering, of updates beside computing, and after it.
 
@@ -155,14 +155,14 @@ def _link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
     return gb * 1e9 * assumed.link_share
 
 
-def _own_link(layout: Layout, gpu: Gpu, assumed: Assumptions) -> float:
+def _own_link(layout: GpuLayout, gpu: Gpu, assumed: Assumptions) -> float:
     """Return the bytes/s between a rank and the same one of other replicas."""
     gb = gpu.nvlink_gb if layout.trainers <= gpu.gpus_per_node else gpu.network_gb
     return gb * 1e9 * assumed.link_share
 
 
 def _sync(
-    layout: Layout, model: ModelCounts, gpu: Gpu, assumed: Assumptions, transfer: str
+    layout: GpuLayout, model: ModelCounts, gpu: Gpu, assumed: Assumptions, transfer: str
 ) -> tuple[float, int]:
     """Return the seconds of a sync, and the bytes that leave the trainers."""
     gather = 0.0
@@ -177,7 +177,7 @@ def _sync(
 
 
 def generation(
-    layout: Layout,
+    layout: GpuLayout,
     model: ModelCounts,
     step: StepCounts,
     gpu: Gpu,

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from vlmrl.monitoring.memory_forecast import LOWER, TIGHT
 from vlmrl.planning.layouts import as_overrides
-from vlmrl.planning.planner import Judged, Planner
+from vlmrl.planning.planner import Planner, RatedLayout
 
-__all__ = ["Verdict", "find_verdicts"]
+__all__ = ["PlanIssue", "find_verdicts"]
 
 SLOW_SYNC = 0.1
 """Share of a step above which a sync is worth a word."""
@@ -25,7 +25,7 @@ IDLE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanIssue:
     """One thing that does not work or costs much, with the change that mends it."""
 
     level: Literal["FAIL", "warn"]
@@ -39,16 +39,16 @@ class Verdict:
         return f"{self.level:4}  {self.part:11}  {self.text}{said}"
 
 
-def find_verdicts(planner: Planner, judged: Judged) -> list[Verdict]:
+def find_verdicts(planner: Planner, judged: RatedLayout) -> list[PlanIssue]:
     """Return what is wrong, what cannot run first, then what costs most."""
     found = [*_what_fails(planner, judged), *_what_costs(planner, judged)]
     return sorted(found, key=lambda each: each.level != "FAIL")
 
 
-def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
+def _what_fails(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
     layout, memory, config = judged.layout, judged.memory, planner.config
     if layout.trainers > config.rollout.prompts:
-        yield Verdict(
+        yield PlanIssue(
             "FAIL",
             "prompts",
             f"{layout.trainers} processes train and a step has {config.rollout.prompts} prompts, fewer than "
@@ -61,10 +61,10 @@ def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
         mended = planner.mend(layout)
         text = f"a rank needs {memory.share:.0%} of its memory, most of it {part}"
         if mended is None:
-            yield Verdict(level, "memory", f"{text}: {LOWER[part]}, or more GPUs")
+            yield PlanIssue(level, "memory", f"{text}: {LOWER[part]}, or more GPUs")
         else:
             text = f"{text}; {mended.memory.share:.0%} after the change"
-            yield Verdict(level, "memory", text, mended.layout.changes(config))
+            yield PlanIssue(level, "memory", text, mended.layout.changes(config))
     if judged.times.generation.fits < 1:
         size = 2 * planner.model.parameters / 1e9
         needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
@@ -81,42 +81,42 @@ def _what_fails(planner: Planner, judged: Judged) -> Iterator[Verdict]:
             }
         else:
             change["engine.options.devices"] = f'["{devices}"]'
-        yield Verdict("FAIL", "engine", text, change)
+        yield PlanIssue("FAIL", "engine", text, change)
 
 
-def _what_costs(planner: Planner, judged: Judged) -> Iterator[Verdict]:
+def _what_costs(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
     layout, times, config = judged.layout, judged.times, planner.config
     if layout.servers > config.rollout.prompts:
         text = f"{layout.servers} servers and {config.rollout.prompts} prompts: the rest stays idle"
-        yield Verdict("warn", "servers", text, {"rollout.prompts": layout.servers})
+        yield PlanIssue("warn", "servers", text, {"rollout.prompts": layout.servers})
     if judged.imbalance.dealt < WASTED:
         text = f"ranks wait for the fullest: {judged.imbalance.dealt:.0%} of the update is useful"
         more = 4 * layout.teams
-        yield Verdict("warn", "imbalance", text, {"rollout.prompts": more})
+        yield PlanIssue("warn", "imbalance", text, {"rollout.prompts": more})
     if times.sync > SLOW_SYNC * times.step:
         text = f"a sync takes {times.sync / times.step:.0%} of a step ({times.sync_bytes / 1e9:.1f} GB out)"
         assumed = planner.assumed
         one_by_one = layout.servers * assumed.tcp_gb < planner.gpu.network_gb * assumed.link_share
         faster = {"engine.options.transfer": "nccl"} if layout.servers and one_by_one else {}
-        yield Verdict("warn", "sync", text, faster)
+        yield PlanIssue("warn", "sync", text, faster)
     if times.checkpoint > SLOW_CHECKPOINT * times.step:
         text = f"checkpoints take {times.checkpoint / times.step:.0%} of the time"
-        yield Verdict("warn", "checkpoint", text, {"run.save_in_background": True})
+        yield PlanIssue("warn", "checkpoint", text, {"run.save_in_background": True})
     if (idle := times.idle(layout)) > IDLE:
         text = f"GPUs are idle for {idle:.0%} of their time"
         can = layout.servers and not layout.staleness and not config.strategies
-        yield Verdict("warn", "idle", text, {"rollout.max_staleness": 1} if can else {})
+        yield PlanIssue("warn", "idle", text, {"rollout.max_staleness": 1} if can else {})
     if times.waiting > SLOW_SYNC * times.step:
         text = (
             f"gathering weights takes {times.waiting / times.step:.0%} of a step beside the update"
         )
         wider = 2 * layout.micro_batch_tokens
         change = {"optimizer.micro_batch_tokens": wider} if layout.strategy == "fsdp2" else {}
-        yield Verdict("warn", "network", text, change)
+        yield PlanIssue("warn", "network", text, change)
     lost = planner.failures(judged)
     if 1 - lost.goodput > LOST:
         text = (
             f"{lost.count} failures in 54 days cost {1 - lost.goodput:.0%} of the time (simulated)"
         )
         better = max(1, config.run.save_every // 4)
-        yield Verdict("warn", "failures", text, {"run.save_every": better})
+        yield PlanIssue("warn", "failures", text, {"run.save_every": better})

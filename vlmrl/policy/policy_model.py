@@ -173,7 +173,7 @@ class PolicyModel:
                 found = disagreement(
                     self.base, self.family, micro, self.temperature, self.pad_id, split
                 )
-            self.sharing.judge(found, self.config.dtype)
+            self.sharing.decide(found, self.config.dtype)
         return self.sharing.pays(micro)
 
     def _verify_together(self, micro: MicroBatch) -> None:
@@ -200,7 +200,7 @@ class PolicyModel:
         plain, other = gradients
         gap = (scored[1] - scored[0]).abs().mean().item() if len(scored[0]) else 0.0
         off = norm_of(other[n] - g for n, g in plain.items()) / norm_of(plain.values())
-        self.sharing.judge((max(distributed.gather(gap)), off.item()), self.config.dtype)
+        self.sharing.decide((max(distributed.gather(gap)), off.item()), self.config.dtype)
 
     def _forward(
         self, model: Any, micro: MicroBatch, shared: bool, together: bool = True

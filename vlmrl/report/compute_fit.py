@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.report.curves.spent import Spent
-from vlmrl.report.series import Panel, Series
+from vlmrl.report.series import CurvePanel, Series
 
 __all__ = ["ComputeFit", "fit_compute", "fit_panel"]
 
@@ -71,7 +71,7 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
 
 def fit_panel(
     metric: str, spent: Spent, evaluations: Sequence[Mapping[str, Any]]
-) -> tuple[Panel, ComputeFit] | None:
+) -> tuple[CurvePanel, ComputeFit] | None:
     """Return the panel of a run's held-out metric by compute with its fit; None where there is none."""
     known = [one for one in evaluations if metric in one["metrics"]]
     begun = [one["metrics"][metric] for one in known if one["step"] == 0]
@@ -89,7 +89,7 @@ def fit_panel(
     grid = np.unique(np.rint(np.linspace(seconds[0], seconds[-1], 60)))
     fitted = Series("fit", tuple(grid.astype(int).tolist()), tuple(found(grid).tolist()))
     measured = Series(metric, tuple(np.rint(seconds).astype(int).tolist()), tuple(values.tolist()))
-    return Panel(f"Held-out {metric} by compute", (measured, fitted), across="seconds"), found
+    return CurvePanel(f"Held-out {metric} by compute", (measured, fitted), across="seconds"), found
 
 
 def _fit(

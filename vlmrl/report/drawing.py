@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from vlmrl.report.curves.shape import is_quiet, smoothed
-from vlmrl.report.series import MAX_POINTS, Panel, Series, Unit, colours
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, Unit, colours
 from vlmrl.report.stages import Stretch
 
 COLOURS = 8
@@ -87,7 +87,7 @@ class Drawing:
 
 
 def draw(
-    panel: Panel, known: dict[str, int], stages: Sequence[Stretch] = (), size: Size = SMALL
+    panel: CurvePanel, known: dict[str, int], stages: Sequence[Stretch] = (), size: Size = SMALL
 ) -> Drawing:
     """Lay out the panel in a box of that size; `known` holds the colours of names so far."""
     panel = replace(panel, series=tuple(map(_at_some_steps, panel.series)))
@@ -174,7 +174,7 @@ def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick
 
 
 def _curve(
-    series: Series, layer: Series, below: Series | None, panel: Panel, x: Scale, y: Scale
+    series: Series, layer: Series, below: Series | None, panel: CurvePanel, x: Scale, y: Scale
 ) -> Curve:
     smooth = None if panel.stacked else smoothed(layer)
     # Few points are dots as well: a line alone hides where the run was measured.
@@ -252,7 +252,7 @@ def _stacked(series: Sequence[Series]) -> list[Series]:
     return layers
 
 
-def _hover(panel: Panel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
+def _hover(panel: CurvePanel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
     rows = []
     for series in panel.series:
         own = dict(zip(series.steps, series.values, strict=True))

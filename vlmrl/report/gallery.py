@@ -18,7 +18,7 @@ from urllib.parse import quote
 from vlmrl.report.cards.facets import Facets, facets_of
 from vlmrl.report.drawing import said
 from vlmrl.report.loopholes.alarms import odd_flags
-from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
+from vlmrl.report.media import Album, MediaView, Shape, canvas_of, shapes, view
 from vlmrl.report.rows.row_filter import encode
 from vlmrl.runs.rollout_rows import Row
 
@@ -37,7 +37,7 @@ MAX_TEXT = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class GalleryScore:
     """One verdict: its name, its score or why there is none, its parts and its note."""
 
     name: str
@@ -56,7 +56,7 @@ class CallView:
     outcome: str
     note: str
     seconds: float
-    view: View | None
+    view: MediaView | None
     shapes: tuple[Shape, ...]
     """The place that it asked for, in pixels of the view's image."""
 
@@ -67,12 +67,12 @@ class SegmentView:
 
     by: str
     text: str
-    views: tuple[View, ...]
+    views: tuple[MediaView, ...]
     calls: tuple[CallView, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class GalleryCompletion:
     """One completion; its `label` is its number in the group, or the step of the policy."""
 
     label: str
@@ -83,7 +83,7 @@ class Attempt:
     answer: str | None
     text: str
     tokens: int
-    scores: dict[str, Score]
+    scores: dict[str, GalleryScore]
     flags: tuple[str, ...]
     shapes: tuple[Shape, ...]
     segments: tuple[SegmentView, ...]
@@ -91,7 +91,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GalleryPrompt:
     """One prompt with the completions to compare."""
 
     step: int
@@ -101,12 +101,12 @@ class Card:
     """Role and text of the turns before the question."""
     question: str
     prompt: str
-    views: tuple[View, ...]
-    canvas: View | None
+    views: tuple[MediaView, ...]
+    canvas: MediaView | None
     """The one of `views` on which places and spans are drawn."""
     truth: str
     truth_shapes: tuple[Shape, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[GalleryCompletion, ...]
     verifiers: tuple[str, ...]
     alone: int | None
     """Index of the attempt whose shapes are drawn at first; None: all."""
@@ -135,7 +135,7 @@ class Card:
         return any(shape.kind == "span" for shape in drawn)
 
 
-def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
+def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[GalleryPrompt]:
     """Return the training groups, newest step first: at most MAX_STEPS steps of MAX_PROMPTS prompts."""
     steps = evenly(sorted(rollouts), MAX_STEPS)
     return [
@@ -145,7 +145,7 @@ def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[C
     ]
 
 
-def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> list[Card]:
+def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> list[GalleryPrompt]:
     """Return held-out samples as the first and the last evaluated policy answered them, greedily."""
     if not evaluations:
         return []
@@ -161,7 +161,7 @@ def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> 
     return cards
 
 
-def row_card(step: int, row: Row, album: Album) -> Card:
+def row_card(step: int, row: Row, album: Album) -> GalleryPrompt:
     """Return one group with its completions in order, the places of each in a colour of its own."""
     numbered = [(str(g + 1), completion) for g, completion in enumerate(row["completions"])]
     return replace(_card(step, row, numbered, album), numbered=True, alone=None)
@@ -190,7 +190,7 @@ def _sources_in_turn(rows: Sequence[Row]) -> list[Row]:
     return [row for row in chain(*zip_longest(*by_source.values())) if row is not None]
 
 
-def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> Card:
+def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album) -> GalleryPrompt:
     views = tuple(view(medium, album) for medium in row["media"])
     # Coordinates belong to the sample's main medium (schema.Prompt.frame).
     canvas = canvas_of(views, row.get("main_medium"))
@@ -205,7 +205,7 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
     ]
     rewards = [a.reward for a in made if a.reward is not None]
     crowded = sum(len(a.shapes) for a in made) > MAX_SHAPES
-    return Card(
+    return GalleryPrompt(
         step=step,
         source=row["source"],
         id=row["id"],
@@ -230,13 +230,13 @@ def _turn(turn: Row) -> tuple[str, str]:
     return turn["role"], _cut(f"{media}{turn['text']}")
 
 
-def _best(attempts: Sequence[Attempt]) -> int:
+def _best(attempts: Sequence[GalleryCompletion]) -> int:
     rewards = [-math.inf if a.reward is None else a.reward for a in attempts]
     return rewards.index(max(rewards))
 
 
 def _segments(
-    completion: Row, media: Sequence[Row], views: Sequence[View], album: Album
+    completion: Row, media: Sequence[Row], views: Sequence[MediaView], album: Album
 ) -> tuple[SegmentView, ...]:
     """Return the segments of several turns; a call's box is drawn on the image that it was cut from."""
     told = completion.get("segments", ())
@@ -259,7 +259,7 @@ def _observed(name: str | None) -> Row:
     return {"kind": kind, "name": f"{kind} of a tool", "thumbnail": name}
 
 
-def _call(call: Row, images: Sequence[View]) -> CallView:
+def _call(call: Row, images: Sequence[MediaView]) -> CallView:
     box, number = call.get("box"), call.get("image")
     on = images[number - 1] if box and number and number <= len(images) else None
     return CallView(
@@ -275,9 +275,9 @@ def _call(call: Row, images: Sequence[View]) -> CallView:
 
 def _attempt(
     label: str, completion: Row, drawn: tuple[Shape, ...], segments: tuple[SegmentView, ...]
-) -> Attempt:
+) -> GalleryCompletion:
     thought, answer = completion["thought"], completion["answer"]
-    return Attempt(
+    return GalleryCompletion(
         label=label,
         reward=completion["reward"] if completion["valid"] else None,
         advantage=completion["advantage"],
@@ -292,11 +292,11 @@ def _attempt(
     )
 
 
-def _score(name: str, verdict: Row) -> Score:
+def _score(name: str, verdict: Row) -> GalleryScore:
     parts = " · ".join(f"{key} {said(value)}" for key, value in verdict["parts"].items())
     state = "fault" if verdict["fault"] else "" if verdict["applies"] else "n/a"
     details = (verdict["fault"], parts, verdict["note"])
-    return Score(name, verdict["score"], state, _cut(" · ".join(d for d in details if d)))
+    return GalleryScore(name, verdict["score"], state, _cut(" · ".join(d for d in details if d)))
 
 
 _CUT_AT = {

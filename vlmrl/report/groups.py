@@ -10,7 +10,7 @@ from itertools import accumulate
 from statistics import fmean, pstdev
 from typing import Any
 
-from vlmrl.report.series import Panel, Section, Series
+from vlmrl.report.series import CurvePanel, CurveSection, Series
 
 __all__ = ["Groups", "Solved", "group_section", "read_groups", "solved_rows"]
 
@@ -67,7 +67,7 @@ def read_groups(config: Mapping[str, Any], rows: Rows) -> Groups:
     return Groups(metric, threshold, tuple(rates), {k: sorted(v) for k, v in lengths.items()})
 
 
-def group_section(groups: Groups) -> Section | None:
+def group_section(groups: Groups) -> CurveSection | None:
     """Return the panels of the rollout files; None if nothing in them has a score."""
     if not groups.rates:
         return None
@@ -80,7 +80,7 @@ def group_section(groups: Groups) -> Section | None:
         f"{groups.threshold:g}; rows are counted from the first such group on. By length: means with "
         "95 % intervals."
     )
-    return Section(TITLE, about, tuple(panels))
+    return CurveSection(TITLE, about, tuple(panels))
 
 
 def solved_rows(groups: Groups) -> list[Solved]:
@@ -129,7 +129,9 @@ def _score(completion: Mapping[str, Any], metric: str) -> float | None:
     return None if score is None else float(score)
 
 
-def _difficulty(steps: Sequence[int], rates: Sequence[tuple[int, tuple[str, str], float]]) -> Panel:
+def _difficulty(
+    steps: Sequence[int], rates: Sequence[tuple[int, tuple[str, str], float]]
+) -> CurvePanel:
     found = {step: [0] * len(BANDS) for step in steps}
     for step, _, rate in rates:
         band = 0 if rate == 0 else 3 if rate == 1 else 1 if rate < 0.5 else 2
@@ -138,10 +140,10 @@ def _difficulty(steps: Sequence[int], rates: Sequence[tuple[int, tuple[str, str]
         Series(name, tuple(steps), tuple(found[s][band] / sum(found[s]) for s in steps))
         for band, name in enumerate(BANDS)
     )
-    return Panel("Groups by how many completions pass", series, "share", stacked=True)
+    return CurvePanel("Groups by how many completions pass", series, "share", stacked=True)
 
 
-def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> Panel:
+def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> CurvePanel:
     counts: dict[str, list[int] | list[int | None]] = {
         "seen": [one.seen for one in solved],
         "more than half right": [one.more_than_half for one in solved],
@@ -152,14 +154,14 @@ def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> Panel:
         at = Counter(first)
         values = accumulate(float(at[step]) for step in steps)
         series.append(Series(name, tuple(steps), tuple(values)))
-    return Panel("Rows, first seen and first solved", tuple(series))
+    return CurvePanel("Rows, first seen and first solved", tuple(series))
 
 
-def _reward_by_length(groups: Groups) -> Panel | None:
+def _reward_by_length(groups: Groups) -> CurvePanel | None:
     """Return the mean reward by length, of the first and last third of the steps; None without lengths."""
     found = (_binned(name, pairs) for name, pairs in groups.lengths.items())
     series = tuple(curve for curve in found if curve)
-    return Panel("Reward by length", series, across="tokens") if series else None
+    return CurvePanel("Reward by length", series, across="tokens") if series else None
 
 
 def _binned(name: str, pairs: Sequence[tuple[int, float]]) -> Series | None:

@@ -20,7 +20,7 @@ from vlmrl.runs.rollout_rows import Row
 from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks
 
-__all__ = ["Album", "Shape", "Sheet", "View", "canvas_of", "shapes", "view"]
+__all__ = ["Album", "MediaView", "Shape", "Sheet", "canvas_of", "shapes", "view"]
 
 MAX_SIDE = 480
 """Longest side of an embedded image, pixels."""
@@ -87,7 +87,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MediaView:
     """A medium for the template: `kind` names the macro that renders it."""
 
     kind: str
@@ -107,8 +107,8 @@ class View:
 class Sheet:
     """Media with one layer of shapes: what the macros of media.html read of something on a page."""
 
-    views: tuple[View, ...]
-    canvas: View | None
+    views: tuple[MediaView, ...]
+    canvas: MediaView | None
     """The one of `views` on which places and spans are drawn."""
     truth_shapes: tuple[Shape, ...]
 
@@ -121,48 +121,50 @@ class Sheet:
         return any(shape.kind == "span" for shape in self.truth_shapes)
 
 
-def canvas_of(views: Sequence[View], main_medium: int | None) -> View | None:
+def canvas_of(views: Sequence[MediaView], main_medium: int | None) -> MediaView | None:
     """Return the view on which places are drawn: the main medium's, or the next that has an image."""
     return next((view for view in views[main_medium or 0 :] if view.image), None)
 
 
-def image(medium: Row, album: Album) -> View:
+def image(medium: Row, album: Album) -> MediaView:
     """Show a still image."""
     thumbnail = medium.get("thumbnail")
-    return View("image", medium["name"], album.get(thumbnail) if thumbnail else None)
+    return MediaView("image", medium["name"], album.get(thumbnail) if thumbnail else None)
 
 
-def audio(medium: Row, album: Album) -> View:
+def audio(medium: Row, album: Album) -> MediaView:
     """Show an audio: its waveform and a player."""
     stored = medium.get("thumbnail")
     wave = album.get(stored) if stored else None
-    return View("audio", medium["name"], wave, duration=wave.seconds if wave else 0.0)
+    return MediaView("audio", medium["name"], wave, duration=wave.seconds if wave else 0.0)
 
 
-def video(medium: Row, album: Album) -> View:
+def video(medium: Row, album: Album) -> MediaView:
     """Show a video: a strip of frames above a timeline, the video in motion, and what was heard."""
     strip, motion, sound = (
         album.get(medium[key]) if medium.get(key) else None
         for key in ("thumbnail", "motion", "sound")
     )
     times, duration = medium.get("times", ()), medium.get("duration") or 0.0
-    return View("video", medium["name"], strip, motion, tuple(times), duration, sound)
+    return MediaView("video", medium["name"], strip, motion, tuple(times), duration, sound)
 
 
-VIEWS: dict[str, Callable[[Row, Album], View]] = {
+VIEWS: dict[str, Callable[[Row, Album], MediaView]] = {
     "image": image,
     "video": video,
     "audio": audio,
 }
 
 
-def view(medium: Row, album: Album) -> View:
+def view(medium: Row, album: Album) -> MediaView:
     """Return what the page shows of a medium; a kind that cannot be shown yet is named."""
     show = VIEWS.get(medium["kind"])
-    return show(medium, album) if show else View("other", f"{medium['kind']}: {medium['name']}")
+    return (
+        show(medium, album) if show else MediaView("other", f"{medium['kind']}: {medium['name']}")
+    )
 
 
-def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
+def shapes(value: Any, view: MediaView | None) -> tuple[Shape, ...]:
     """Return every place and span in typed JSON (`json_form.to_json`) that can be shown, each once.
 
     On a video a box is drawn on the frame nearest to its time, without a time on every frame.
@@ -173,7 +175,7 @@ def shapes(value: Any, view: View | None) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _draw(mark: Mark, view: View) -> list[Shape]:
+def _draw(mark: Mark, view: MediaView) -> list[Shape]:
     """Return a mark in pixels of the view's image, on each frame on which it is drawn."""
     assert view.image is not None
     label = str(mark.label or "")
@@ -193,7 +195,7 @@ def _draw(mark: Mark, view: View) -> list[Shape]:
     return found
 
 
-def _places(view: View, image: EmbeddedImage, time: Any) -> list[tuple[float, float, float]]:
+def _places(view: MediaView, image: EmbeddedImage, time: Any) -> list[tuple[float, float, float]]:
     """Return (left edge, width, height) in image pixels of each frame that is drawn on."""
     if view.kind == "audio":
         return []

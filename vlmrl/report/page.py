@@ -30,9 +30,9 @@ from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.loopholes.alarms import alarm_rows, alarm_sentences
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
-from vlmrl.report.series import COLD_START, MAIN_COLOUR, Panel, Section, sections
+from vlmrl.report.series import COLD_START, MAIN_COLOUR, CurvePanel, CurveSection, sections
 from vlmrl.report.stages import Stretch, stretches
-from vlmrl.report.words.outcome import Progress
+from vlmrl.report.words.outcome import RunFacts
 from vlmrl.report.words.tiles import tiles_of
 from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
@@ -118,7 +118,7 @@ def build_report(run_dir: Path | str) -> Path:
     save_plots(folder, found)
     stages = stretches(config, steps)
     summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
-    progress = Progress.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
+    progress = RunFacts.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
     compare_ends(progress, ends, _mean(imitated, scored_demonstrations(progress.metric)))
     cards = shown[0].cards if ends and shown else ()
     fit = computed[1] if computed else None
@@ -160,8 +160,8 @@ def _mean(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
 
 
 def with_compute(
-    found: Sequence[Section], computed: tuple[Panel, ComputeFit] | None
-) -> list[Section]:
+    found: Sequence[CurveSection], computed: tuple[CurvePanel, ComputeFit] | None
+) -> list[CurveSection]:
     """Return the sections with the panel of the fit beside the other evaluations."""
     more = (computed[0],) if computed else ()
     return [
@@ -172,7 +172,9 @@ def with_compute(
     ]
 
 
-def show(section: Section, known: dict[str, int], stages: Sequence[Stretch] = ()) -> ShownSection:
+def show(
+    section: CurveSection, known: dict[str, int], stages: Sequence[Stretch] = ()
+) -> ShownSection:
     """Return a section with its panels drawn; `known` holds the colours of names so far."""
     # A cold start counts steps of its own.
     marked = () if section.title == COLD_START else stages

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vlmrl.report.curves.shape import smoothed
-from vlmrl.report.series import MAIN_COLOUR, Panel, Section, colours
+from vlmrl.report.series import MAIN_COLOUR, CurvePanel, CurveSection, colours
 from vlmrl.system.atomic_files import write_bytes
 
 # The light palette of style.css.
@@ -27,7 +27,7 @@ PALETTE = (
 COLUMNS = 3
 
 
-def save_plots(folder: Path, sections: list[Section]) -> list[Path]:
+def save_plots(folder: Path, sections: list[CurveSection]) -> list[Path]:
     """Write one PNG for each section into plots/, named after it, e.g. plots/reward.png."""
     known = dict(MAIN_COLOUR)
     return [
@@ -37,7 +37,7 @@ def save_plots(folder: Path, sections: list[Section]) -> list[Path]:
     ]
 
 
-def _png(section: Section, known: dict[str, int]) -> bytes:
+def _png(section: CurveSection, known: dict[str, int]) -> bytes:
     columns = min(COLUMNS, len(section.panels))
     rows = -(-len(section.panels) // columns)
     figure = Figure(figsize=(4.6 * columns, 2.9 * rows), dpi=130, layout="constrained")
@@ -51,7 +51,7 @@ def _png(section: Section, known: dict[str, int]) -> bytes:
     return out.getvalue()
 
 
-def _plot(panel: Panel, axes: Axes, palette: list[str]) -> None:
+def _plot(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
     title = axes.set_title(_short(panel.title), loc="left", fontsize=10, fontweight="bold")
     if panel.stacked:
         steps = sorted({step for series in panel.series for step in series.steps})
@@ -72,7 +72,7 @@ def _plot(panel: Panel, axes: Axes, palette: list[str]) -> None:
         text.set_parse_math(False)  # a name with dollar signs is not a formula
 
 
-def _lines(panel: Panel, axes: Axes, palette: list[str]) -> None:
+def _lines(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
     for series, colour in zip(panel.series, palette, strict=True):
         values = [float("nan") if v is None else v for v in series.values]
         mean = smoothed(series)

@@ -35,7 +35,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class CurvePanel:
     """Curves on one pair of axes; `stacked` ones are parts of a whole, `across` says what `steps` are."""
 
     title: str
@@ -50,12 +50,12 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class CurveSection:
     """Panels under one heading; `constants` are metrics that never changed."""
 
     title: str
     about: str
-    panels: tuple[Panel, ...]
+    panels: tuple[CurvePanel, ...]
     constants: tuple[tuple[str, float | None], ...] = ()
 
 
@@ -169,7 +169,7 @@ def sections(
     metrics: Sequence[Mapping[str, Any]],
     sft: Sequence[Mapping[str, Any]],
     evaluations: Sequence[Mapping[str, Any]],
-) -> list[Section]:
+) -> list[CurveSection]:
     """Return the panels of a run from lines of metrics.jsonl and sft.jsonl and the evals/step-N.json."""
     return sections_of(_columns(metrics), _columns(sft), evaluations)
 
@@ -178,14 +178,14 @@ def sections_of(
     metrics: Mapping[str, Series],
     sft: Mapping[str, Series],
     evaluations: Sequence[Mapping[str, Any]],
-) -> list[Section]:
+) -> list[CurveSection]:
     """Return the panels of a run from its curves by key, and the evals/step-N.json."""
     found = {s.title: s for s in _placed(metrics, STEP_RULES) + _placed(sft, SFT_RULES)}
-    found["Evaluation"] = Section("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
+    found["Evaluation"] = CurveSection("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
     return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
 
 
-def colours(panel: Panel, known: dict[str, int], count: int) -> list[int]:
+def colours(panel: CurvePanel, known: dict[str, int], count: int) -> list[int]:
     """Return a colour out of `count` for each curve; a name keeps its colour in `known` if it can."""
     if len(panel.series) == 1:
         return [0]
@@ -198,22 +198,22 @@ def colours(panel: Panel, known: dict[str, int], count: int) -> list[int]:
     return taken
 
 
-def _has_content(section: Section) -> bool:
+def _has_content(section: CurveSection) -> bool:
     return bool(section.panels or section.constants)
 
 
-def _placed(columns: Mapping[str, Series], rules: Sequence[Rule]) -> list[Section]:
+def _placed(columns: Mapping[str, Series], rules: Sequence[Rule]) -> list[CurveSection]:
     compared = _has_modes(_shares(columns))
     # With one source its curves are those of all sources.
     single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
-    shown: dict[str, dict[str, Panel]] = {}
+    shown: dict[str, dict[str, CurvePanel]] = {}
     for key, series in columns.items():
         if (single and key.startswith("source/")) or (not compared and _compares_modes(key)):
             continue
         rule, groups = next((r, m.groups()) for r in rules if (m := r.match(key)))
         title = rule.panel.format(*groups)
         panels = shown.setdefault(rule.section, {})
-        panel = panels.get(title, Panel(title, (), rule.unit, rule.stacked))
+        panel = panels.get(title, CurvePanel(title, (), rule.unit, rule.stacked))
         curve = replace(_thin(series), name=rule.name.format(*groups))
         panels[title] = replace(panel, series=(*panel.series, curve))
     return [_section(title, list(panels.values())) for title, panels in shown.items()]
@@ -240,7 +240,7 @@ def _compares_modes(key: str) -> bool:
     return bool(_MODE.fullmatch(key)) and not _SHARE.fullmatch(key)
 
 
-def _section(title: str, panels: Sequence[Panel]) -> Section:
+def _section(title: str, panels: Sequence[CurvePanel]) -> CurveSection:
     """Move the panels whose curves never change into `constants`, which are given in words."""
     flat = [p for p in panels if all(len(set(s.values)) == 1 < len(s.values) for s in p.series)]
     constants = tuple(
@@ -253,10 +253,10 @@ def _section(title: str, panels: Sequence[Panel]) -> Section:
     )
     moving = [_ordered(panel) for panel in panels if panel not in flat]
     moving.sort(key=lambda panel: not panel.stacked)
-    return Section(title, ABOUT[title], tuple(moving), constants)
+    return CurveSection(title, ABOUT[title], tuple(moving), constants)
 
 
-def _ordered(panel: Panel) -> Panel:
+def _ordered(panel: CurvePanel) -> CurvePanel:
     """Sort phases in the order of the step, other curves by name with the sum of all sources first."""
     order = list(PHASES) if panel.stacked else [ALL]
     ranked = sorted(
@@ -290,7 +290,7 @@ def _thin(series: Series) -> Series:
     return Series(series.name, steps, means)
 
 
-def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
+def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[CurvePanel, ...]:
     """Return one panel for each scope (`_scope`), and one for pass@k."""
     curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
     compared = _has_modes([result["metrics"] for result in results])
@@ -303,7 +303,7 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
             point = (result["step"], value, low, high)
             curves.setdefault(title, {}).setdefault(name, []).append(point)
     panels = [
-        Panel(title, tuple(_with_interval(name, points) for name, points in shown.items()))
+        CurvePanel(title, tuple(_with_interval(name, points) for name, points in shown.items()))
         for title, shown in curves.items()
     ]
     draws = [r for r in results if r.get("pass_at_k")]
@@ -316,7 +316,7 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[Panel, ...]:
         )
         for k in names
     )
-    return (*_without_copies(panels), *([Panel("pass@k", passes, "share")] if passes else []))
+    return (*_without_copies(panels), *([CurvePanel("pass@k", passes, "share")] if passes else []))
 
 
 def _scope(key: str) -> tuple[str, str]:
@@ -339,9 +339,9 @@ def _with_interval(name: str, points: Sequence[tuple[int, float, float, float]])
     return Series(name, steps, values, low, high)
 
 
-def _without_copies(panels: Sequence[Panel]) -> list[Panel]:
+def _without_copies(panels: Sequence[CurvePanel]) -> list[CurvePanel]:
     """Drop the panel of a sole source, which says the same as that of all sources."""
-    kept: dict[tuple[Series, ...], Panel] = {}
+    kept: dict[tuple[Series, ...], CurvePanel] = {}
     for panel in panels:
         kept.setdefault(panel.series, panel)
     return list(kept.values())

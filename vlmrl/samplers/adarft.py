@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vlmrl.samplers.base import AdaptiveSampler, Seen, SourceRows, State
+from vlmrl.samplers.base import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
 from vlmrl.samplers.candidates import MANY, best, count_visits, scatter
 
 
@@ -62,9 +62,9 @@ class Adarft(AdaptiveSampler):
         """Return options for rows with any column."""
         return {"difficulty": "level"}
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Read the difficulties and sort them."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         values = state.column(self.difficulty)
         if self.descending:
             values = np.float32(self.lowest + self.highest) - values
@@ -74,14 +74,14 @@ class Adarft(AdaptiveSampler):
         state.scalars = {"target": self.target, "visited": 0}
         return state
 
-    def choose(self, state: State, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
+    def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return the rows nearest to the target."""
         rows = _near(state, batch, count + len(avoid))
         distance = np.abs(state.fixed["difficulty"][rows] - state.scalars["target"])
         visits, ties = state.arrays["visits"][rows], scatter(rows, state.seed, batch)
         return best(rows, count, np.isin(rows, avoid), distance, visits, ties)
 
-    def learn(self, state: State, seen: Seen) -> None:
+    def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Move the target."""
         count_visits(state, seen.rows)
         if len(seen.rewards):
@@ -89,7 +89,7 @@ class Adarft(AdaptiveSampler):
             target = state.scalars["target"] + self.step_size * math.tanh(excess)
             state.scalars["target"] = min(max(target, self.lowest), self.highest)
 
-    def metrics(self, state: State, rows: np.ndarray) -> Mapping[str, float]:
+    def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return the target, the mean difficulty of the rows, and the share of rows seen so far."""
         return {
             "sampler/target": state.scalars["target"],
@@ -98,7 +98,7 @@ class Adarft(AdaptiveSampler):
         }
 
 
-def _near(state: State, batch: int, reach: int) -> np.ndarray:
+def _near(state: SamplerState, batch: int, reach: int) -> np.ndarray:
     """Return rows [n] int64 with the `reach` nearest to the target among them; all if those are few.
 
     Many more may be as near as the last of these: some of them are drawn at random.

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-__all__ = ["AdaptiveSampler", "Sampler", "Seen", "SourceRows", "State"]
+__all__ = ["AdaptiveSampler", "Sampler", "SamplerState", "SeenRewards", "SourceRows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SourceRows:
 
 
 @dataclass(slots=True)
-class State:
+class SamplerState:
     """What a sampler works with: `fixed` is made of the data, the rest is learned and in the checkpoint.
 
     `arrays` have one value for each row of all sources, [N].
@@ -70,7 +70,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenRewards:
     """The rewards of a batch: `rows` [n] int64, and each row's mean reward [n] float64.
 
     The mean is over the completions of the policy whose reward is valid; a row without any is left out.
@@ -84,7 +84,7 @@ class Seen:
 class Sampler:
     """Base of samplers that do not look at rewards.
 
-    Class variables: `follows_weights`, whether it draws by `State.weights`; `curves`, a line on each
+    Class variables: `follows_weights`, whether it draws by `SamplerState.weights`; `curves`, a line on each
     curve that only this sampler has, by its name.
     """
 
@@ -99,19 +99,19 @@ class Sampler:
         """
         return {}
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Return the state before the first draw.
 
         Raises:
             UserError: the data lack what the sampler needs.
         """
-        return State(tuple(sources), seed)
+        return SamplerState(tuple(sources), seed)
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows of draw `number` and all after it, without end; a bad row takes the next."""
         raise TypeError(f"{type(self).__name__} must define draws")
 
-    def metrics(self, state: State, rows: np.ndarray) -> Mapping[str, float]:
+    def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return curves `sampler/<name>` of a batch of rows [n] int64."""
         return {}
 
@@ -120,7 +120,7 @@ class Sampler:
 class AdaptiveSampler(Sampler):
     """Base of samplers that learn from rewards."""
 
-    def choose(self, state: State, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
+    def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return up to `count` different rows [n] int64, best first; fewer if there are no more.
 
         A batch takes them from the front, half of them unless rows are bad. Rows in `avoid` [m] int64
@@ -129,6 +129,6 @@ class AdaptiveSampler(Sampler):
         """
         raise TypeError(f"{type(self).__name__} must define choose")
 
-    def learn(self, state: State, seen: Seen) -> None:
+    def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Take in the rewards of a batch, in place."""
         raise TypeError(f"{type(self).__name__} must define learn")

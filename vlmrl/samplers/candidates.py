@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vlmrl.samplers.base import State
+from vlmrl.samplers.base import SamplerState
 from vlmrl.system.seeds import seed_of
 
 __all__ = ["MANY", "best", "count_visits", "scatter", "some_of"]
@@ -12,7 +12,7 @@ __all__ = ["MANY", "best", "count_visits", "scatter", "some_of"]
 MANY = 2**14
 """Rows up to which all are compared; of more, only candidates are."""
 SEED_PURPOSE = 16
-"""Part of the seed of every choice; see `strategies.base.Draw.seed`."""
+"""Part of the seed of every choice; see `strategies.base.BatchDraw.seed`."""
 
 
 def scatter(numbers: np.ndarray, *parts: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def best(rows: np.ndarray, count: int, *keys: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(keys[::-1])[:count]]
 
 
-def count_visits(state: State, rows: np.ndarray) -> None:
+def count_visits(state: SamplerState, rows: np.ndarray) -> None:
     """Count visits of rows [n], in place: `visits` of each, and in all the rows `visited` at all."""
     visits = state.arrays["visits"]
     state.scalars["visited"] += len(np.unique(rows[visits[rows] == 0]))

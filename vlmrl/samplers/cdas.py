@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vlmrl.samplers.base import AdaptiveSampler, Seen, SourceRows, State
+from vlmrl.samplers.base import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
 from vlmrl.samplers.candidates import MANY, best, count_visits, scatter, some_of
 
 
@@ -32,9 +32,9 @@ class Cdas(AdaptiveSampler):
         "sampler/competence": "Competence of the policy, on the scale of difficulties of the sampler `cdas`.",
     }
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Begin with all difficulties and the competence at 0."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         state.arrays = {
             "difficulty": np.zeros(state.count, np.float32),
             "visits": np.zeros(state.count, np.int32),
@@ -43,7 +43,7 @@ class Cdas(AdaptiveSampler):
         state.fixed = {"seen": np.empty(0, np.int32)}
         return state
 
-    def choose(self, state: State, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
+    def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return the nearest rows below and above the competence, in turn."""
         rows = _candidates(state, batch, count + len(avoid))
         gap = state.scalars["competence"] - state.arrays["difficulty"][rows]
@@ -57,7 +57,7 @@ class Cdas(AdaptiveSampler):
             parts.append(_in_turn(below, above))
         return np.concatenate(parts)[:count]
 
-    def learn(self, state: State, seen: Seen) -> None:
+    def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Move the difficulties of the rows, and the competence against them."""
         competence, moved = state.scalars["competence"], 0.0
         _add_seen(state, seen.rows)
@@ -70,7 +70,7 @@ class Cdas(AdaptiveSampler):
             moved += float(difficulty[row]) - was
         state.scalars["competence"] = competence - moved / state.count
 
-    def metrics(self, state: State, rows: np.ndarray) -> Mapping[str, float]:
+    def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return the competence, the mean difficulty of the rows, and the share of rows seen so far."""
         return {
             "sampler/competence": state.scalars["competence"],
@@ -79,7 +79,7 @@ class Cdas(AdaptiveSampler):
         }
 
 
-def _candidates(state: State, batch: int, reach: int) -> np.ndarray:
+def _candidates(state: SamplerState, batch: int, reach: int) -> np.ndarray:
     """Return rows [n] int64, sorted: all if they are few, else the nearest seen ones and some unseen.
 
     All unseen rows have difficulty 0, so that any of them will do.
@@ -100,14 +100,14 @@ def _candidates(state: State, batch: int, reach: int) -> np.ndarray:
     return np.unique(np.concatenate([unseen, *near]))
 
 
-def _seen(state: State) -> np.ndarray:
+def _seen(state: SamplerState) -> np.ndarray:
     """Return the rows [n] int32 that have been seen, sorted; looked for anew after a resume."""
     if len(state.fixed["seen"]) != state.scalars["visited"]:
         state.fixed["seen"] = np.flatnonzero(state.arrays["visits"]).astype(np.int32)
     return state.fixed["seen"]
 
 
-def _add_seen(state: State, rows: np.ndarray) -> None:
+def _add_seen(state: SamplerState, rows: np.ndarray) -> None:
     """Add to the rows that have been seen, in place; their visits are not counted yet."""
     new = np.unique(rows[state.arrays["visits"][rows] == 0]).astype(np.int32)
     seen = _seen(state)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.samplers.base import Sampler, SourceRows, State
+from vlmrl.samplers.base import Sampler, SamplerState, SourceRows
 
 PART = 2**18
 """Rows that are looked at together."""
@@ -36,20 +36,20 @@ class Curriculum(Sampler):
         """Return options for rows with any column."""
         return {"difficulty": "level"}
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Order the rows."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         values = state.column(self.difficulty)
         order = _order(values, self.descending, seed)
         state.fixed = {"order": order, "difficulty": values}
         return state
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
         order = state.fixed["order"]
         return (int(order[draw % len(order)]) for draw in itertools.count(number))
 
-    def metrics(self, state: State, rows: np.ndarray) -> Mapping[str, float]:
+    def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return the mean difficulty of the rows."""
         return {"sampler/difficulty": float(state.fixed["difficulty"][rows].mean())}
 

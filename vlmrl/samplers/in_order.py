@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vlmrl.samplers.base import Sampler, State
+from vlmrl.samplers.base import Sampler, SamplerState
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,6 @@ class InOrder(Sampler):
     The weights of the sources do not matter.
     """
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
         return (draw % state.count for draw in itertools.count(number))

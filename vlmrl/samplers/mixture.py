@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vlmrl.samplers.base import Sampler, State
+from vlmrl.samplers.base import Sampler, SamplerState
 from vlmrl.system.seeds import uniform
 
 
@@ -24,7 +24,7 @@ class Mixture(Sampler):
 
     follows_weights: ClassVar[bool] = True
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
         own = tuple(source.weight for source in state.sources)
         begins, weights = zip(*(state.weights or [(0, own)]), strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vlmrl.errors import UserError
-from vlmrl.samplers.base import Sampler, SourceRows, State
+from vlmrl.samplers.base import Sampler, SamplerState, SourceRows
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class OneShot(Sampler):
         if not self.rows:
             raise ValueError("rows: expected at least one, got none")
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Check that the rows exist."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         for row in self.rows:
             if not 0 <= row < state.count:
                 raise UserError(
@@ -35,6 +35,6 @@ class OneShot(Sampler):
                 )
         return state
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
         return (self.rows[draw % len(self.rows)] for draw in itertools.count(number))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vlmrl.errors import UserError
-from vlmrl.samplers.base import Sampler, SourceRows, State
+from vlmrl.samplers.base import Sampler, SamplerState, SourceRows
 from vlmrl.samplers.candidates import scatter
 
 
@@ -35,9 +35,9 @@ class Pool(Sampler):
         (folder / "rows.jsonl").write_text('{"source": "s2", "row": 4, "pass_rate": 0.5}\n7\n40\n')
         return {"path": str(folder / "rows.jsonl")}
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Read the file."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         try:
             lines = Path(self.path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +52,7 @@ class Pool(Sampler):
         state.fixed = {"rows": np.array(rows, np.int64)}
         return state
 
-    def draws(self, state: State, number: int) -> Iterator[int]:
+    def draws(self, state: SamplerState, number: int) -> Iterator[int]:
         """Yield the rows from draw `number` on."""
         rows = state.fixed["rows"]
         epoch, offset = divmod(number, len(rows))
@@ -63,7 +63,7 @@ class Pool(Sampler):
             offset = 0
 
 
-def _row(line: str, state: State, where: str) -> int:
+def _row(line: str, state: SamplerState, where: str) -> int:
     """Return the number of the row that a line names."""
     try:
         found = json.loads(line)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from vlmrl.samplers.base import AdaptiveSampler, Seen, SourceRows, State
+from vlmrl.samplers.base import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
 from vlmrl.samplers.candidates import best, count_visits, scatter, some_of
 
 CANDIDATES = 64
@@ -41,9 +41,9 @@ class Prioritised(AdaptiveSampler):
                 f"least_weight: expected a number in (0, 1], got {self.least_weight:g}"
             )
 
-    def begin(self, sources: Sequence[SourceRows], seed: int) -> State:
+    def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Begin with all success rates at 0."""
-        state = State(tuple(sources), seed)
+        state = SamplerState(tuple(sources), seed)
         state.arrays = {
             "success": np.zeros(state.count, np.float32),
             "visits": np.zeros(state.count, np.int32),
@@ -51,7 +51,7 @@ class Prioritised(AdaptiveSampler):
         state.scalars = {"visited": 0}
         return state
 
-    def choose(self, state: State, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
+    def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Draw rows by weight, without replacement.
 
         Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
@@ -62,14 +62,14 @@ class Prioritised(AdaptiveSampler):
         chance = (scatter(rows, state.seed, batch) + 0.5) / 2.0**64
         return best(rows, count, np.isin(rows, avoid), -np.log(chance) / weight)
 
-    def learn(self, state: State, seen: Seen) -> None:
+    def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Take the rewards into the success rates."""
         success, visits = state.arrays["success"], state.arrays["visits"]
         for row, reward in zip(seen.rows, np.clip(seen.rewards, 0, 1), strict=True):
             count_visits(state, np.array([row]))
             success[row] += (reward - success[row]) / visits[row]
 
-    def metrics(self, state: State, rows: np.ndarray) -> Mapping[str, float]:
+    def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return the mean success rate of the rows, and the share of rows seen so far."""
         return {
             "sampler/success": float(state.arrays["success"][rows].mean()),

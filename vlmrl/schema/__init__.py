@@ -12,7 +12,7 @@ completion is read (its `Frame`), a verifier never sees another space.
 from vlmrl.schema.demos import DemoTurn
 from vlmrl.schema.elsewhere import ElsewhereError, RemoteCompletion, RemoteVerdict
 from vlmrl.schema.experts import Experts
-from vlmrl.schema.geometry import Box, Frame, Point, Polygon, Space, Span, Track
+from vlmrl.schema.geometry import Box, BoxTrack, Frame, Point, Polygon, Space, Span
 from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch, Seen
 from vlmrl.schema.rollouts import (
     CUT,
@@ -49,6 +49,7 @@ __all__ = [
     "Advantages",
     "AnswerForm",
     "Box",
+    "BoxTrack",
     "Call",
     "CallOutcome",
     "Completion",
@@ -84,7 +85,6 @@ __all__ = [
     "Suffix",
     "Tag",
     "Template",
-    "Track",
     "TrainBatch",
     "Truth",
     "Turn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Box", "Frame", "Point", "Polygon", "Space", "Span", "Track"]
+__all__ = ["Box", "BoxTrack", "Frame", "Point", "Polygon", "Space", "Span"]
 
 Space = Literal["pixel", "resized", "norm1000", "norm1"]
 
@@ -49,7 +49,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class BoxTrack:
     """Boxes of one object over time: times in seconds, strictly increasing, one box each.
 
     Example: Track(times=(0.0, 0.5), boxes=(Box(0, 0, .1, .1), Box(.1, 0, .2, .1)))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from vlmrl.errors import UserError
 from vlmrl.schema.demos import DemoTurn
-from vlmrl.schema.geometry import Box, Frame, Point, Span, Track
+from vlmrl.schema.geometry import Box, BoxTrack, Frame, Point, Span
 from vlmrl.schema.template import Template
 
 __all__ = [
@@ -70,7 +70,7 @@ class Truth:
     boxes: tuple[Box, ...] | None = None
     points: tuple[Point, ...] | None = None
     spans: tuple[Span, ...] | None = None
-    track: Track | None = None
+    track: BoxTrack | None = None
     text: tuple[str, ...] | None = None
     """Accepted texts; the best match counts."""
     number: float | None = None

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from vlmrl.data.source import Source
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Draw", "Means", "Strategy", "collect_state", "restore_state"]
+__all__ = ["BatchDraw", "RunParts", "Strategy", "collect_state", "restore_state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class BatchDraw:
     """One batch of a step; dynamic sampling may draw several."""
 
     run_seed: int
@@ -65,7 +65,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunParts:
     """The parts of a run that a strategy works with. All ranks call its functions alike."""
 
     policy: Policy
@@ -82,8 +82,8 @@ class Means:
     whole: bool = False
     """Whether all ranks get all that `ask` generates, because a part of the run reads it."""
 
-    def ask(self, prompts: Sequence[Prompt], count: int, draw: Draw, purpose: int) -> Rollouts:
-        """Generate `count` completions for each prompt, sampled as the config says; see `Draw.seed`."""
+    def ask(self, prompts: Sequence[Prompt], count: int, draw: BatchDraw, purpose: int) -> Rollouts:
+        """Generate `count` completions for each prompt, sampled as the config says; see `BatchDraw.seed`."""
         with self.timers("generate"):
             now = self.config.at(draw.progress).rollout
             sampling = Sampling.of(now, count, draw.seed(purpose))
@@ -109,7 +109,9 @@ class Means:
         prompts[rank::world] = own
         return prompts
 
-    def judge(self, asked: Rollouts, samples: Sequence[Sample], draw: Draw) -> list[list[Judged]]:
+    def judge(
+        self, asked: Rollouts, samples: Sequence[Sample], draw: BatchDraw
+    ) -> list[list[Judged]]:
         """Judge completions as answers to `samples`, by item verifiers alone."""
         homes = [prompt.home for prompt in asked.batch.prompts]
         seen = [prompt.seen for prompt in asked.batch.prompts]
@@ -117,7 +119,9 @@ class Means:
         with self.timers("reward"):
             return self.scorer.judge(*given, whole=False, homes=homes, staged=True, seen=seen)
 
-    def grade(self, asked: Rollouts, prompts: Sequence[Prompt], draw: Draw) -> list[list[Verdict]]:
+    def grade(
+        self, asked: Rollouts, prompts: Sequence[Prompt], draw: BatchDraw
+    ) -> list[list[Verdict]]:
         """Grade completions as answers to `prompts`, by the item verifiers that read the truth.
 
         A grade is the mean of their scores by their weights; that of an aborted completion, or of one on
@@ -136,7 +140,7 @@ class Means:
             for prompt, group, of_group in zip(prompts, asked.completions, judged, strict=True)
         ]
 
-    def grade_of(self, sample: Sample, verdicts: Mapping[str, Verdict], draw: Draw) -> Verdict:
+    def grade_of(self, sample: Sample, verdicts: Mapping[str, Verdict], draw: BatchDraw) -> Verdict:
         """Return the grade of a completion with these verdicts; see `grade`."""
         weights = self.scorer.graders(sample, draw.progress)
         known = {label: verdicts[label] for label in weights if label in verdicts}
@@ -190,15 +194,15 @@ class Strategy:
     )
     """What it has learned, alike on every rank: all that the next step may depend on."""
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Fill `state` as RL begins, with the policy's first weights; a resumed run has it already."""
 
-    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
+    def prepare(self, rollouts: Rollouts, draw: BatchDraw, run: RunParts) -> Rollouts:
         """Return the rollouts to score: with more completions, or with more in a sample's `meta`."""
         return rollouts
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Return the scored rollouts from which groups are selected and advantages computed.
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.schema import Rewards, Rollouts, Verdict
-from vlmrl.strategies.base import Draw, Means, Strategy, pay
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, pay
 
 __all__ = ["BlindPenalty"]
 
@@ -51,13 +51,13 @@ class BlindPenalty(Strategy):
         if not 0 < self.weight <= 1:
             raise ValueError(f"expected a weight above 0 and at most 1, got {self.weight:g}")
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Check that the algorithm sees the penalty.
 
         Raises:
             UserError: it has no effect on the algorithm's advantages.
         """
-        chosen = means.config.at(0).algorithm
+        chosen = run.config.at(0).algorithm
         algorithm: Any = plugins.build("algorithm", chosen.name, chosen.options)
         baseline, scale = (getattr(algorithm, key, None) for key in ("baseline", "scale"))
         lost = {
@@ -72,7 +72,7 @@ class BlindPenalty(Strategy):
             )
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask without the media, and take what these answers earn from the group's share."""
         prompts = rollouts.batch.prompts
@@ -80,9 +80,9 @@ class BlindPenalty(Strategy):
         if not asked:
             return rollouts, rewards
         shown = [prompts[p] for p in asked]
-        blind = [means.blind(prompt, prompt.sample.without_media()) for prompt in shown]
-        answers = means.ask(blind, self.count or rollouts.shape[1], draw, SEED_PURPOSE)
-        graded = means.grade(answers, shown, draw)
+        blind = [run.blind(prompt, prompt.sample.without_media()) for prompt in shown]
+        answers = run.ask(blind, self.count or rollouts.shape[1], draw, SEED_PURPOSE)
+        graded = run.grade(answers, shown, draw)
         found: dict[tuple[int, int], Verdict] = {}
         worth: dict[int, float] = {}
         for p, grades in zip(asked, graded, strict=True):
@@ -91,7 +91,7 @@ class BlindPenalty(Strategy):
                 worth[p] = verdict.score
             for g, verdicts in enumerate(rewards.verdicts[p]):
                 if rewards.valid[p, g]:
-                    seen = means.grade_of(prompts[p].sample, verdicts, draw).score
+                    seen = run.grade_of(prompts[p].sample, verdicts, draw).score
                     parts = {} if seen is None else {"seen": seen}
                     found[p, g] = replace(verdict, parts=parts)
         return self._with_less(rollouts, pay(rewards, LABEL, found, 0.0), worth)

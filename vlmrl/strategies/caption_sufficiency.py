@@ -18,7 +18,7 @@ from typing import ClassVar
 from vlmrl.answers import templates, text
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Tag, Verdict
-from vlmrl.strategies.base import Draw, Means, Strategy, pay
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, pay
 
 __all__ = ["CaptionSufficiency", "describe"]
 
@@ -51,13 +51,13 @@ class CaptionSufficiency(Strategy):
             raise ValueError(f"expected a weight above 0, got {self.weight:g}")
         templates.template(self.template)
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Check that there is something to read.
 
         Raises:
             UserError: no training source has a template with the tag.
         """
-        used = {source.template for source in means.loader.sources}
+        used = {source.template for source in run.loader.sources}
         known = [templates.template(one) for one in used if one is not None]
         if None not in used and not any(self._has_tag(layout.tags) for layout in known):
             raise UserError(
@@ -66,18 +66,18 @@ class CaptionSufficiency(Strategy):
             )
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask again with each description in place of the media, and pay the right answers."""
         found, captions = self._read(rollouts, rewards)
         asked = [(place, rollouts.batch.prompts[place[0]]) for place in captions]
         told = [
-            means.blind(prompt, self._with_caption(prompt.sample, captions[place]))
+            run.blind(prompt, self._with_caption(prompt.sample, captions[place]))
             for place, prompt in asked
         ]
         if told:
-            answers = means.ask(told, 1, draw, SEED_PURPOSE)
-            graded = means.grade(answers, [prompt for _, prompt in asked], draw)
+            answers = run.ask(told, 1, draw, SEED_PURPOSE)
+            graded = run.grade(answers, [prompt for _, prompt in asked], draw)
             for (place, _), (grade,) in zip(asked, graded, strict=True):
                 found[place] = replace(grade, parts=found[place].parts)
         return rollouts, pay(rewards, LABEL, found, self.weight)

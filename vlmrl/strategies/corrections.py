@@ -16,7 +16,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw, Means, Strategy, of_origin, put_in
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, of_origin, put_in
 
 __all__ = ["Corrections"]
 
@@ -39,14 +39,14 @@ class Corrections(Strategy):
     thought of the row itself (column `thought`), where it has one."""
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Put a corrected thought in the place of the last completion of each group."""
         correct: Corrector = plugins.load("strategy", self.corrector) if self.corrector else stated
         found: dict[int, list[tuple[Completion, Judged]]] = {}
         for p, prompt in enumerate(rollouts.batch.prompts):
             thought = correct(rollouts.completions[p][-1].turns[0].text, prompt.sample)
-            written = None if thought is None else _write(thought, prompt, means)
+            written = None if thought is None else _write(thought, prompt, run)
             if written is not None:
                 found[p] = [(written, Judged(0.0, {}))]
         return put_in(rollouts, rewards, found, "demonstration")
@@ -62,13 +62,13 @@ def stated(text: str, sample: Sample) -> str | None:
     return (sample.demo.thought or None) if sample.demo else None
 
 
-def _write(thought: str, prompt: Prompt, means: Means) -> Completion | None:
+def _write(thought: str, prompt: Prompt, run: RunParts) -> Completion | None:
     """Return a completion that ends with the thought; None if the template has no thought."""
     layout = templates.template(prompt.sample.template)
     if not layout.thinks:
         return None
     (tag,) = (tag for tag in layout.tags if tag.name == "think")
-    text, policy = f"{tag.open}{thought}{tag.close}", means.policy
+    text, policy = f"{tag.open}{thought}{tag.close}", run.policy
     tokenize = policy.tokenizer
     ids = tuple(tokenize(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
     return templates.completion(

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Turn
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw, Means, Strategy, of_origin, put_in
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, of_origin, put_in
 from vlmrl.truths import prompting
 
 __all__ = ["Critiques"]
@@ -41,7 +41,7 @@ class Critiques(Strategy):
             raise ValueError(f"expected tries of at least 1, got {self.tries}")
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask for second answers; the best of a group takes the place of its last completion."""
         asked = [
@@ -53,11 +53,11 @@ class Critiques(Strategy):
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p, _ in asked]
         told = [
-            means.retell(prompt, self._with_critique(prompt, completion))
+            run.retell(prompt, self._with_critique(prompt, completion))
             for prompt, (_, completion) in zip(plain, asked, strict=True)
         ]
-        answers = means.ask(told, 1, draw, SEED_PURPOSE)
-        judged = means.judge(answers, [prompt.sample for prompt in plain], draw)
+        answers = run.ask(told, 1, draw, SEED_PURPOSE)
+        judged = run.judge(answers, [prompt.sample for prompt in plain], draw)
         best: dict[int, list[tuple[Completion, Judged]]] = {}
         for (p, _), group, of_group in zip(asked, answers.completions, judged, strict=True):
             best[p] = [max([*best.get(p, []), (group[0], of_group[0])], key=_reward)]

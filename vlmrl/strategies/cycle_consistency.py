@@ -18,7 +18,7 @@ from typing import ClassVar
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Media, Rewards, Rollouts, Sample, Verdict
-from vlmrl.strategies.base import Draw, Means, Strategy, pay
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, pay
 
 __all__ = ["CycleConsistency"]
 
@@ -56,13 +56,13 @@ class CycleConsistency(Strategy):
         if self.question.count("{}") != 1:
             raise ValueError(f"expected a question with one {{}}, got {self.question!r:.80}")
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Check that both sources are there.
 
         Raises:
             UserError: `describe` or `ground` is no training source.
         """
-        names = [source.name for source in means.loader.sources]
+        names = [source.name for source in run.loader.sources]
         for wanted in (self.describe, self.ground):
             if wanted not in names:
                 raise UserError(
@@ -70,10 +70,10 @@ class CycleConsistency(Strategy):
                 )
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask where each description is, and pay what leads back."""
-        source = next(s for s in means.loader.sources if s.name == self.ground)
+        source = next(s for s in run.loader.sources if s.name == self.ground)
         found: dict[tuple[int, int], Verdict] = {}
         told = []
         for p, prompt in enumerate(rollouts.batch.prompts):
@@ -85,10 +85,10 @@ class CycleConsistency(Strategy):
                 found[p, g], description = _look_at(completion)
                 if description:
                     sample = self._way_back(prompt.sample, description, source)
-                    told.append(((p, g), means.retell(prompt, sample)))
+                    told.append(((p, g), run.retell(prompt, sample)))
         if told:
             prompts = [prompt for _, prompt in told]
-            graded = means.grade(means.ask(prompts, 1, draw, SEED_PURPOSE), prompts, draw)
+            graded = run.grade(run.ask(prompts, 1, draw, SEED_PURPOSE), prompts, draw)
             for (place, _), (grade,) in zip(told, graded, strict=True):
                 found[place] = replace(grade, parts=found[place].parts)
         return rollouts, pay(rewards, LABEL, found, self.weight)

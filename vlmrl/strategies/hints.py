@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from vlmrl.schema import Prompt, Rewards, Rollouts, Sample
-from vlmrl.strategies.base import Draw, Means, Strategy, of_origin, put_in
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, of_origin, put_in
 
 __all__ = ["Hints"]
 
@@ -34,7 +34,7 @@ class Hints(Strategy):
             raise ValueError(f"expected count of at least 1, got {self.count}")
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask failed groups again with their hints; the answers are judged as answers without."""
         asked = [p for p in range(len(rollouts.completions)) if self._has_failed(rewards, p)]
@@ -42,10 +42,10 @@ class Hints(Strategy):
         if not asked:
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p in asked]
-        told = [means.retell(prompt, self._with_hint(prompt)) for prompt in plain]
+        told = [run.retell(prompt, self._with_hint(prompt)) for prompt in plain]
         count = min(self.count, rollouts.shape[1])
-        answers = means.ask(told, count, draw, SEED_PURPOSE)
-        judged = means.judge(answers, [prompt.sample for prompt in plain], draw)
+        answers = run.ask(told, count, draw, SEED_PURPOSE)
+        judged = run.judge(answers, [prompt.sample for prompt in plain], draw)
         pairs = (
             list(zip(group, of_group, strict=True))
             for group, of_group in zip(answers.completions, judged, strict=True)

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Rewards, Rollouts, Verdict
-from vlmrl.strategies.base import Draw, Means, Strategy, pay
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, pay
 
 __all__ = ["Majority"]
 
@@ -47,7 +47,7 @@ class Majority(Strategy):
             raise ValueError(f"expected a weight above 0, got {self.weight:g}")
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Pay the completions whose answer is that of most of their group."""
         found: dict[tuple[int, int], Verdict] = {}

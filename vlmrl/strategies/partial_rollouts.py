@@ -17,7 +17,7 @@ from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.runs.stored_groups import NAMES, from_arrays, store, to_arrays
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
 
 __all__ = ["PartialRollouts"]
 
@@ -44,13 +44,13 @@ class PartialRollouts(Strategy):
         if self.max_tokens < 1:
             raise ValueError(f"expected max_tokens of at least 1, got {self.max_tokens}")
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Begin with no group that waits."""
         self.state.update(to_arrays([]))
 
-    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
+    def prepare(self, rollouts: Rollouts, draw: BatchDraw, run: RunParts) -> Rollouts:
         """Continue what waits; put groups that are done in the places of fresh ones that are cut."""
-        waiting = self._continue(self._recall(means), draw, means)
+        waiting = self._continue(self._recall(run), draw, run)
         done = [group for group in waiting if self._is_done(group[1])]
         waiting = [group for group in waiting if not self._is_done(group[1])]
         prompts, groups = [*rollouts.batch.prompts], [*rollouts.completions]
@@ -84,25 +84,25 @@ class PartialRollouts(Strategy):
     def _is_cut(self, completion: Completion) -> bool:
         return completion.finish_reason == "length" and completion.num_tokens < self.max_tokens
 
-    def _recall(self, means: Means) -> list[Group]:
+    def _recall(self, run: RunParts) -> list[Group]:
         """Return the groups that wait; one whose row has become bad is left out."""
         stored = from_arrays(self.state) if self.state else []
         places, homes = [group.place for group in stored], [group.home for group in stored]
-        made = means.loader.recall(places, homes) if stored else []
+        made = run.loader.recall(places, homes) if stored else []
         found = [(prompt, group) for prompt, group in zip(made, stored, strict=True) if prompt]
         prompts = [prompt for prompt, _ in found]
-        groups = make_completions(means.policy, prompts, [group.completions for _, group in found])
+        groups = make_completions(run.policy, prompts, [group.completions for _, group in found])
         return list(zip(prompts, groups, strict=True))
 
-    def _continue(self, waiting: Sequence[Group], draw: Draw, means: Means) -> list[Group]:
+    def _continue(self, waiting: Sequence[Group], draw: BatchDraw, run: RunParts) -> list[Group]:
         """Return the groups with their cut completions longer by what a step spends on one."""
         cut = [(prompt, c) for prompt, group in waiting for c in group if self._is_cut(c)]
         if not cut:
             return list(waiting)
         prefixed = [continue_prompt(prompt, c.token_ids) for prompt, c in cut]
-        rest = means.ask(prefixed, 1, draw, SEED_PURPOSE).completions
+        rest = run.ask(prefixed, 1, draw, SEED_PURPOSE).completions
         joined = [[self._join(c, more[0])] for (_, c), more in zip(cut, rest, strict=True)]
-        longer = iter(make_completions(means.policy, [prompt for prompt, _ in cut], joined))
+        longer = iter(make_completions(run.policy, [prompt for prompt, _ in cut], joined))
         return [
             (prompt, tuple(next(longer)[0] if self._is_cut(c) else c for c in group))
             for prompt, group in waiting

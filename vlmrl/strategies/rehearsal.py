@@ -18,7 +18,7 @@ import numpy as np
 from vlmrl.engines.completions import make_completions
 from vlmrl.runs.stored_groups import NAMES, StoredGroup, from_arrays, store, to_arrays
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import Draw, Means, Strategy, of_origin, put_in
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, of_origin, put_in
 
 __all__ = ["Rehearsal"]
 
@@ -55,26 +55,26 @@ class Rehearsal(Strategy):
         if not 0 < self.near_perfect <= 1:
             raise ValueError(f"expected near_perfect in (0, 1], got {self.near_perfect}")
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Try the rows, and keep the completions of those that are near-perfect."""
-        places = self._places([len(source.rows) for source in means.loader.sources])
-        size = means.config.at(0.0).rollout.prompts
+        places = self._places([len(source.rows) for source in run.loader.sources])
+        size = run.config.at(0.0).rollout.prompts
         found: list[StoredGroup] = []
         begun = said = time.monotonic()
-        means.say(f"rehearsal: {len(places)} rows are tried before the first step")
+        run.say(f"rehearsal: {len(places)} rows are tried before the first step")
         for number, first in enumerate(range(0, len(places), size)):
-            made = means.loader.recall(places[first : first + size])
+            made = run.loader.recall(places[first : first + size])
             prompts = [prompt for prompt in made if prompt is not None]
-            draw = Draw(means.config.run.seed, 0, number, 0.0)
-            found += self._tried(prompts, draw, means) if prompts else []
+            draw = BatchDraw(run.config.run.seed, 0, number, 0.0)
+            found += self._tried(prompts, draw, run) if prompts else []
             done, now = min(first + size, len(places)), time.monotonic()
             if done == len(places) or now - said >= SAY_EVERY_S:
                 left_s, said = (now - begun) / done * (len(places) - done), now
-                means.say(_told(done, len(places), len(found), left_s))
+                run.say(_told(done, len(places), len(found), left_s))
         self.state.update(to_arrays(found))
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Fill the groups of near-perfect rows with stored completions, repeated where those are few."""
         prompts = rollouts.batch.prompts
@@ -88,9 +88,9 @@ class Rehearsal(Strategy):
         order = np.random.default_rng(draw.seed(SEED_PURPOSE)).permutation(self.samples)
         chosen = np.resize(order, rollouts.shape[1]).tolist()
         written = [[group.completions[g] for g in chosen] for group in stored]
-        groups = tuple(make_completions(means.policy, told, written))
+        groups = tuple(make_completions(run.policy, told, written))
         again = replace(rollouts, batch=PromptBatch(tuple(told)), completions=groups)
-        judged = means.judge(again, [prompt.sample for prompt in told], draw)
+        judged = run.judge(again, [prompt.sample for prompt in told], draw)
         pairs = [list(zip(c, j, strict=True)) for c, j in zip(groups, judged, strict=True)]
         return put_in(rollouts, rewards, dict(zip(numbers, pairs, strict=True)), "rehearsal")
 
@@ -106,9 +106,11 @@ class Rehearsal(Strategy):
         tried = min(self.rows or len(every), len(every))
         return [every[number * len(every) // tried] for number in range(tried)]
 
-    def _tried(self, prompts: Sequence[Prompt], draw: Draw, means: Means) -> Iterator[StoredGroup]:
-        answers = means.ask(prompts, self.samples, draw, SEED_PURPOSE)
-        judged = means.judge(answers, [prompt.sample for prompt in prompts], draw)
+    def _tried(
+        self, prompts: Sequence[Prompt], draw: BatchDraw, run: RunParts
+    ) -> Iterator[StoredGroup]:
+        answers = run.ask(prompts, self.samples, draw, SEED_PURPOSE)
+        judged = run.judge(answers, [prompt.sample for prompt in prompts], draw)
         for prompt, group, of_group in zip(prompts, answers.completions, judged, strict=True):
             right = [j.reward is not None and j.reward > self.correct_above for j in of_group]
             if sum(right) >= self.near_perfect * len(right):

@@ -21,7 +21,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw, Means, Strategy, add_groups, pay
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, add_groups, pay
 
 __all__ = ["SelfPlay"]
 
@@ -66,13 +66,13 @@ class SelfPlay(Strategy):
         if self.pool < 0:
             raise ValueError(f"expected a pool of at least 0, got {self.pool}")
 
-    def begin(self, means: Means) -> None:
+    def begin(self, run: RunParts) -> None:
         """Begin with an empty pool.
 
         Raises:
             UserError: `propose` or `solve` is no training source.
         """
-        names = [source.name for source in means.loader.sources]
+        names = [source.name for source in run.loader.sources]
         for wanted in (self.propose, self.solve):
             if wanted not in names:
                 raise UserError(
@@ -81,13 +81,13 @@ class SelfPlay(Strategy):
         self._keep([])
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask what was proposed, pay the proposals, and put groups of answers behind the batch."""
         proposals = self._proposals(rollouts, rewards)
         if not proposals:
             return rollouts, rewards
-        source = next(s for s in means.loader.sources if s.name == self.solve)
+        source = next(s for s in run.loader.sources if s.name == self.solve)
         read = {text: self._read(source, text) for text in proposals.values()}
         chance = np.random.default_rng(draw.seed(SEED_PURPOSE))
         new = [text for text, found in read.items() if text and isinstance(found, Sample)]
@@ -97,7 +97,7 @@ class SelfPlay(Strategy):
         self._keep([*kept, *new])
         read |= {text: self._read(source, text) for text in old}
         posed = {t: found for t in [*new, *old] if isinstance(found := read[t], Sample)}
-        groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, means)
+        groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, run)
         for text, (_, _, judged) in zip(posed, groups, strict=True):
             read[text] = self._learnability(judged)
         outcomes = ((place, read[text]) for place, text in proposals.items())
@@ -143,13 +143,18 @@ class SelfPlay(Strategy):
             return Verdict.failed(str(error))  # the card's doing, not the policy's
 
     def _ask(
-        self, samples: Sequence[Sample], source: Source, count: int, draw: Draw, means: Means
+        self,
+        samples: Sequence[Sample],
+        source: Source,
+        count: int,
+        draw: BatchDraw,
+        run: RunParts,
     ) -> list[Group]:
         if not samples:
             return []
-        prompts = means.pose(samples, source)
-        answers = means.ask(prompts, count, draw, SEED_PURPOSE)
-        judged = means.judge(answers, samples, draw)
+        prompts = run.pose(samples, source)
+        answers = run.ask(prompts, count, draw, SEED_PURPOSE)
+        judged = run.judge(answers, samples, draw)
         return list(zip(prompts, answers.completions, judged, strict=True))
 
     def _learnability(self, judged: Sequence[Judged]) -> Verdict:

@@ -20,7 +20,7 @@ from vlmrl.runs import rank_shards
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
@@ -40,16 +40,18 @@ class ShuffledFrames(Strategy):
         if self.group_size < 1:
             raise ValueError(f"expected group_size of at least 1, got {self.group_size}")
 
-    def prepare(self, rollouts: Rollouts, draw: Draw, means: Means) -> Rollouts:
+    def prepare(self, rollouts: Rollouts, draw: BatchDraw, run: RunParts) -> Rollouts:
         """Ask and score the control group; put its rewards into the `meta` of the samples."""
-        control = self.ask_control_group(rollouts.batch, draw, means)
+        control = self.ask_control_group(rollouts.batch, draw, run)
         if control is None:
             return rollouts
         samples = [prompt.sample for prompt in control.batch.prompts]
-        judged = means.judge(control, samples, draw)
+        judged = run.judge(control, samples, draw)
         return replace(rollouts, batch=add_control_rewards(rollouts.batch, judged))
 
-    def ask_control_group(self, batch: PromptBatch, draw: Draw, means: Means) -> Rollouts | None:
+    def ask_control_group(
+        self, batch: PromptBatch, draw: BatchDraw, run: RunParts
+    ) -> Rollouts | None:
         """Generate the completions for each prompt with a video, its frames shuffled.
 
         None if there is nothing to ask. The order of the frames and the completions depend on the draw
@@ -59,8 +61,8 @@ class ShuffledFrames(Strategy):
         if not asked:
             return None
         seed = draw.seed(SEED_PURPOSE)
-        prompts = [_shuffle_prompt(batch.prompts[p], means, seed_of(seed, p)) for p in asked]
-        return means.ask(prompts, self.group_size, draw, SEED_PURPOSE)
+        prompts = [_shuffle_prompt(batch.prompts[p], run, seed_of(seed, p)) for p in asked]
+        return run.ask(prompts, self.group_size, draw, SEED_PURPOSE)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return what `temporal_contrast` found; empty if no group has a control group.
@@ -129,7 +131,7 @@ def _indices_with_videos(prompts: Sequence[Prompt]) -> list[int]:
     return [p for p, q in enumerate(prompts) if any(m.kind == "video" for m in q.sample.media)]
 
 
-def _shuffle_prompt(prompt: Prompt, means: Means, seed: int) -> Prompt:
+def _shuffle_prompt(prompt: Prompt, run: RunParts, seed: int) -> Prompt:
     """Shuffle the frames of a prompt's videos; a prompt whose media are on another rank is unchanged."""
     if not rank_shards.is_here(prompt):
         return prompt
@@ -137,4 +139,4 @@ def _shuffle_prompt(prompt: Prompt, means: Means, seed: int) -> Prompt:
         shuffle_frames(medium, seed_of(seed, place)) if isinstance(medium, Video) else medium
         for place, medium in enumerate(prompt.media)
     ]
-    return with_media(prompt, media, means.policy.family, means.policy.processor)
+    return with_media(prompt, media, run.policy.family, run.policy.processor)

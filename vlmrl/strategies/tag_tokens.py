@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from vlmrl.answers import templates
 from vlmrl.schema import Completion, Rewards, Rollouts, Template
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
 
 __all__ = ["TagTokens", "find"]
 
@@ -26,11 +26,11 @@ class TagTokens(Strategy):
     reads_completions: ClassVar[bool] = True
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Note with each completion of a single turn which of its tokens stand in which tag."""
-        stop_ids = frozenset(means.policy.stop_ids)
-        decode: Callable[[Sequence[int]], str] = means.policy.tokenizer.decode
+        stop_ids = frozenset(run.policy.stop_ids)
+        decode: Callable[[Sequence[int]], str] = run.policy.tokenizer.decode
         groups = [
             tuple(find(one, prompt.sample.template, stop_ids, decode) for one in group)
             for prompt, group in zip(rollouts.batch.prompts, rollouts.completions, strict=True)

@@ -31,7 +31,7 @@ from vlmrl.errors import UserError
 from vlmrl.system.memory import limit_memory
 
 __all__ = [
-    "CallFailed", "DeadlinePool", "MakePool", "Pool", "TooLate", "portable", "result", "was_killed",
+    "CallFailed", "DeadlinePool", "MakePool", "TimedPool", "TooLate", "portable", "result", "was_killed",
 ]  # fmt: skip
 
 # A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
@@ -70,7 +70,7 @@ class TooLate(CallFailed):
     """A call ran past its deadline."""
 
 
-class Pool(Protocol):
+class TimedPool(Protocol):
     """Processes for calls with a time limit, on this machine or on others."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
@@ -80,7 +80,7 @@ class Pool(Protocol):
         """Give up what runs; a thread that waits for a result gets CancelledError."""
 
 
-MakePool = Callable[[int, Callable[[], None] | None, int | None], Pool]
+MakePool = Callable[[int, Callable[[], None] | None, int | None], TimedPool]
 """What makes a pool, from the arguments of `DeadlinePool`."""
 
 

@@ -37,7 +37,7 @@ __all__ = ["RolloutQueue"]
 
 Group = tuple[Completion, ...]
 SEED_PURPOSE = 11
-"""Part of every sampling seed; see `Draw.seed`."""
+"""Part of every sampling seed; see `BatchDraw.seed`."""
 GRACE = 15.0
 """Seconds that threads get to end when the run ends."""
 

@@ -18,7 +18,7 @@ from vlmrl.answers import templates
 from vlmrl.config import SftConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
-from vlmrl.forward.dealing import share
+from vlmrl.forward.dealing import give_to_teams
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.demonstrations import Writer, is_whole, join_answer
 from vlmrl.policy.policy import Policy
@@ -84,7 +84,7 @@ def step(
     torch.manual_seed(seed_of(seed, 1, stage.step))
     rollouts = demonstrations(policy, batch, config.thought_dropout, seed_of(seed, 2, stage.step))
     scored = score(rollouts)
-    rollouts = share(rollouts)
+    rollouts = give_to_teams(rollouts)
     count = (len(batch), 1)
     weights = torch.tensor([[p.sample.weight] for p in batch.prompts])
     ones = Advantages(

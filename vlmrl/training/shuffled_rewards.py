@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.strategies.base import Draw, Means, Strategy
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
 
 __all__ = ["ShuffledRewards"]
 
@@ -19,7 +19,7 @@ class ShuffledRewards(Strategy):
     """The strategy behind `control.shuffle_rewards`."""
 
     def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: Draw, means: Means
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Permute totals and validity over all completions [P * G]; verdicts stay where they are."""
         generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))

@@ -33,7 +33,7 @@ from vlmrl.runs.run_log import RunLog
 from vlmrl.runs.token_rows import TrainerLogprobs
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import Draw, Means, Strategy, collect_state
+from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, collect_state
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
@@ -47,7 +47,7 @@ from vlmrl.training.teacher import Teacher
 __all__ = ["Trainer"]
 
 SEED_PURPOSE, SEED_OF_MASKS = 10, 15
-"""Parts of the seeds of an update and of masked media; see `Draw.seed`."""
+"""Parts of the seeds of an update and of masked media; see `BatchDraw.seed`."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Trainer:
     engine: Engine
     scorer: Scorer
     algorithm: Algorithm
-    means: Means
+    run_parts: RunParts
     """What strategies work with."""
     tracker: RunLog
     checkpoints: CheckpointWriter
@@ -219,26 +219,26 @@ class Trainer:
         with self.timers("check"), self.tracker.doing("checking engine and media"):
             return self.checks(self.done, self.progress)
 
-    def _draw_prompts(self, number: int) -> Draw:
+    def _draw_prompts(self, number: int) -> BatchDraw:
         """Draw prompts and issue them to the engine; the step has drawn `number` batches before."""
         with self.timers("data"):
             self.queue.fill(self.done, number)
-        return Draw(self.config.run.seed, self.done, number, self.progress)
+        return BatchDraw(self.config.run.seed, self.done, number, self.progress)
 
-    def _generate(self, draw: Draw) -> Rollouts:
+    def _generate(self, draw: BatchDraw) -> Rollouts:
         """Return the batch with its completions, and what the strategies add to it before scoring."""
         with self.timers("generate"):
             rollouts = self.queue.take()
         for strategy in self.strategies:
-            rollouts = strategy.prepare(rollouts, draw, self.means)
+            rollouts = strategy.prepare(rollouts, draw, self.run_parts)
         return rollouts
 
-    def _score(self, rollouts: Rollouts, draw: Draw) -> tuple[Rollouts, Rewards]:
+    def _score(self, rollouts: Rollouts, draw: BatchDraw) -> tuple[Rollouts, Rewards]:
         """Score the rollouts; the strategies may change both rollouts and rewards."""
         with self.timers("reward"):
             rewards = self.scorer.score(rollouts, draw.progress)
         for strategy in self.strategies:
-            rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.means)
+            rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.run_parts)
         return rollouts, rewards
 
     def _deal(

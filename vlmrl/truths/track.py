@@ -23,11 +23,11 @@ class Track(TruthKind):
 
     rank: ClassVar[int] = 20
     form: ClassVar[str] = '[{"time": seconds, "bbox_2d": [x1, y1, x2, y2]}]'
-    types: ClassVar[tuple[type, ...]] = (schema.Track,)
+    types: ClassVar[tuple[type, ...]] = (schema.BoxTrack,)
     placed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"track": {}}
 
-    def parse(self, value: Any, frame: Frame) -> schema.Track:
+    def parse(self, value: Any, frame: Frame) -> schema.BoxTrack:
         """Refuse times that do not rise."""
         label = check_label(value)
         items = check_list(
@@ -38,15 +38,15 @@ class Track(TruthKind):
         times = tuple(check_number(item["time"]) for item in items)
         if list(times) != sorted(set(times)):
             raise ValueError(f"expected times that rise, got {list(times)!r:.80}")
-        return schema.Track(times, tuple(parse_box(item, frame) for item in items), label)
+        return schema.BoxTrack(times, tuple(parse_box(item, frame) for item in items), label)
 
-    def to_json(self, item: schema.Track) -> dict[str, Any]:
+    def to_json(self, item: schema.BoxTrack) -> dict[str, Any]:
         """Return `{"track": [{"time", "box"}, ...], "label"?}`."""
         boxes = zip(item.times, item.boxes, strict=True)
         track = [{"time": time, **Boxes().to_json(box)} for time, box in boxes]
         return {"track": track, **label_of(item)}
 
-    def convert(self, item: schema.Track, frame: Frame) -> schema.Track:
+    def convert(self, item: schema.BoxTrack, frame: Frame) -> schema.BoxTrack:
         """Scale the boxes."""
         return replace(item, boxes=tuple(Boxes().convert(box, frame) for box in item.boxes))
 
@@ -74,7 +74,7 @@ class Track(TruthKind):
     def examples(self) -> Iterator[tuple[str, Truth]]:
         """Yield a ball that rolls to the right."""
         boxes = tuple(Box(0.1 + 0.075 * i, 0.4, 0.225 + 0.075 * i, 0.6) for i in range(5))
-        yield "Follow the ball.", Truth(track=schema.Track((0.0, 0.5, 1.0, 1.5, 2.0), boxes))
+        yield "Follow the ball.", Truth(track=schema.BoxTrack((0.0, 0.5, 1.0, 1.5, 2.0), boxes))
 
     def mistake(self, truth: Truth) -> Truth | None:
         """Move each box aside."""

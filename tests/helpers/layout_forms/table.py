@@ -15,7 +15,7 @@ from helpers.layout_forms.chats import CHATS, MORE_CHATS
 from helpers.layout_forms.items import Form, Item, drawn_items
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.data.layouts.recognition import matches
 from vlmrl.data.source import Source, open_source
 from vlmrl.schema import Sample, Truth
@@ -59,7 +59,7 @@ def try_form(form: Form, folder: Path, items: Sequence[Item] | None = None) -> O
     source = open_form(form, options)
     samples = [source.sample(index) for index in range(len(source.rows))]
     pairs = list(zip(samples, written, strict=False))
-    found = [match.name for match in matches(Place(Path(options["path"])))]
+    found = [match.name for match in matches(DataPlace(Path(options["path"])))]
     return Outcome(
         form,
         found == [form.layout],
@@ -73,7 +73,7 @@ def try_form(form: Form, folder: Path, items: Sequence[Item] | None = None) -> O
 
 def open_form(form: Form, options: dict[str, Any]) -> Source:
     """Open what a form wrote, by the card `auto` and without naming the layout."""
-    split = plugins.build("layout", form.layout).splits(Place(Path(options["path"])))[0]
+    split = plugins.build("layout", form.layout).splits(DataPlace(Path(options["path"])))[0]
     return open_source(SourceConfig(card="auto", options=options, split=split))
 
 

@@ -25,7 +25,7 @@ from vlmrl.commands.benchmarks.tables import known_lines, make_table
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 
-__all__ = ["Comparison", "compare_results", "print_comparisons", "write_comparisons"]
+__all__ = ["ArmComparison", "compare_results", "print_comparisons", "write_comparisons"]
 
 SCALE = {"fraction": 100.0, "percent": 100.0, "sum": 1.0}
 """By the unit of a number: what makes points of it."""
@@ -36,7 +36,7 @@ ASKED_ALIKE = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmComparison:
     """Two arms by name, on every benchmark that they share."""
 
     first: str
@@ -50,7 +50,7 @@ class Comparison:
     """pass@k of both, where both were sampled."""
 
 
-def compare_results(arms: Sequence[str]) -> list[Comparison]:
+def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
     """Compare every arm with the first; an arm is a folder of results, or several with commas between.
 
     Raises:
@@ -75,11 +75,11 @@ def compare_results(arms: Sequence[str]) -> list[Comparison]:
             *lacking_passes(both, on),
         )
         differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
-        comparisons.append(Comparison(names[0], names[i], found, differing, notes, passes))
+        comparisons.append(ArmComparison(names[0], names[i], found, differing, notes, passes))
     return comparisons
 
 
-def conclude(comparison: Comparison, number: str | None = None) -> str:
+def conclude(comparison: ArmComparison, number: str | None = None) -> str:
     """Answer the reader's question in a sentence, by the first number of each benchmark or this one."""
     better: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
     for contrast in comparison.contrasts:
@@ -101,7 +101,7 @@ def conclude(comparison: Comparison, number: str | None = None) -> str:
     return "; ".join(parts) + "."
 
 
-def print_comparisons(comparisons: Sequence[Comparison]) -> None:
+def print_comparisons(comparisons: Sequence[ArmComparison]) -> None:
     """Print the answers first, then a table of each benchmark."""
     console = Console()
     for one in comparisons:
@@ -122,7 +122,7 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
         console.print("Of pass@k: intervals of each model alone, clusters drawn whole.")
 
 
-def write_comparisons(comparisons: Sequence[Comparison], folder: Path) -> None:
+def write_comparisons(comparisons: Sequence[ArmComparison], folder: Path) -> None:
     """Write `comparison.json` and the offline page `comparison.html`."""
     content = [{"conclusion": conclude(one), **_as_json(one)} for one in comparisons]
     atomic_files.write_json(folder / "comparison.json", {"comparisons": content})
@@ -146,7 +146,7 @@ def known_values(benchmark: str) -> tuple[Known, ...]:
     return tuple(plugins.load("benchmark", benchmark.partition(":")[0]).known)
 
 
-def _as_json(comparison: Comparison) -> dict[str, Any]:
+def _as_json(comparison: ArmComparison) -> dict[str, Any]:
     contrasts = []
     for contrast in comparison.contrasts:
         found = asdict(contrast)
@@ -167,7 +167,7 @@ def _overall(contrast: Contrast, number: str) -> Difference:
     return next(d for d in contrast.differences if d.number == number and not d.column)
 
 
-def _cautions(comparison: Comparison) -> Iterator[str]:
+def _cautions(comparison: ArmComparison) -> Iterator[str]:
     """Yield what a reader should know before the tables."""
     strict = conclude(comparison, "strict")
     turned = [c for c in comparison.contrasts if c.main.verdict != _overall(c, "strict").verdict]
@@ -183,7 +183,7 @@ def _cautions(comparison: Comparison) -> Iterator[str]:
             yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"
 
 
-def _table(comparison: Comparison, contrast: Contrast) -> Any:
+def _table(comparison: ArmComparison, contrast: Contrast) -> Any:
     name = f"{contrast.benchmark} ({contrast.protocol})"
     table = make_table(name, "n", comparison.first, comparison.second, "difference", "")
     scale = SCALE[contrast.unit]

@@ -13,7 +13,7 @@ from typing import Any
 from vlmrl.answers import templates
 from vlmrl.benchmarking.base import BenchmarkCard
 from vlmrl.benchmarking.scoring import RowScore
-from vlmrl.commands.benchmarks.session import Evaluated
+from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
 from vlmrl.commands.benchmarks.tables import (
     extra_lines,
     known_lines,
@@ -25,7 +25,7 @@ from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.media.decode import decode
 from vlmrl.report.gallery import evenly
-from vlmrl.report.media import Album, Shape, View, canvas_of, shapes, view
+from vlmrl.report.media import Album, MediaView, Shape, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Frame
@@ -55,7 +55,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Card:
+class ResultCard:
     """A row with its answer, ready for the page."""
 
     benchmark: str
@@ -63,7 +63,7 @@ class Card:
     row: RowScore
     question: str
     text: str
-    views: tuple[View, ...]
+    views: tuple[MediaView, ...]
     truth_shapes: tuple[Shape, ...]
     attempts: tuple[Guess, ...]
     alone: int | None = None
@@ -80,7 +80,7 @@ class Card:
         return any(shape.kind == "span" for shape in drawn)
 
 
-def write_result_page(evaluated: Sequence[Evaluated], out: Path) -> Path:
+def write_result_page(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> Path:
     """Write `report.html` into the output folder; the images are embedded in it."""
     album = Album(out / "media", MAX_BYTES)
     cards = [card for one in evaluated for card in _cards(one, out, album)]
@@ -98,7 +98,7 @@ def write_result_page(evaluated: Sequence[Evaluated], out: Path) -> Path:
     return write_bytes(out / "report.html", page.encode("utf-8", "replace"))
 
 
-def _table(one: Evaluated) -> Mapping[str, Any]:
+def _table(one: EvaluatedBenchmark) -> Mapping[str, Any]:
     """Lay out a benchmark's numbers: over all rows, of its controls, by group."""
     result = one.result
     lines = [("all rows", str(len(result.rows)), *show(result, result.figures), False)]
@@ -118,7 +118,7 @@ def _table(one: Evaluated) -> Mapping[str, Any]:
     return {"title": result.benchmark, "about": about, "lines": lines, "notes": notes}
 
 
-def _cards(one: Evaluated, out: Path, album: Album) -> Iterator[Card]:
+def _cards(one: EvaluatedBenchmark, out: Path, album: Album) -> Iterator[ResultCard]:
     rows = one.result.rows
     apart = [row for row in rows if _disagree(row)]
     rest = [row for row in rows if not _disagree(row)]
@@ -129,7 +129,7 @@ def _cards(one: Evaluated, out: Path, album: Album) -> Iterator[Card]:
         stored = store_media(out / "media", sample, decoded)
         views = tuple(view(medium, album) for medium in stored)
         canvas = canvas_of(views, sample.main_medium)
-        yield Card(
+        yield ResultCard(
             one.result.benchmark,
             "disagree" if _disagree(row) else "agree",
             row,

@@ -14,11 +14,11 @@ from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.controls import NO_THINK, controlled
 from vlmrl.commands.benchmarks.export import check_export, export_answers
 from vlmrl.commands.benchmarks.judge import check_judge
-from vlmrl.commands.benchmarks.session import Evaluated, Plan, Session, build_engine
+from vlmrl.commands.benchmarks.session import EvaluatedBenchmark, Plan, Session, build_engine
 from vlmrl.commands.benchmarks.tables import sum_up
 from vlmrl.commands.evaluate import run_of
 from vlmrl.config import Config, ModelConfig, TurnsConfig
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, read_template
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
@@ -35,7 +35,7 @@ MAX_LENGTH = 32768
 
 def evaluate_benchmarks(
     model: str, names: Sequence[str], plan: Plan, output: Output = SILENT
-) -> list[Evaluated]:
+) -> list[EvaluatedBenchmark]:
     """Evaluate a checkpoint folder, a run folder or a hub name on benchmarks, greedily.
 
     Completions of a run's model are split by that run's template, others are an answer as a whole.
@@ -98,6 +98,6 @@ def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template 
             f"benchmark {name!r}: expected {benchmark.count} rows in split {benchmark.split!r}, got "
             f"{rows.published} in {benchmark.path}; --limit N evaluates the first N whatever there is"
         )
-    kept = View(rows, range(min(plan.limit, len(rows)))) if plan.limit else rows
+    kept = RowsView(rows, range(min(plan.limit, len(rows)))) if plan.limit else rows
     access = Access(root=card.media_root())
     return Source(name, card, benchmark.split, kept, template=template, access=access)

@@ -12,13 +12,13 @@ from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard
 from vlmrl.benchmarking.contamination import Overlap, find_overlap
-from vlmrl.benchmarking.controls import NO_THINK, Constant, best_constant, controlled
+from vlmrl.benchmarking.controls import NO_THINK, BestConstant, best_constant, controlled
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import Answer, Figure, Result, score_answers
 from vlmrl.benchmarking.stored import CONTROLS, write_result
 from vlmrl.commands.benchmarks.judge import Judge, judge_unread, open_judge
 from vlmrl.config import PluginRef, SourceConfig, TurnsConfig
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_target
@@ -35,7 +35,7 @@ from vlmrl.training import forced_thinking
 from vlmrl.training.evaluation import interval, pass_at_k
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["Evaluated", "Plan", "Session", "build_engine"]
+__all__ = ["EvaluatedBenchmark", "Plan", "Session", "build_engine"]
 
 MAX_TOKENS = 512
 """Longest answer, or turn, where neither the user nor a harness says."""
@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedBenchmark:
     """A benchmark's result, that of each control by name, and the best constant answers.
 
     `pass_at_k` is by k the chance that one of k sampled answers is right by the strict number.
@@ -78,7 +78,7 @@ class Evaluated:
 
     result: Result
     controls: Mapping[str, Result]
-    constants: Sequence[Constant]
+    constants: Sequence[BestConstant]
     pass_at_k: Mapping[str, Figure]
     overlap: Overlap | None
     source: Source
@@ -124,7 +124,9 @@ class Session:
         write_result(folder, result, manifest)
         return result
 
-    def with_controls(self, benchmark: Benchmark, source: Source, result: Result) -> Evaluated:
+    def with_controls(
+        self, benchmark: Benchmark, source: Source, result: Result
+    ) -> EvaluatedBenchmark:
         """Ask and score the plan's controls and samples as well."""
         frames = self._frames(source)
         constants = []
@@ -150,7 +152,7 @@ class Session:
         }
         if self.plan.controls or self.plan.samples or overlap:
             atomic_files.write_json(self._folder(source, "") / CONTROLS, extra)
-        return Evaluated(result, controls, constants, passes, overlap, source, frames)
+        return EvaluatedBenchmark(result, controls, constants, passes, overlap, source, frames)
 
     def _pass_at_k(self, benchmark: Benchmark, source: Source) -> dict[str, Figure]:
         """Sample each prompt K times, in one request, and return pass@k with intervals over clusters."""
@@ -252,7 +254,7 @@ class Session:
         instruct = {source.name: self.plan.protocol == OURS}
         offered = {source.name: schemas_of(self.plan.acting(source.name), self.policy.family.space)}
         make = build_prompt_maker(self.policy, instruct, forms, tools=offered)
-        part = replace(source, rows=View(source.rows, left))
+        part = replace(source, rows=RowsView(source.rows, left))
         yield from eval_batches([part], make, self.plan.batch_size, quarantine=quarantine)
         if quarantine.counts:
             raise UserError(

@@ -14,7 +14,7 @@ from rich.table import Table
 from vlmrl import plugins
 from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
-from vlmrl.commands.benchmarks.session import Evaluated
+from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
 from vlmrl.runs.output.base import Output
 from vlmrl.runs.output.outcomes import Benchmarked
 
@@ -33,7 +33,7 @@ SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
 
 
-def sum_up(each: Evaluated, folder: Path) -> Benchmarked:
+def sum_up(each: EvaluatedBenchmark, folder: Path) -> Benchmarked:
     """Return what is said of a benchmark's result, which its folder holds."""
     one = each.result
     shown = dict(zip(("official", "strict"), show(one, one.figures), strict=True))
@@ -59,7 +59,7 @@ def _as_numbers(figures: Mapping[str, Figure]) -> dict[str, dict[str, float]]:
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
-def show_results(evaluated: Sequence[Evaluated], output: Output) -> None:
+def show_results(evaluated: Sequence[EvaluatedBenchmark], output: Output) -> None:
     """Show a table of the results with their controls, and one of each benchmark's groups."""
     table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
     results = [each.result for each in evaluated]
@@ -87,7 +87,7 @@ def show_results(evaluated: Sequence[Evaluated], output: Output) -> None:
     )
 
 
-def extra_lines(each: Evaluated) -> Iterator[str]:
+def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
     """Yield what the official number lacks, calls, the best constant answers, pass@k, the calibration."""
     name, rows = each.result.benchmark, each.result.rows
     if called := [row.strict or 0.0 for row in rows if "calls" in row.details]:

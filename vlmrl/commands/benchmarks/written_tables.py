@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vlmrl.commands.benchmarks.session import Evaluated
+from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
 from vlmrl.commands.benchmarks.tables import show
 from vlmrl.system.atomic_files import write_bytes
 
@@ -19,7 +19,7 @@ COLUMNS = (
 ESCAPED = str.maketrans({**{c: f"\\{c}" for c in "&%$#_{}"}, "≥": r"$\geq$"})
 
 
-def write_tables(evaluated: Sequence[Evaluated], out: Path) -> None:
+def write_tables(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> None:
     """Write `results.csv`, one line a number and group as a fraction, and `results.tex` as printed."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
@@ -29,7 +29,7 @@ def write_tables(evaluated: Sequence[Evaluated], out: Path) -> None:
     write_bytes(out / "results.tex", _latex(evaluated).encode("utf-8", "replace"))
 
 
-def _lines(evaluated: Sequence[Evaluated]) -> Iterator[tuple[str | float | int, ...]]:
+def _lines(evaluated: Sequence[EvaluatedBenchmark]) -> Iterator[tuple[str | float | int, ...]]:
     for each in evaluated:
         for control, one in {"": each.result, **each.controls}.items():
             groups = {f"{c} {v}": f for c, some in one.groups.items() for v, f in some.items()}
@@ -40,7 +40,7 @@ def _lines(evaluated: Sequence[Evaluated]) -> Iterator[tuple[str | float | int, 
                     yield (one.benchmark, control, group, number, *found, one.protocol, note)
 
 
-def _latex(evaluated: Sequence[Evaluated]) -> str:
+def _latex(evaluated: Sequence[EvaluatedBenchmark]) -> str:
     """Return a tabular for the package booktabs, with intervals in brackets."""
     lines = [r"\begin{tabular}{lrll}", r"\toprule"]
     lines += [r"benchmark & rows & official & strict \\", r"\midrule"]

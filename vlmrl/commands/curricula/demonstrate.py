@@ -26,8 +26,8 @@ from vlmrl.commands.curricula import teachers
 from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     MAX_NAMED,
-    Block,
     Read,
+    RowBlock,
     cut_blocks,
     load_asked,
     require_metric,
@@ -152,7 +152,7 @@ def demonstrate(
         kept = keep_whole(out, before, blocks, read_demonstrations)
         choice = _Choice(scorer, metric, threshold)
 
-        def write(block: Block) -> list[Demonstration]:
+        def write(block: RowBlock) -> list[Demonstration]:
             read = block.read(make, config.data.max_prompt_tokens)
             seed = seed_of(config.run.seed, SEED_PURPOSE, *block.numbers)
             return _write(read, teacher, choice, samples, seed)

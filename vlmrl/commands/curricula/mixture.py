@@ -17,7 +17,7 @@ from vlmrl.config import Config, SourceConfig
 from vlmrl.errors import UserError
 from vlmrl.runs.run_folder import read_summary
 
-__all__ = ["Mixture", "fit_mixture", "lines_of"]
+__all__ = ["MixtureFit", "fit_mixture", "lines_of"]
 
 MAX_SOURCES = 12
 """Most sources of a mixture: all 2^M faces of the simplex are looked at."""
@@ -28,7 +28,7 @@ SMALLEST = 5e-4
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureFit:
     """What pilots say: `weights` by source, the score expected of them, and how sure that is.
 
     `error` is the root mean square of the fit's leave-one-out errors; `spread` has by source the lowest
@@ -59,7 +59,7 @@ class _Pilot:
         return {source.label: source.weight for source in self.config.data.train}
 
 
-def fit_mixture(runs: Sequence[Path], metric: str | None = None) -> Mixture:
+def fit_mixture(runs: Sequence[Path], metric: str | None = None) -> MixtureFit:
     """Fit the surrogate to the final held-out `metric` (None: the evaluation's) of finished runs.
 
     Raises:
@@ -89,7 +89,7 @@ def fit_mixture(runs: Sequence[Path], metric: str | None = None) -> Mixture:
     return _fit(sources, rows, scores, pilots, _metric(pilots[0].config, metric))
 
 
-def lines_of(mixture: Mixture) -> list[str]:
+def lines_of(mixture: MixtureFit) -> list[str]:
     """Return a YAML block to paste, and what is expected of it as comments."""
     m = mixture
     name, score = m.best
@@ -118,7 +118,7 @@ def _fit(
     scores: np.ndarray,
     pilots: Sequence[_Pilot],
     metric: str,
-) -> Mixture:
+) -> MixtureFit:
     names, found = list(sources), fit(rows, scores)
     weights = best_mixture(found.surrogate)
     others = []
@@ -128,7 +128,7 @@ def _fit(
     spread = np.array(others)
     top = int(scores.argmax())
     kept = {n: float(w) for n, w in zip(names, weights, strict=True) if w >= SMALLEST}
-    return Mixture(
+    return MixtureFit(
         sources=sources,
         weights=kept,
         metric=metric,

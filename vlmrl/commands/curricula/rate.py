@@ -19,7 +19,7 @@ from vlmrl.assemble.turns import with_tools_of
 from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     MAX_NAMED,
-    Block,
+    RowBlock,
     cut_blocks,
     load_asked,
     require_metric,
@@ -57,7 +57,7 @@ class _Rater:
     metric: str
     threshold: float
 
-    def rate(self, block: Block) -> list[Rating]:
+    def rate(self, block: RowBlock) -> list[Rating]:
         """Return the ratings of a block."""
         read = block.read(self.make, self.config.data.max_prompt_tokens)
         prompts = [one.prompt for one in read if one.prompt is not None]

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vlmrl.commands.curricula.row_blocks import Block
+from vlmrl.commands.curricula.row_blocks import RowBlock
 from vlmrl.config import Config, SourceConfig
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.data.joined.demonstrations import Demonstration
 from vlmrl.data.joined.ratings import MANIFEST, Rating
 from vlmrl.data.source import Source, rated_as
@@ -40,7 +40,7 @@ def manifest_of(
 ) -> dict[str, Any]:
     """Return all that another person needs to get the same ratings."""
     path, build = policy.config.path, policy.config.build
-    rows = [len(source.rows.whole) for source in sources if isinstance(source.rows, View)]
+    rows = [len(source.rows.whole) for source in sources if isinstance(source.rows, RowsView)]
     return {
         **asked,
         "model": asked["model"] or path or (build and build.model_dump(mode="json")),
@@ -86,7 +86,7 @@ def begin(out: Path, manifest: dict[str, Any], read: Read[_T]) -> list[_T]:
 
 
 def keep_whole(
-    out: Path, before: Sequence[_T], blocks: Sequence[Block], read: Read[_T]
+    out: Path, before: Sequence[_T], blocks: Sequence[RowBlock], read: Read[_T]
 ) -> list[_T]:
     """Return the lines of blocks that are whole, and leave no others in the file."""
     by_place = {(one.source, one.split, one.row): one for one in before}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from vlmrl.commands.trained_run import find_run
 from vlmrl.config import Config, ModelConfig, SourceConfig
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.data.joined.demonstrations import Demonstration
 from vlmrl.data.joined.ratings import Rating
 from vlmrl.data.loader import eval_batches
@@ -29,8 +29,8 @@ from vlmrl.system.interrupt import Interrupt
 
 __all__ = [
     "MAX_NAMED",
-    "Block",
     "Read",
+    "RowBlock",
     "cut_blocks",
     "load_asked",
     "require_metric",
@@ -56,7 +56,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Some rows of a source, by their numbers among its rows; `numbers` are the source's and the block's."""
 
     source: Source
@@ -67,14 +67,14 @@ class Block:
     def places(self) -> list[tuple[str, str, int]]:
         """Source, whole split and row in it, of each row."""
         source, split = self.source, self.source.split.partition("[")[0]
-        assert isinstance(source.rows, View)
+        assert isinstance(source.rows, RowsView)
         return [(source.name, split, source.rows.positions[row]) for row in self.rows]
 
     def read(self, make: Callable[..., Prompt], max_prompt_tokens: int) -> list[Read]:
         """Return the rows in order, those that cannot be read with the reason."""
         source, rows = self.source, self.rows
         split = f"{source.split}[{rows.start}:{rows.stop}]"  # what messages number rows within
-        part, bad = replace(source, split=split, rows=View(source.rows, rows)), Quarantine()
+        part, bad = replace(source, split=split, rows=RowsView(source.rows, rows)), Quarantine()
         batches = eval_batches(
             [part],
             make,
@@ -144,19 +144,19 @@ def load_asked(config: Config, model: str | None, sources: Sequence[Source]) -> 
     return Policy(*loaded, settings, config.at(0.0).rollout.temperature)
 
 
-def cut_blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[Block]:
+def cut_blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[RowBlock]:
     """Return the blocks of the first `limit` rows of each source."""
     found = []
     for which, source in enumerate(sources):
         rows = range(len(source.rows))[:limit]
         for number, first in enumerate(range(0, len(rows), size)):
-            found.append(Block(source, rows[first : first + size], (which, number)))
+            found.append(RowBlock(source, rows[first : first + size], (which, number)))
     return found
 
 
 def write_blocks(
-    answer: Callable[[Block], list[Line]],
-    blocks: Sequence[Block],
+    answer: Callable[[RowBlock], list[Line]],
+    blocks: Sequence[RowBlock],
     out: Path,
     kept: list[Line],
     output: Output,

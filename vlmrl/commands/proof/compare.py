@@ -13,7 +13,7 @@ from typing import Any
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json, read_lines
 
-__all__ = ["CLOCKS", "Difference", "compare_runs", "pair_rows", "read_ranks", "untimed"]
+__all__ = ["CLOCKS", "ProofDifference", "compare_runs", "pair_rows", "read_ranks", "untimed"]
 
 CLOCKS = (
     *("time/", "ranks/", "machine/"),
@@ -25,7 +25,7 @@ TIMED_ENDS = ("/seconds", "/requests", "/known")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ProofDifference:
     """What was compared of one kind: `count` things, `unequal` of them, and the first or largest in words."""
 
     what: str
@@ -42,7 +42,7 @@ class Difference:
         return f"{self.what}: {self.unequal} of {self.count} differ: {self.example}"
 
 
-def compare_runs(run: Path, again: Path, start: int, end: int) -> list[Difference]:
+def compare_runs(run: Path, again: Path, start: int, end: int) -> list[ProofDifference]:
     """Compare two run folders after step `end`, and what they wrote in the steps after `start`.
 
     Raises:
@@ -61,7 +61,7 @@ def compare_runs(run: Path, again: Path, start: int, end: int) -> list[Differenc
 # ------------------------------------------------------------------------------------ tensors
 
 
-def _compare_tensors(what: str, one: Path, other: Path, trainer: bool) -> Difference:
+def _compare_tensors(what: str, one: Path, other: Path, trainer: bool) -> ProofDifference:
     first, second = dict(_tensors(one, trainer)), dict(_tensors(other, trainer))
     names = first.keys() | second.keys()
     unequal, largest, example = 0, -1.0, ""
@@ -74,7 +74,7 @@ def _compare_tensors(what: str, one: Path, other: Path, trainer: bool) -> Differ
             unequal += 1
             if distance > largest:
                 largest, example = distance, f"by at most {distance:.3g} ({name})"
-    return Difference(what, len(names), unequal, example)
+    return ProofDifference(what, len(names), unequal, example)
 
 
 def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -146,7 +146,9 @@ def _distance(a: Any, b: Any) -> float | None:
 # ---------------------------------------------------------------------------- rows and metrics
 
 
-def _compare_rows(what: str, part: str, run: Path, again: Path, start: int, end: int) -> Difference:
+def _compare_rows(
+    what: str, part: str, run: Path, again: Path, start: int, end: int
+) -> ProofDifference:
     """Compare every row of the steps that both folders have; seconds that calls took do not count."""
     count, unequal, example = 0, 0, ""
     for step, a, b in pair_rows(part, run, again, start, end):
@@ -154,7 +156,7 @@ def _compare_rows(what: str, part: str, run: Path, again: Path, start: int, end:
         if _plain(a) != _plain(b):
             unequal += 1
             example = example or f"first in step {step}, row {(a or b or {}).get('id')}"
-    return Difference(what, count, unequal, example)
+    return ProofDifference(what, count, unequal, example)
 
 
 def pair_rows(
@@ -191,7 +193,7 @@ def untimed(value: Any) -> Any:
     return {k: untimed(v) for k, v in value.items() if not (is_call and k == "seconds")}
 
 
-def _compare_metrics(run: Path, again: Path, start: int, end: int) -> Difference:
+def _compare_metrics(run: Path, again: Path, start: int, end: int) -> ProofDifference:
     first, second = (
         {line["step"]: _values(line) for line in run_folder.read_metrics(folder)}
         for folder in (run, again)
@@ -204,7 +206,7 @@ def _compare_metrics(run: Path, again: Path, start: int, end: int) -> Difference
         if odd:
             unequal += 1
             example = example or f"first in step {step}, {_largest(a, b, odd)}"
-    return Difference("metrics, steps", len(steps), unequal, example)
+    return ProofDifference("metrics, steps", len(steps), unequal, example)
 
 
 def _values(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl.commands.proof.causes import list_changes, list_inexact, list_unfinished
-from vlmrl.commands.proof.compare import Difference, compare_runs, read_ranks
+from vlmrl.commands.proof.compare import ProofDifference, compare_runs, read_ranks
 from vlmrl.commands.proof.rerun import run_again
 from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
 from vlmrl.commands.trained_run import read_config
@@ -28,7 +28,7 @@ class Proof:
     start: int
     end: int
     ranks: int
-    differences: Sequence[Difference]
+    differences: Sequence[ProofDifference]
     causes: Sequence[str]
     """What may have made a difference: what is other than it was, and what is never the same twice."""
 

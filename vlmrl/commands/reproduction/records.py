@@ -17,15 +17,15 @@ from vlmrl.config import tree
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = ["OUTPUT", "Figure", "Record", "choose", "read_records", "repository"]
+__all__ = ["OUTPUT", "PublishedFigure", "Record", "choose", "read_records", "repository"]
 
 OUTPUT = "output"
-"""In place of a file in `Figure.read`: what the command printed."""
+"""In place of a file in `PublishedFigure.read`: what the command printed."""
 Need = Literal["gpu", "vllm", "ray", "trl", "librosa"]
 Span = tuple[float, float]
 
 
-class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PublishedFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A published number, and which values count as the same.
 
     At most one of `accept` and `relative`; without them it is the interval, and without that equality.
@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     says: str
     """What the figures are, in a line."""
-    figures: dict[str, Figure]
+    figures: dict[str, PublishedFigure]
     command: tuple[str, ...] = ()
     """`vlmrl ...` or `python performance/....py ...`; `{out}` in an argument is the folder of its own."""
     minutes: Annotated[float, msgspec.Meta(ge=0)] = 0

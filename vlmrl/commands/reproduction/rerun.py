@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vlmrl.commands.reproduction.readings import read_value
-from vlmrl.commands.reproduction.records import Figure, Record
+from vlmrl.commands.reproduction.records import PublishedFigure, Record
 from vlmrl.errors import UserError
 from vlmrl.system import atomic_files
 
-__all__ = ["Outcome", "fit", "reproduce", "words_of"]
+__all__ = ["RerunOutcome", "fit", "reproduce", "words_of"]
 
 PATIENCE_S = 10
 """Seconds that an interrupted command has before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RerunOutcome:
     """What came of one figure."""
 
     name: str
@@ -92,7 +92,7 @@ def missing(record: Record) -> str:
     return ""
 
 
-def reproduce(records: Mapping[str, Record], root: Path, out: Path) -> Iterator[Outcome]:
+def reproduce(records: Mapping[str, Record], root: Path, out: Path) -> Iterator[RerunOutcome]:
     """Run each record's command and yield the outcomes of its figures.
 
     Each line of `out/outcomes.jsonl` is an outcome, written as soon as it is known. An interrupt ends
@@ -108,7 +108,7 @@ def reproduce(records: Mapping[str, Record], root: Path, out: Path) -> Iterator[
             yield outcome
 
 
-def _outcomes(name: str, record: Record, root: Path, folder: Path) -> Iterator[Outcome]:
+def _outcomes(name: str, record: Record, root: Path, folder: Path) -> Iterator[RerunOutcome]:
     output, minutes, failure = "", 0.0, ""
     lacking = missing(record)
     if not lacking:
@@ -130,10 +130,10 @@ def _outcomes(name: str, record: Record, root: Path, folder: Path) -> Iterator[O
             low, high = figure.span
             verdict = "reproduced" if got is not None and low <= got <= high else "not reproduced"
         facts: Any = (figure.expected, *figure.span, got, verdict, why, minutes)
-        yield Outcome(f"{name}/{key}", *facts)
+        yield RerunOutcome(f"{name}/{key}", *facts)
 
 
-def _read(folder: Path, output: str, figure: Figure) -> tuple[float | None, str]:
+def _read(folder: Path, output: str, figure: PublishedFigure) -> tuple[float | None, str]:
     try:
         less = read_value(folder, output, figure.minus) if figure.minus else 0.0
         return read_value(folder, output, figure.read) - less, ""

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 from vlmrl.commands.evaluate import run_of
 from vlmrl.commands.served_models.compared_model import ComparedModel
 from vlmrl.commands.served_models.rated_model import RatedModel, find_value_head
-from vlmrl.commands.serving.asked_model import AskedModel, Dtype
+from vlmrl.commands.serving.asked_model import Dtype, ServedModel
 from vlmrl.commands.serving.batches import Answers
 from vlmrl.config import PluginRef
 from vlmrl.errors import UserError
@@ -41,7 +41,7 @@ def open_model(model: str, dtype: Dtype) -> Answers:
     head = find_value_head(folder) if config else None
     if head is not None or CLASSIFIER in made:
         return RatedModel(folder, dtype, head)
-    return AskedModel(model, PluginRef(name="hf"), dtype)
+    return ServedModel(model, PluginRef(name="hf"), dtype)
 
 
 def _config_of(folder: str) -> Mapping[str, Any]:

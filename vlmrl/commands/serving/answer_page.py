@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmrl.report.media import Album, Sheet, View, canvas_of, shapes, view
+from vlmrl.report.media import Album, MediaView, Sheet, canvas_of, shapes, view
 from vlmrl.report.page import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Completion, Prompt, Truth
@@ -66,7 +66,7 @@ def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Complet
 
 
 def _answered(
-    completion: Completion, prompt: Prompt, views: tuple[View, ...], canvas: View | None
+    completion: Completion, prompt: Prompt, views: tuple[MediaView, ...], canvas: MediaView | None
 ) -> Answered:
     cut = "cut at the limit of --max-tokens" if completion.finish_reason == "length" else ""
     return Answered(

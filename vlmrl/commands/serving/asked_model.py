@@ -24,13 +24,13 @@ from vlmrl.policy.trainable import narrow
 from vlmrl.schema import Completion, MicroBatch, Prompt, PromptBatch, Sample
 from vlmrl.scoring.answer_forms import form_of
 
-__all__ = ["AskedModel", "Dtype"]
+__all__ = ["Dtype", "ServedModel"]
 
 Dtype = Literal["float32", "bfloat16"]
 """A type of weights, in which a model computes."""
 
 
-class AskedModel:
+class ServedModel:
     """A checkpoint folder, a run folder (its best checkpoint) or a hub name, loaded to be asked.
 
     Raises:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.asked_model import ServedModel
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
@@ -87,14 +87,14 @@ class Batches:
         self._queue.put(waiting)
         return waiting.done
 
-    def call(self, work: Callable[[AskedModel], T]) -> Future[T]:
+    def call(self, work: Callable[[ServedModel], T]) -> Future[T]:
         """Return the future of what `work` makes of the model, on the thread that it has to itself.
 
         Raises:
             UserError: the model writes nothing, so it has no log-probs.
         """
         model = self._model
-        if not isinstance(model, AskedModel):
+        if not isinstance(model, ServedModel):
             raise UserError("this model writes nothing: it cannot grade a text")
         waiting = _Call(lambda: work(model))
         self._queue.put(waiting)

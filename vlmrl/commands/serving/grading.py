@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.asked_model import ServedModel
 from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_part
 from vlmrl.commands.serving.json_requests import answer
@@ -95,7 +95,7 @@ def _as_chat(part: Any) -> Any:
     return part
 
 
-def _grade(model: AskedModel, asked: Grading) -> dict[str, Any]:
+def _grade(model: ServedModel, asked: Grading) -> dict[str, Any]:
     ids, found = model.grade(asked.ids, asked.sample)
     tables = [None] * (len(ids) - len(found))
     told = [{str(i): {"logprob": x}} for i, x in zip(ids[len(tables) :], found, strict=True)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vlmrl.commands.serving.answer_page import places_of, write_page
-from vlmrl.commands.serving.asked_model import AskedModel
+from vlmrl.commands.serving.asked_model import ServedModel
 from vlmrl.commands.serving.terminal import show_image
 from vlmrl.config import PluginRef
 from vlmrl.engines.base import Sampling
@@ -48,7 +48,7 @@ def try_model(
     """
     shown = tuple(Media(kind_of(path), path=str(path.resolve())) for path in media)
     sample = Sample("try", "try", (*shown, question), Truth(), template="none")
-    asked = AskedModel(model, engine)
+    asked = ServedModel(model, engine)
     try:
         ask = asked.prompt if plain else asked.prompt_as_trained
         prompt = ask(sample, Access(root="/"))

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.commands.stored_rows.row_pages import RowPages
 from vlmrl.errors import UserError
-from vlmrl.report.cards.facets import Choice
+from vlmrl.report.cards.facets import FacetChoice
 from vlmrl.report.curves.spent import AXES, Across
 from vlmrl.report.live.compared import MAX_COMPARED, compared
 from vlmrl.report.live.live_run import LiveRun
@@ -137,7 +137,7 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         found = runs.get(name := request.path_params["name"])
         if found is None or not found.run.config:
             return _absent(name, found)
-        return _reply(found.newer(seen, Choice.of(request.query_params)))
+        return _reply(found.newer(seen, FacetChoice.of(request.query_params)))
 
     def all_changes(request: Request) -> Response:
         seen = _seen(request)

@@ -15,7 +15,7 @@ from vlmrl.data.layouts.media_columns import COLUMNS, media_columns
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = ["KEYS", "Pair", "check_columns", "read_pair"]
+__all__ = ["KEYS", "PreferencePair", "check_columns", "read_pair"]
 
 KEYS = ("id", "question", "better", "worse", "first", "second", "preferred", *COLUMNS)
 """What a column can hold: the better and the worse answer, or two and which one is preferred."""
@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PreferencePair:
     """A question, with a mark such as `<image>` where a medium belongs, its media and two answers."""
 
     question: str
@@ -62,7 +62,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
         )
 
 
-def read_pair(row: Row, columns: Mapping[str, str]) -> Pair:
+def read_pair(row: Row, columns: Mapping[str, str]) -> PreferencePair:
     """Return the pair of a row, by a map from our keys to its columns or, without one, by its form.
 
     Raises:
@@ -82,13 +82,13 @@ def read_pair(row: Row, columns: Mapping[str, str]) -> Pair:
     return pair
 
 
-def _mapped(row: Row, columns: Mapping[str, str]) -> Pair:
+def _mapped(row: Row, columns: Mapping[str, str]) -> PreferencePair:
     values = {key: row.get(column) for key, column in columns.items()}
     media = media_columns({key: values[key] for key in COLUMNS if key in values})
     question = _text(values.get("question", ""), columns.get("question", "question"))
     if "better" in columns:
         answers = [_text(values[key], columns[key]) for key in ("better", "worse")]
-        return Pair(question, media, *answers)
+        return PreferencePair(question, media, *answers)
     answers = [_text(values[key], columns[key]) for key in ("first", "second")]
     said = str(values["preferred"]).strip().lower()
     known = [(*FIRST, columns["first"].lower()), (*SECOND, columns["second"].lower())]
@@ -97,39 +97,39 @@ def _mapped(row: Row, columns: Mapping[str, str]) -> Pair:
             f"column {columns['preferred']!r}: expected 1 or 2, A or B, first or second, or a column's "
             f"name, got {values['preferred']!r:.60}"
         )
-    return Pair(question, media, *(answers if said in known[0] else answers[::-1]))
+    return PreferencePair(question, media, *(answers if said in known[0] else answers[::-1]))
 
 
-def _chosen_and_rejected(row: Row) -> Pair:
+def _chosen_and_rejected(row: Row) -> PreferencePair:
     """Read TRL's preference rows, RLAIF-V's, MM-RLHF's and LLaMA-Factory's."""
     better, worse = (_reply(row[key], key) for key in ("chosen", "rejected"))
     media = media_columns(row)
     asked = next((key for key in (*QUESTIONS, "conversations") if row.get(key) is not None), None)
     if asked is None:
-        return Pair(*_question(row["chosen"], media, "chosen"), better, worse)
+        return PreferencePair(*_question(row["chosen"], media, "chosen"), better, worse)
     if isinstance(row[asked], str):
-        return Pair(row[asked], media, better, worse)
-    return Pair(*_question(row[asked], media, asked), better, worse)
+        return PreferencePair(row[asked], media, better, worse)
+    return PreferencePair(*_question(row[asked], media, asked), better, worse)
 
 
-def _swift(row: Row) -> Pair:
+def _swift(row: Row) -> PreferencePair:
     """Read ms-swift's rows: messages that end with the better answer, and the rejected one."""
     question, media = _question(row["messages"], media_columns(row), "messages")
     worse = _text(row["rejected_response"], "rejected_response")
-    return Pair(question, media, _reply(row["messages"], "messages"), worse)
+    return PreferencePair(question, media, _reply(row["messages"], "messages"), worse)
 
 
-def _ranked(row: Row) -> Pair:
+def _ranked(row: Row) -> PreferencePair:
     """Read VL-RewardBench's rows (Li et al. 2024, arXiv 2411.17451): 0 is the rank of the better one."""
     ranks, answers = row["human_ranking"], row["response"]
     if [*ranks] not in ([0, 1], [1, 0]) or len(answers) != 2:
         raise UserError(f"key 'human_ranking': expected [0, 1] or [1, 0], got {ranks!r:.60}")
     texts = [_text(answer, "response") for answer in answers]
     ordered = texts if ranks[0] == 0 else texts[::-1]
-    return Pair(_text(row.get("query"), "query"), media_columns(row), *ordered)
+    return PreferencePair(_text(row.get("query"), "query"), media_columns(row), *ordered)
 
 
-FORMS: Mapping[tuple[str, ...], Callable[[Row], Pair]] = {
+FORMS: Mapping[tuple[str, ...], Callable[[Row], PreferencePair]] = {
     ("chosen", "rejected"): _chosen_and_rejected,
     ("messages", "rejected_response"): _swift,
     ("response", "human_ranking"): _ranked,

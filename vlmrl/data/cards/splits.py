@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vlmrl.data.cards.card import Card
-from vlmrl.data.files.rows import View
+from vlmrl.data.files.rows import RowsView
 from vlmrl.errors import UserError
 from vlmrl.system.seeds import uniform
 
@@ -38,7 +38,7 @@ def read_split(split: str) -> re.Match[str]:
     return match
 
 
-def select(card: Card, split: str) -> View:
+def select(card: Card, split: str) -> RowsView:
     """Return the rows of a split: whole (`train`), by position (`train[10:20]`), by hash (`train[:80%]`).
 
     Raises:
@@ -49,12 +49,12 @@ def select(card: Card, split: str) -> View:
     start, stop = match["start"] or "", match["stop"] or ""
     if "%" not in start + stop:
         cut = slice(int(start) if start else None, int(stop) if stop else None)
-        return View(rows, range(len(rows))[cut])
+        return RowsView(rows, range(len(rows))[cut])
     if any(bound and not bound.endswith("%") for bound in (start, stop)):
         raise UserError(f"split {split!r}: give both bounds in percent, or neither")
     low = int(start.rstrip("%") or 0) / 100
     high = int(stop.rstrip("%") or 100) / 100
-    return View(rows, [i for i, x in enumerate(_shares(card, rows)) if low <= x < high])
+    return RowsView(rows, [i for i, x in enumerate(_shares(card, rows)) if low <= x < high])
 
 
 def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:

@@ -16,8 +16,8 @@ __all__ = [
     "WHERE",
     "JoinedRows",
     "Rows",
+    "RowsView",
     "Variants",
-    "View",
     "cell",
     "narrowed",
     "number",
@@ -87,7 +87,7 @@ class Variants(Sequence[Mapping[str, Any]]):
         return {**self._rows[row], VARIANT: variant}
 
 
-class View(Sequence[Mapping[str, Any]]):
+class RowsView(Sequence[Mapping[str, Any]]):
     """Some rows of a longer sequence, by position, read when asked for."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
@@ -104,24 +104,24 @@ class View(Sequence[Mapping[str, Any]]):
         """The places of these rows in it."""
         return self._positions
 
-    def over(self, rows: Rows) -> View:
+    def over(self, rows: Rows) -> RowsView:
         """Return the rows at the same places of another sequence."""
-        return View(rows, self._positions)
+        return RowsView(rows, self._positions)
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return View(self._rows, self._positions[index])
+            return RowsView(self._rows, self._positions[index])
         return self._rows[self._positions[index]]
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return (self._rows[position] for position in self._positions)
 
-    def narrowed(self, columns: Sequence[str]) -> View:
+    def narrowed(self, columns: Sequence[str]) -> RowsView:
         """Return the same rows with these columns alone where the reader can leave out others."""
-        return View(narrowed(self._rows, columns), self._positions)
+        return RowsView(narrowed(self._rows, columns), self._positions)
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from vlmrl.data.files.rows import Rows, View, narrowed
+from vlmrl.data.files.rows import Rows, RowsView, narrowed
 from vlmrl.data.joined.ratings import MANIFEST
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Frame
@@ -83,7 +83,9 @@ def read_demonstrations(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int,
     )
 
 
-def with_demonstrations(rows: View, path: Path, manifested: Mapping[str, Any]) -> tuple[View, str]:
+def with_demonstrations(
+    rows: RowsView, path: Path, manifested: Mapping[str, Any]
+) -> tuple[RowsView, str]:
     """Return the rows of which a demonstration is kept, with it under `DEMO`, and a short digest of these.
 
     `manifested` is what the manifest says of the source: name, card, options and split.
@@ -108,7 +110,7 @@ def with_demonstrations(rows: View, path: Path, manifested: Mapping[str, Any]) -
         digest = zlib.crc32(repr(one).encode("utf-8", "surrogatepass"), digest)
     _check(path, rows, found)
     kept = [place for place in rows.positions if found[place].text is not None]
-    return View(_Demonstrated(rows.whole, found), kept), f"{digest:08x}"
+    return RowsView(_Demonstrated(rows.whole, found), kept), f"{digest:08x}"
 
 
 class _Demonstrated(Sequence[Mapping[str, Any]]):
@@ -130,7 +132,7 @@ class _Demonstrated(Sequence[Mapping[str, Any]]):
         return _Demonstrated(narrowed(self._rows, columns), self._found)
 
 
-def _check(path: Path, rows: View, found: Mapping[int, Demonstration]) -> None:
+def _check(path: Path, rows: RowsView, found: Mapping[int, Demonstration]) -> None:
     ids = narrowed(rows.whole, ["id"])
     for place in rows.positions:
         if place not in found:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.data.files.rows import WHERE, Rows, View, narrowed
+from vlmrl.data.files.rows import WHERE, Rows, RowsView, narrowed
 from vlmrl.errors import UserError
 
 __all__ = ["COLUMNS", "MANIFEST", "Rating", "read_ratings", "with_ratings"]
@@ -63,7 +63,7 @@ def read_ratings(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int, Rating
     return manifest, ((number, _read(path, number, line)) for number, line in lines)
 
 
-def with_ratings(rows: View, path: Path, manifested: Mapping[str, Any]) -> tuple[View, str]:
+def with_ratings(rows: RowsView, path: Path, manifested: Mapping[str, Any]) -> tuple[RowsView, str]:
     """Return rows with the columns of their ratings, and a short digest of these.
 
     `manifested` is what a manifest would say of the source: name, card, options and split. It is found
@@ -136,7 +136,7 @@ class _RatedRows(Sequence[Mapping[str, Any]]):
 
 
 def _check(
-    path: Path, rows: View, ratings: Mapping[int, tuple[int, Rating]], must_have_id: bool
+    path: Path, rows: RowsView, ratings: Mapping[int, tuple[int, Rating]], must_have_id: bool
 ) -> None:
     """Refuse ratings that lack one of the rows, or are of rows with other ids."""
     ids = narrowed(rows.whole, ["id"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -35,12 +35,12 @@ class Alpaca(Layout):
         "boxes": "output",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds Alpaca's rows."""
         fits = place.has_keys("instruction", "output")
         return "rows have `instruction` and `output`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         asked = [row[key] for key in ("instruction", "input") if row.get(key)]
         if not asked or not all(isinstance(text, str) for text in asked):

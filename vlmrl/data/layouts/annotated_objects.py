@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pycocotools import mask as coco_mask
 
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.errors import UserError
 
 __all__ = [
@@ -97,7 +97,7 @@ def _as_text(encoded: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": [int(n) for n in encoded["size"]], "counts": text}
 
 
-def one_split(place: Place, split: str, known: Sequence[str]) -> None:
+def one_split(place: DataPlace, split: str, known: Sequence[str]) -> None:
     """Refuse a split that a place does not have.
 
     Raises:
@@ -107,7 +107,7 @@ def one_split(place: Place, split: str, known: Sequence[str]) -> None:
         raise UserError(f"{place.path}: no split {split!r}; there is: {', '.join(known)}")
 
 
-def root_of(place: Place) -> Path:
+def root_of(place: DataPlace) -> Path:
     """Return the folder that images are searched in: above `annotations/`, else as `media_home` says."""
     above = place.media is None and place.home.name in ANNOTATION_FOLDERS
     return place.home.parent if above else place.media_home

@@ -1,6 +1,6 @@
 """The contract of a layout: one file a published form of a data set, recognised by itself.
 
-A layout looks at a `Place`, says why it takes it for its own (`recognise`), and turns each row into
+A layout looks at a `DataPlace`, says why it takes it for its own (`recognise`), and turns each row into
 one under our keys (`read`), which `vlmrl.data.cards.typed_rows` makes a sample. Layouts of one row
 per line use the place's own rows; layouts of several files (an annotation file and a folder of
 images) build theirs in `rows`. The card `auto` finds all layouts through the plugin finder.
@@ -23,7 +23,7 @@ from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.errors import UserError
 from vlmrl.schema import Truth
 
-__all__ = ["Layout", "Place"]
+__all__ = ["DataPlace", "Layout"]
 
 T = TypeVar("T")
 MAX_NAMES = 2000
@@ -33,7 +33,7 @@ HEAD_ROWS = 20
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPlace:
     """A data file or folder, as layouts look at it; everything is read when asked for, once."""
 
     path: Path
@@ -138,11 +138,11 @@ class Layout:
     verifiers: ClassVar[tuple[str, ...]] = ()
     reward_columns: ClassVar[tuple[str, ...]] = ()
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place is of this layout, in words for a person; None: it is not."""
         raise TypeError(f"{type(self).__name__} must define recognise")
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the rows of a split, each with its place under `WHERE`; the place's own by default.
 
         Raises:
@@ -150,11 +150,11 @@ class Layout:
         """
         return place.rows(split)
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the splits of a place; the place's own by default."""
         return place.splits
 
-    def media_root(self, place: Place) -> str:
+    def media_root(self, place: DataPlace) -> str:
         """Return the folder that relative media paths start from and must stay inside."""
         return str(place.media_home)
 
@@ -176,7 +176,7 @@ class Layout:
         """
         raise TypeError(f"{cls.__name__} must define write_example")
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys (`vlmrl.data.cards.typed_rows.KEYS`).
 
         Raises:

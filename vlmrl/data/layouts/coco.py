@@ -19,7 +19,7 @@ from vlmrl.data.layouts.annotated_objects import (
     root_of,
     run_lengths,
 )
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.coco_annotations import CocoIndex, CocoRows
 from vlmrl.errors import UserError
 
@@ -57,7 +57,7 @@ class Coco(Layout):
     question: str = ""
     """The question; absent: one that names the classes."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a file is COCO's."""
         found = place.document
         lists = all(
@@ -65,21 +65,21 @@ class Coco(Layout):
         )
         return "one object with the lists `images` and `annotations`" if lists else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the split that the file's name says, else `train`."""
         return place.splits
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the images, each with its annotations."""
         one_split(place, split, self.splits(place))
         index = _index(place)
         return CocoRows(place, index, non_empty=self._task(index) in KEYS)
 
-    def media_root(self, place: Place) -> str:
+    def media_root(self, place: DataPlace) -> str:
         """Return the folder that the images lie in or below."""
         return str(root_of(place))
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         image, objects = row["image"], row["objects"]
         index = _index(place)
@@ -115,7 +115,7 @@ class Coco(Layout):
         return self.task or next((t for t, key in KEYS.items() if key in index.first), "detection")
 
 
-def _index(place: Place) -> CocoIndex:
+def _index(place: DataPlace) -> CocoIndex:
     return place.once("coco", lambda: CocoIndex.of(place))
 
 

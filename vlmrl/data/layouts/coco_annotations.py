@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from vlmrl.data.files import raw_json
 from vlmrl.data.files.rows import WHERE
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.errors import UserError
 
 __all__ = ["CocoIndex", "CocoRows"]
@@ -48,7 +48,7 @@ class CocoIndex:
     names: Mapping[Any, str]
 
     @classmethod
-    def of(cls, place: Place) -> CocoIndex:
+    def of(cls, place: DataPlace) -> CocoIndex:
         """Index a file.
 
         Raises:
@@ -79,7 +79,7 @@ class CocoIndex:
 class CocoRows(Sequence[Mapping[str, Any]]):
     """The images, each as {"image", "objects"}; `non_empty` leaves out those without annotations."""
 
-    def __init__(self, place: Place, index: CocoIndex, non_empty: bool) -> None:
+    def __init__(self, place: DataPlace, index: CocoIndex, non_empty: bool) -> None:
         self._name = place.path.name
         self._index = index
         counts = np.diff(index.starts)
@@ -101,7 +101,7 @@ class CocoRows(Sequence[Mapping[str, Any]]):
         }
 
 
-def _warn_of_orphans(place: Place, orphans: np.ndarray, annotations: Sequence[Raw]) -> None:
+def _warn_of_orphans(place: DataPlace, orphans: np.ndarray, annotations: Sequence[Raw]) -> None:
     """Say how many annotations belong to no image: those of a subset's other images, or wrong ids."""
     if orphans.any():
         first = raw_json.load(annotations[int(orphans.argmax())])
@@ -111,14 +111,14 @@ def _warn_of_orphans(place: Place, orphans: np.ndarray, annotations: Sequence[Ra
         )  # fmt: skip
 
 
-def _items(place: Place, key: str) -> Sequence[Raw]:
+def _items(place: DataPlace, key: str) -> Sequence[Raw]:
     try:
         return raw_json.cut(place.document[key], list[Raw])
     except ValueError as error:
         raise UserError(f"{place.path}: key {key!r}: expected a list: {error}") from error
 
 
-def _field(place: Place, key: str, items: Sequence[Raw], of: type[msgspec.Struct]) -> Any:
+def _field(place: DataPlace, key: str, items: Sequence[Raw], of: type[msgspec.Struct]) -> Any:
     """Yield the one field of each item."""
     decode = msgspec.json.Decoder(of).decode
     (name,) = of.__struct_fields__

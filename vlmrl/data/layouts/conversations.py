@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.data.cards.conversation import LISTS
-from vlmrl.data.layouts.base import Place
+from vlmrl.data.layouts.base import DataPlace
 from vlmrl.errors import UserError
 
 __all__ = ["has_turns", "read_turns"]
@@ -37,7 +37,7 @@ class _Turn:
     media: dict[str, list[Any]] = field(default_factory=dict)
 
 
-def has_turns(place: Place, key: str, role: str) -> bool:
+def has_turns(place: DataPlace, key: str, role: str) -> bool:
     """Return whether the first row of a place has a list of turns under `key`, with a role each."""
     turns = place.head[0].get(key) if place.head else None
     return isinstance(turns, list) and any(

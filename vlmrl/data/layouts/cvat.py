@@ -12,7 +12,7 @@ from pycocotools import mask as coco_mask
 
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.annotated_objects import annotated, ask, locate, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.xml_files import XmlParts, attribute
 from vlmrl.errors import UserError
 
@@ -49,7 +49,7 @@ class Cvat(Layout):
     question: str = ""
     """The question; absent: one that names the classes."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a file or folder is CVAT's."""
         file = _file(place)
         if file is None:
@@ -62,11 +62,11 @@ class Cvat(Layout):
         fits = parts.root == "annotations" and held is not None
         return f"{file.name} has `annotations` with `{held}`" if fits else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the one split."""
         return ("train",)
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the images."""
         one_split(place, split, self.splits(place))
         file = _file(place)
@@ -80,7 +80,7 @@ class Cvat(Layout):
         names = [name.text or "" for task in meta for name in task.iterfind("labels/label/name")]
         return ImageRows(file, parts, tuple(names))
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         element = row["element"]
         size = int(attribute(element, "height")), int(attribute(element, "width"))
@@ -123,7 +123,7 @@ class ImageRows(Sequence[Mapping[str, Any]]):
         return {"element": element, "names": list(self._names), WHERE: where}
 
 
-def _file(place: Place) -> Path | None:
+def _file(place: DataPlace) -> Path | None:
     if place.path.suffix == ".xml":
         return place.path if place.path.is_file() else None
     return place.path / "annotations.xml" if "annotations.xml" in place.names else None

@@ -11,7 +11,7 @@ from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.alpaca import Alpaca
 from vlmrl.data.layouts.annotated_objects import find_file, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.sharegpt import Sharegpt
 from vlmrl.errors import UserError
 
@@ -49,16 +49,16 @@ class DatasetInfo(Layout):
         "boxes": "columns.messages or columns.response",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place is LLaMA-Factory's list of data sets."""
         names = self.splits(place)
         return f"dataset_info.json describes {', '.join(names[:3])}" if names else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the names of the data sets."""
         return tuple(place.once("dataset_info", lambda: _entries(place)))
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the rows of a data set, each with its description."""
         one_split(place, split, self.splits(place))
         entry = place.once("dataset_info", lambda: _entries(place))[split]
@@ -73,7 +73,7 @@ class DatasetInfo(Layout):
         rows = open_rows(file, "train" if file.is_dir() else file_split(file))
         return DescribedRows(rows, entry)
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         return row["reader"].read(row["row"], place)
 
@@ -117,11 +117,11 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
         }
 
 
-def _entries(place: Place) -> dict[str, Mapping[str, Any]]:
+def _entries(place: DataPlace) -> dict[str, Mapping[str, Any]]:
     """Return the data sets of a `dataset_info.json` by name; empty: the place is none."""
     if place.path.is_dir():
         file = place.path / "dataset_info.json"
-        return _entries(Place(file)) if file.is_file() else {}
+        return _entries(DataPlace(file)) if file.is_file() else {}
     if place.path.name != "dataset_info.json":
         return {}
     found = {name: raw_json.load(text) for name, text in place.document.items()}

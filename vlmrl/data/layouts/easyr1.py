@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -32,12 +32,12 @@ class Easyr1(Layout):
         "boxes": "answer",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds EasyR1's rows."""
         fits = place.has_keys("problem", "answer") and not place.has_keys("solution")
         return "rows have `problem` and `answer`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         turns = [{"role": "user", "content": row.get("problem")}]
         ours, _ = read_turns(turns, media_columns(row), "problem")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, numbers
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 TYPES = {"rectanglelabels": "rectanglelabels", "polygonlabels": "polygonlabels"}
@@ -39,7 +39,7 @@ class LabelStudio(Layout):
     question: str = ""
     """The question; absent: one that names the classes in the image."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a file is Label Studio's."""
         if place.has_keys("data", "annotations"):
             fits = isinstance(place.head[0]["data"], Mapping)
@@ -47,7 +47,7 @@ class LabelStudio(Layout):
         lists = [key for row in place.head for key, value in row.items() if _is_regions(value)]
         return f"rows have regions with labels under `{lists[0]}`" if lists else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a task under our keys."""
         every = _results(row) if "annotations" in row else _short_results(row)
         results = [r for r in every if str(r.get("type")).endswith("labels")]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.annotated_objects import Task, annotated, ask, locate, numbers, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 SHAPES = ("rectangle", "polygon")
@@ -42,24 +42,24 @@ class Labelme(Layout):
     question: str = ""
     """The question; absent: one that names the classes in the image."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a folder is Labelme's."""
         for name in [n for n in place.names if n.endswith(".json")][:3]:
-            found = Place(place.path / name).document
+            found = DataPlace(place.path / name).document
             if "shapes" in found and "imagePath" in found:
                 return f"{name} has `shapes` and `imagePath`"
         return None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the one split."""
         return ("train",)
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the JSON files; they are read when a row is."""
         one_split(place, split, self.splits(place))
         return [{"file": f, WHERE: str(f)} for f in sorted(place.path.rglob("*.json"))]
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         file: Path = row["file"]
         tree = _load(file)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import has_turns, read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -32,12 +32,12 @@ class Llava(Layout):
         "boxes": "conversations",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds LLaVA's samples."""
         fits = has_turns(place, "conversations", "from") and not place.has_keys("images")
         return "rows have `conversations` with from and value" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         key = "conversations"
         ours, reply = read_turns(row.get(key), media_columns(row), key, "from", "value")

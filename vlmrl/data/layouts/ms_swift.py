@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import has_turns, read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.errors import UserError
@@ -47,12 +47,12 @@ class MsSwift(Layout):
         "image_index": "objects.image_id",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds ms-swift's rows."""
         fits = has_turns(place, "messages", "role") and place.has_keys("objects")
         return "rows have `messages` and `objects`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, reply = read_turns(row.get("messages"), media_columns(row), "messages")
         objects = row.get("objects")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.annotated_objects import ask, locate, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.xml_files import read_xml
 from vlmrl.errors import UserError
 
@@ -42,7 +42,7 @@ class PascalVoc(Layout):
     question: str = ""
     """The question; absent: one that names the classes in the image."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a folder is VOC's."""
         file = next((name for name in place.names if name.endswith(".xml")), None)
         if file is None:
@@ -53,12 +53,12 @@ class PascalVoc(Layout):
             return f"{file} is an XML file in Annotations" if "Annotations" in file else None
         return f"{file} is an `annotation`" if root.tag == "annotation" else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the lists of ImageSets/Main that hold all classes; `train` without any."""
         lists = sorted((place.path / "ImageSets/Main").glob("*.txt"))
         return tuple(p.stem for p in lists if "_" not in p.stem) or ("train",)
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the XML files of a split; they are read when a row is."""
         one_split(place, split, self.splits(place))
         listed = place.path / "ImageSets/Main" / f"{split}.txt"
@@ -69,7 +69,7 @@ class PascalVoc(Layout):
             files = sorted(place.path.rglob("*.xml"))
         return [{"file": file, WHERE: str(file)} for file in files]
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         root = read_xml(row["file"])
         objects = root.findall("object")
@@ -94,7 +94,7 @@ def _text(element: Any, key: str) -> str:
     return text
 
 
-def _first_pixel(place: Place) -> int:
+def _first_pixel(place: DataPlace) -> int:
     """Return 0 where a box of any file begins at 0, else 1: VOC's own coordinates begin at 1."""
     files = sorted(place.path.rglob("*.xml"))
     return 0 if any(_AT_ZERO.search(file.read_bytes()) for file in files) else 1

@@ -9,7 +9,7 @@ from typing import Any
 from vlmrl import plugins
 from vlmrl.data.cards.column_aliases import PUBLISHED
 from vlmrl.data.files.hub_download import locate
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 __all__ = ["Match", "card_of_path", "choose", "matches"]
@@ -23,7 +23,7 @@ class Match:
     reason: str
 
 
-def matches(place: Place) -> list[Match]:
+def matches(place: DataPlace) -> list[Match]:
     """Return the layouts that fit, less those that another one of them narrows."""
     found: dict[str, Match] = {}
     narrowed: set[str] = set()
@@ -41,7 +41,7 @@ def card_of_path(path: str, options: Mapping[str, Any]) -> str:
         return "table"
     if "layout" in options:
         return "auto"
-    place = Place(locate(path))
+    place = DataPlace(locate(path))
     first = place.head[0] if place.head else {}
     if any(first.keys() >= keys for keys in PUBLISHED):
         return "records"
@@ -52,7 +52,7 @@ def card_of_path(path: str, options: Mapping[str, Any]) -> str:
 
 
 def choose(
-    place: Place, name: str | None = None, options: Mapping[str, Any] | None = None
+    place: DataPlace, name: str | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Layout, Match]:
     """Return the layout called `name`, or the one that fits, built with these options, and why.
 
@@ -71,7 +71,7 @@ def choose(
     return plugins.build("layout", match.name, options), match
 
 
-def _undecided(place: Place, found: list[Match]) -> str:
+def _undecided(place: DataPlace, found: list[Match]) -> str:
     if found:
         fits = "; ".join(f"{match.name} ({match.reason})" for match in found)
         return f"more than one layout fits: {fits}; write layout: {found[0].name}, or another"

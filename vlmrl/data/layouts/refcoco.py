@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import Rows
 from vlmrl.data.layouts.annotated_objects import locate, numbers
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 
@@ -35,7 +35,7 @@ class Refcoco(Layout):
     question: str = "Locate: {expression}"
     """The question; `{expression}` stands for what refers to the object."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why rows are RefCOCO's."""
         if place.has_keys("answer", "bbox", "segmentation", "iscrowd", "question_id"):
             return "rows have `answer`, `bbox`, `segmentation` and `iscrowd`"
@@ -44,11 +44,11 @@ class Refcoco(Layout):
         pickled = _pickle(place)
         return f"{pickled} is RefCOCO's own file" if pickled else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the place's own splits; `train` where there are pickles."""
         return ("train",) if _pickle(place) else place.splits
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the rows of a copy.
 
         Raises:
@@ -61,7 +61,7 @@ class Refcoco(Layout):
             )
         return place.rows(split)
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         copied = "raw_anns" in row
         key = "sentences" if copied else "answer"
@@ -83,7 +83,7 @@ class Refcoco(Layout):
         }
 
 
-def _pickle(place: Place) -> str | None:
+def _pickle(place: DataPlace) -> str | None:
     """Return the name of a file `refs(...).p`; None: there is none."""
     names = place.names if place.path.is_dir() else (place.path.name,)
     return next((n for n in names if re.fullmatch(r"(.*/)?refs\(\w+\)\.p", n)), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.data.cards.conversation import LISTS
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 
@@ -32,12 +32,12 @@ class SelectedRows(Layout):
         "boxes": "truth.boxes",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds selected rows."""
         fits = place.has_keys("selected_from", "question", "truth")
         return "rows have `selected_from`, a question and a truth" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         truth = row.get("truth")
         if not isinstance(truth, Mapping):

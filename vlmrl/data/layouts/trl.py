@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -36,7 +36,7 @@ class Trl(Layout):
         "boxes": "solution",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds prompts with solutions."""
         asked = next((key for key in PROMPTS if place.has_keys(key)), None)
         # `answer` beside `problem` and images is EasyR1's; a prompt with reward_model is verl's
@@ -46,7 +46,7 @@ class Trl(Layout):
             return None
         return f"rows have `{asked}` and `{told}`"
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         asked = next((key for key in PROMPTS if row.get(key) is not None), PROMPTS[0])
         told = next((key for key in ANSWERS if row.get(key) is not None), ANSWERS[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import cell
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import has_turns, read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -40,12 +40,12 @@ class Verl(Layout):
         "meta": "data_source, ability",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds verl's rows."""
         fits = has_turns(place, "prompt", "role") and cell(place.head[0], TRUTH) is not None
         return "rows have `prompt` and `reward_model.ground_truth`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, _ = read_turns(row.get("prompt"), media_columns(row), "prompt")
         meta = {key: row[key] for key in ("data_source", "ability") if row.get(key)}

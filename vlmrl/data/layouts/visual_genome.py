@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.annotated_objects import locate, numbers
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 
@@ -37,7 +37,7 @@ class VisualGenome(Layout):
     question: str = "Locate this region: {phrase}"
     """The question; `{phrase}` stands for the region's description."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a file is Visual Genome's."""
         if not place.has_keys("regions", "id"):
             return None
@@ -45,11 +45,11 @@ class VisualGenome(Layout):
         fits = isinstance(regions, list) and all("phrase" in region for region in regions)
         return "rows have `regions` with `phrase`" if fits else None
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the regions of all images."""
         return RegionRows(place.rows(split))
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a region under our keys."""
         region = row["region"]
         stated = [region.get(key) for key in ("x", "y", "width", "height")]
@@ -111,7 +111,7 @@ class RegionRows(Sequence[Mapping[str, Any]]):
         return len(regions) if isinstance(regions, list) else 1
 
 
-def _file(place: Place, image: Any) -> str:
+def _file(place: DataPlace, image: Any) -> str:
     """Return the path of an image: `.jpg` as published, else a `.png` that someone made of it."""
     home = place.media_home
     found = [locate(home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from vlmrl.data.cards import multiple_choice
 from vlmrl.data.files.opening import file_split, open_rows
-from vlmrl.data.files.rows import JoinedRows, Rows, View
+from vlmrl.data.files.rows import JoinedRows, Rows, RowsView
 from vlmrl.data.layouts.annotated_objects import find_file, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.conversations import has_turns, read_turns
 from vlmrl.data.layouts.media_columns import media_columns
 from vlmrl.data.layouts.replies import read_reply
@@ -73,7 +73,7 @@ class VlmR1(Layout):
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "detection", "choice", "math", "yes_no")
     reward_columns: ClassVar[tuple[str, ...]] = (METHOD,)
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds VLM-R1's rows."""
         if listed := _listed(place):
             return f"`datasets` lists {len(listed)} data files under `json_path`"
@@ -84,11 +84,11 @@ class VlmR1(Layout):
         box = place.has_keys("problem", "solution") and place.head[0]["solution"]
         return "rows have `problem` and a box as `solution`" if isinstance(box, list) else None
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the place's own splits; `train` for a YAML file."""
         return ("train",) if _listed(place) else place.splits
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the rows of a data file, or of all that a YAML file lists."""
         listed = _listed(place)
         if not listed:
@@ -96,7 +96,7 @@ class VlmR1(Layout):
         one_split(place, split, ("train",))
         return JoinedRows([_cut(place, item) for item in listed])
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         if "conversations" in row:
             key, turns = "conversations", _written(row["conversations"])
@@ -123,7 +123,7 @@ class VlmR1(Layout):
         return None if verifier is None else [verifier, "format"]
 
 
-def _why(place: Place) -> str | None:
+def _why(place: DataPlace) -> str | None:
     """Return what tells rows of `image` and `conversations` from LLaVA's; None: nothing does.
 
     LLaVA writes texts as replies and as ids; VLM-R1's own example has a whole number as the id.
@@ -151,7 +151,7 @@ def _is_ours(row: Mapping[str, Any]) -> bool:
     )
 
 
-def _listed(place: Place) -> list[Mapping[str, Any]]:
+def _listed(place: DataPlace) -> list[Mapping[str, Any]]:
     """Return the data files that a YAML file lists; empty: it is none, or lists none."""
     listed = place.settings.get("datasets")
     fits = isinstance(listed, list) and all(
@@ -160,7 +160,7 @@ def _listed(place: Place) -> list[Mapping[str, Any]]:
     return listed if fits and isinstance(listed, list) else []
 
 
-def _cut(place: Place, item: Mapping[str, Any]) -> Rows:
+def _cut(place: DataPlace, item: Mapping[str, Any]) -> Rows:
     """Open a listed file, and keep the rows that its `sampling_strategy` says."""
     file = find_file(place.home, item["json_path"], "json_path")
     rows = open_rows(file, file_split(file))
@@ -175,7 +175,7 @@ def _cut(place: Place, item: Mapping[str, Any]) -> Rows:
         )
     number = int(size.removesuffix("%"))
     count = min(len(rows), math.ceil(number * len(rows) / 100) if size[-1] == "%" else number)
-    return View(rows, range(count) if kind == "first" else range(len(rows) - count, len(rows)))
+    return RowsView(rows, range(count) if kind == "first" else range(len(rows) - count, len(rows)))
 
 
 def _written(turns: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.data.cards import multiple_choice
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.data.layouts.replies import read_reply
 from vlmrl.errors import UserError
 
@@ -41,14 +41,14 @@ class Vlmevalkit(Layout):
         "meta": "category, l2-category, split",
     }
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a place holds a benchmark of VLMEvalKit."""
         shown = place.has_keys("image") or place.has_keys("image_path")
         if not place.has_keys("index", "question", "answer") or not shown:
             return None
         return "rows have `index`, an image, `question` and `answer`"
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         question = row.get("question")
         if not isinstance(question, str):
@@ -73,7 +73,7 @@ class Vlmevalkit(Layout):
             "answer": [*(truth.text or ())],
         }
 
-    def _images(self, row: Mapping[str, Any], place: Place) -> list[Any]:
+    def _images(self, row: Mapping[str, Any], place: DataPlace) -> list[Any]:
         """Return the images of a row, which may stand in another row or in files."""
         value = row.get("image") if row.get("image") is not None else row.get("image_path")
         if isinstance(value, str) and value.startswith("["):
@@ -87,7 +87,7 @@ class Vlmevalkit(Layout):
         pairs = zip(values, texts, strict=True)
         return [value if text is None else self._elsewhere(text, place) for value, text in pairs]
 
-    def _elsewhere(self, index: str, place: Place) -> Any:
+    def _elsewhere(self, index: str, place: DataPlace) -> Any:
         """Return the image of the row with an index: large images are written once."""
         for split in place.splits:
             rows = place.rows(split)

@@ -11,7 +11,7 @@ import yaml
 
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layouts.annotated_objects import annotated, ask, find_file, one_split
-from vlmrl.data.layouts.base import Layout, Place
+from vlmrl.data.layouts.base import DataPlace, Layout
 from vlmrl.errors import UserError
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -43,7 +43,7 @@ class Yolo(Layout):
     question: str = ""
     """The question; absent: one that names the classes."""
 
-    def recognise(self, place: Place) -> str | None:
+    def recognise(self, place: DataPlace) -> str | None:
         """Return why a folder or its YAML file is YOLO's."""
         file = _config_file(place)
         if file is None:
@@ -53,12 +53,12 @@ class Yolo(Layout):
             return None
         return f"{file.name} has `names` and `{next(k for k in tree if k in ('train', 'val', 'test'))}`"
 
-    def splits(self, place: Place) -> tuple[str, ...]:
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
         """Return the splits that the YAML file names."""
         tree = _config(_config_file(place))
         return tuple(split for split in ("train", "val", "test") if tree.get(split))
 
-    def rows(self, place: Place, split: str) -> Rows:
+    def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the images of a split by their names; none is opened."""
         one_split(place, split, self.splits(place))
         file = _config_file(place)
@@ -68,7 +68,7 @@ class Yolo(Layout):
         images = [image for one in listed for image in _images(place, one)]
         return [{"image": path, WHERE: str(_labels_of(path))} for path in images]
 
-    def read(self, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         tree = _config(_config_file(place))
         names = _names(tree)
@@ -91,7 +91,7 @@ class Yolo(Layout):
         return {**common, "question": question, **annotated(task, boxes, labels, masks)}
 
 
-def _config_file(place: Place) -> Path | None:
+def _config_file(place: DataPlace) -> Path | None:
     if place.path.suffix in (".yaml", ".yml"):
         return place.path if place.path.is_file() else None
     names = [n for n in place.names if "/" not in n and Path(n).suffix in (".yaml", ".yml")]
@@ -114,7 +114,7 @@ def _names(tree: Mapping[str, Any]) -> dict[int, str]:
     return dict(names) if isinstance(names, dict) else dict(enumerate(names))
 
 
-def _images(place: Place, stated: Any) -> list[Path]:
+def _images(place: DataPlace, stated: Any) -> list[Path]:
     """Return the images that a split names: those of a folder, or those that a text file lists.
 
     What others' `path` begins with is a folder of their own machine, or where their tool was started.

@@ -14,8 +14,8 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.routed_experts import read_routes
 from vlmrl.engines.vllm_parts.media_parts import MediaFolder, Part, lend
-from vlmrl.engines.vllm_parts.requests import Answer, EngineFault
-from vlmrl.engines.vllm_parts.server import NoAnswer, Refused, Server
+from vlmrl.engines.vllm_parts.requests import EngineFault, ServerAnswer
+from vlmrl.engines.vllm_parts.server import NoAnswer, RequestRefused, Server
 from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import LostEngine, UserError
 from vlmrl.media_types import num_bytes
@@ -108,7 +108,7 @@ def ask(
     job: Job,
     folder: MediaFolder | None = None,
     adapter: bool = False,
-) -> Answer:
+) -> ServerAnswer:
     """Return the server's completions of a job's prompt; `fields` are those of vLLM's SamplingParams.
 
     Its media go through `folder` if the server reads that, else within the request. With `adapter` the
@@ -123,7 +123,7 @@ def ask(
         with lend(prompt.media, folder) as media:
             body = request(prompt, fields, media, adapter)
             reply = server.post("/inference/v1/generate", body, seconds, "generation")
-    except Refused as error:
+    except RequestRefused as error:
         raise UserError(f"sample {prompt.sample.id!r}: {error}") from error
     except NoAnswer as fault:
         raise EngineFault(
@@ -132,7 +132,7 @@ def ask(
     try:
         ids, choices = tuple(reply["prompt_token_ids"]), reply["choices"]
         experts = read_routes(job.routers, len(ids), choices)
-        return Answer(ids, tuple(map(_written, choices, experts)))
+        return ServerAnswer(ids, tuple(map(_written, choices, experts)))
     except (KeyError, TypeError, ValueError) as error:
         raise EngineFault(f"generation: {server} gave an answer of another form") from error
 

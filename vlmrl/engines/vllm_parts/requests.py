@@ -34,16 +34,16 @@ def end_run(fault: EngineFault) -> LostEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """An engine's completions of one prompt."""
 
     prompt_ids: tuple[int, ...]
     """The prompt after media expansion, as the engine saw it."""
     group: tuple[Sampled, ...]
 
-    def repeated(self, n: int) -> Answer:
+    def repeated(self, n: int) -> ServerAnswer:
         """Return the answer to a greedy request, which vLLM writes once, as `n` equal completions."""
-        return Answer(self.prompt_ids, self.group * n)
+        return ServerAnswer(self.prompt_ids, self.group * n)
 
 
 def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def media_data(prompt: Prompt) -> dict[str, list[Any]]:
 
 def check(
     prompt: Prompt,
-    answer: Answer,
+    answer: ServerAnswer,
     policy: ServedPolicy,
     sampling: Sampling,
     versions: tuple[int, int],

@@ -40,7 +40,7 @@ LOOK = 3.0
 """Seconds between liveness checks while waiting for an answer."""
 
 
-class Refused(UserError):
+class RequestRefused(UserError):
     """The server refuses the request, and would refuse it again."""
 
 
@@ -204,7 +204,7 @@ class Server:
         finally:
             connection.close()
         if 400 <= status < 500:
-            raise Refused(f"{stage}: {self} refuses {path} ({status}): {text[:500]}")
+            raise RequestRefused(f"{stage}: {self} refuses {path} ({status}): {text[:500]}")
         if status >= 500:
             raise EngineFault(f"{stage}: {self}, {path}: status {status}: {text[:500]}")
         return _parsed(text)

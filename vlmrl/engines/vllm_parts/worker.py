@@ -88,7 +88,7 @@ class Update(WeightTransferUpdateInfo):
     """Further names of a weight that comes once."""
 
 
-class Transfer(WeightTransferEngine):
+class WorkerTransfer(WeightTransferEngine):
     """Back-end `vlmrl`: all weights of the model, by file or by tcp, loaded strictly."""
 
     init_info_cls = Init
@@ -133,4 +133,4 @@ def _from_files(paths: Sequence[str]) -> Generator[tuple[str, torch.Tensor], Non
                 yield name, file.get_tensor(name)
 
 
-WeightTransferEngineFactory.register_engine("vlmrl", Transfer)
+WeightTransferEngineFactory.register_engine("vlmrl", WorkerTransfer)

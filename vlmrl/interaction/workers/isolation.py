@@ -25,9 +25,9 @@ from vlmrl.media_types import Audio, PilImage, Video, num_bytes
 from vlmrl.tools import Part, Refused, Shown, Tool
 
 __all__ = [
-    "Answer",
-    "Limits",
-    "Packed",
+    "CallLimits",
+    "CallReply",
+    "PackedParts",
     "call",
     "check_parts",
     "clean",
@@ -45,7 +45,7 @@ MAX_REFUSAL = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """What a call may take and return."""
 
     memory_mb: int = 1024
@@ -65,7 +65,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class CallReply:
     """What a call returned: texts and media in order, or why it was refused."""
 
     parts: tuple[str | Shown, ...]
@@ -74,14 +74,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedParts:
     """Parts for another process, with the user's own files from which they are."""
 
     files: tuple[str, ...]
     pickled: bytes
 
     @classmethod
-    def of(cls, parts: Any) -> Packed:
+    def of(cls, parts: Any) -> PackedParts:
         """Return parts as they cross to a worker."""
         pickled = pickle.dumps(parts)
         return cls(plugins.user_files(pickled), pickled)
@@ -92,7 +92,7 @@ class Packed:
         return pickle.loads(self.pickled)
 
 
-def prepare(packed: Packed, names: Sequence[str], limits: Limits) -> None:
+def prepare(packed: PackedParts, names: Sequence[str], limits: CallLimits) -> None:
     """Make a worker process ready: its tools loaded, its files limited."""
     tools: Sequence[Tool] = packed.read()
     for tool in tools:
@@ -101,7 +101,7 @@ def prepare(packed: Packed, names: Sequence[str], limits: Limits) -> None:
     limit_files(limits)
 
 
-def limit_files(limits: Limits) -> None:
+def limit_files(limits: CallLimits) -> None:
     """Bound the files that this process may write, where the system can."""
     if sys.platform != "win32":
         import resource
@@ -111,8 +111,8 @@ def limit_files(limits: Limits) -> None:
 
 
 def call(
-    tool: str, name: str, arguments: Mapping[str, Any], shared: SharedView, limits: Limits
-) -> Answer:
+    tool: str, name: str, arguments: Mapping[str, Any], shared: SharedView, limits: CallLimits
+) -> CallReply:
     """Call a tool's function; whatever it raises but `Refused` is a fault.
 
     Raises:
@@ -123,7 +123,7 @@ def call(
         found, refused = check_parts(_TOOLS[tool].call(name, arguments, shared.load()), limits), ""
     except Refused as error:
         found, refused = (), clean(str(error))[:MAX_REFUSAL] or "refused"
-    return Answer(found, refused, time.perf_counter() - began)
+    return CallReply(found, refused, time.perf_counter() - began)
 
 
 def clean(text: str) -> str:
@@ -141,7 +141,7 @@ def cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
 
 
-def check_parts(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Shown, ...]:
+def check_parts(found: Part | Sequence[Part], limits: CallLimits) -> tuple[str | Shown, ...]:
     """Return what is to be shown: texts cut, images as RGB of at most the allowed pixels.
 
     Raises:
@@ -159,7 +159,7 @@ def check_parts(found: Part | Sequence[Part], limits: Limits) -> tuple[str | Sho
     return checked
 
 
-def _check_part(part: Any, limits: Limits) -> str | Shown:
+def _check_part(part: Any, limits: CallLimits) -> str | Shown:
     if isinstance(part, str):
         return cut(clean(cut(part, 2 * limits.max_chars)), limits.max_chars)
     shown = part if isinstance(part, Shown) else Shown(part)
@@ -175,7 +175,7 @@ def _check_part(part: Any, limits: Limits) -> str | Shown:
     raise TypeError(f"expected a text, an image, a Video or an Audio of a tool, got {kind}")
 
 
-def _check_image(image: PilImage, limits: Limits) -> PilImage:
+def _check_image(image: PilImage, limits: CallLimits) -> PilImage:
     """Return an image as 8-bit RGB, shrunk if it is too large; its size is looked at first."""
     width, height = image.size
     if width < 1 or height < 1 or width * height > MAX_SOURCE_PIXELS:

@@ -22,14 +22,14 @@ from PIL import Image
 from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.tools import View
 
-__all__ = ["MediaFolder", "SharedView"]
+__all__ = ["SharedMediaFolder", "SharedView"]
 
 CACHED = 8
 """Images that a worker keeps from one call to the next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class SharedArray:
     """An array in a file: uint8 [H, W, 3] of an image, [T, H, W, 3] of a video, float32 [N] of audio."""
 
     path: str
@@ -42,7 +42,7 @@ class SharedView:
     """A view without its pixels: `stored[i]` belongs to `view.shown[i]`; None: it is cut from another."""
 
     view: View
-    stored: tuple[Stored | None, ...]
+    stored: tuple[SharedArray | None, ...]
 
     def load(self) -> View:
         """Return the view with its media; images are kept for the next calls of this process."""
@@ -59,13 +59,13 @@ class SharedView:
         return replace(self.view, shown=tuple(shown))
 
 
-class MediaFolder:
+class SharedMediaFolder:
     """A temporary folder of media; `close` removes it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vlmrl-tools-")
         self._numbers = itertools.count()
-        self._known: dict[int, Stored] = {}
+        self._known: dict[int, SharedArray] = {}
         self._lock = threading.Lock()
 
     def share(self, view: View) -> SharedView:
@@ -83,7 +83,7 @@ class MediaFolder:
         self._known.clear()
         self._folder.cleanup()
 
-    def _store(self, medium: Decoded) -> Stored:
+    def _store(self, medium: Decoded) -> SharedArray:
         owner: Any = medium
         if isinstance(medium, Video | Audio):
             owner = medium.frames if isinstance(medium, Video) else medium.samples
@@ -92,13 +92,13 @@ class MediaFolder:
         array = np.ascontiguousarray(owner)
         path = Path(self._folder.name, str(next(self._numbers)))
         array.tofile(path)
-        found = Stored(str(path), str(array.dtype), array.shape)
+        found = SharedArray(str(path), str(array.dtype), array.shape)
         self._known[id(owner)] = found
         weakref.finalize(owner, _forget, self._known, id(owner), str(path)).atexit = False
         return found
 
 
-def _forget(known: dict[int, Stored], key: int, path: str) -> None:
+def _forget(known: dict[int, SharedArray], key: int, path: str) -> None:
     if key in known:
         del known[key]
         os.unlink(path)
@@ -113,10 +113,10 @@ def _emptied(medium: Decoded) -> Decoded:
     return Image.new("RGB", (1, 1))
 
 
-def _map(stored: Stored) -> np.ndarray:
+def _map(stored: SharedArray) -> np.ndarray:
     return np.memmap(stored.path, stored.dtype, "r", shape=stored.shape)
 
 
 @functools.lru_cache(CACHED)
-def _image(stored: Stored) -> PilImage:
+def _image(stored: SharedArray) -> PilImage:
     return Image.fromarray(np.asarray(_map(stored)))

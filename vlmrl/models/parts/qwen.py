@@ -19,7 +19,7 @@ from vlmrl.media_types import Decoded, PilImage, Video, kind_of
 from vlmrl.models.base import Family
 from vlmrl.models.parts.chat import CHATML_ENDS, render_chat
 from vlmrl.models.parts.media_features import media_of_rows, place_features, stand_alone
-from vlmrl.models.parts.qwen_layout import Layout, fit_video_size, process_videos, split_runs
+from vlmrl.models.parts.qwen_layout import PromptLayout, fit_video_size, process_videos, split_runs
 from vlmrl.models.parts.reply import render_reply
 from vlmrl.models.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample
@@ -77,7 +77,7 @@ class MropeFamily(Family):
     )
     shared: ClassVar[bool] = True
 
-    small: ClassVar[qwen_models.Small]
+    small: ClassVar[qwen_models.SmallQwenModel]
     """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
@@ -127,7 +127,7 @@ class MropeFamily(Family):
         more, video_grids = process_videos(processor, videos)
         audio_tensors, lengths = self._encode_audio(processor, media)
         waiting, pairs = iter(grids), iter(zip(videos, video_grids, strict=True))
-        merge, layout = processor.image_processor.merge_size, Layout()
+        merge, layout = processor.image_processor.merge_size, PromptLayout()
         for run in split_runs(compact, tuple(kinds)):
             kind = kinds.get(run[0])
             if kind is None:
@@ -158,7 +158,7 @@ class MropeFamily(Family):
     def _lay_video(
         self,
         processor: Any,
-        layout: Layout,
+        layout: PromptLayout,
         video: Video,
         grid: tuple[int, int, int],
         audio_tokens: int,

@@ -12,7 +12,7 @@ from vlmrl.errors import UserError
 from vlmrl.media_types import Video
 
 
-class Layout:
+class PromptLayout:
     """The ids and positions of a prompt while it is being laid out.
 
     The next piece begins one past the LARGEST position so far, as in Qwen's own code and vLLM;

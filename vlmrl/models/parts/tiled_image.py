@@ -31,7 +31,7 @@ class ImageFamily(Family):
     """The token that the chat template writes for an image."""
     language_model: ClassVar[str] = "model.language_model"
     """The path of the decoder, which takes embeddings."""
-    small: ClassVar[image_models.Small]
+    small: ClassVar[image_models.SmallImageModel]
     """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:

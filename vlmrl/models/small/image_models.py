@@ -26,7 +26,7 @@ VISION: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Small:
+class SmallImageModel:
     """A recipe of small models: names of transformers classes and default config fields."""
 
     model: str
@@ -48,14 +48,16 @@ class Small:
     """Field of the whole config that takes the number of tokens per tile."""
 
 
-def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+def build(
+    small: SmallImageModel, build: BuildConfig, corpus: Sequence[str], seed: int
+) -> tuple[Any, Any]:
     """Build the model and its tokenizer, see `builder.build`."""
     return builder.build(
         small.model, lambda t: _config(small, build, t), build, corpus, seed, small.format
     )
 
 
-def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
+def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     text_class, vision_class = CONFIG_MAPPING[small.text], CONFIG_MAPPING[small.vision]
     tokens = builder.token_fields(tokenizer)
     text_keys = {*text_class.__annotations__, TIED} - {*tokens, "head_dim"}
@@ -84,7 +86,7 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
     )
 
 
-def _count_tile_tokens(small: Small, side: Any, patch: Any) -> int:
+def _count_tile_tokens(small: SmallImageModel, side: Any, patch: Any) -> int:
     whole = isinstance(side, int) and isinstance(patch, int) and min(side, patch) > 0
     if not whole or side % (patch * small.shrink):
         raise UserError(

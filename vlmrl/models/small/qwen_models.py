@@ -22,7 +22,7 @@ CHAT_TEMPLATE = chatml(
 
 
 @dataclass(frozen=True, slots=True)
-class Small:
+class SmallQwenModel:
     """A recipe of small models: names of transformers classes and default config fields."""
 
     model: str
@@ -41,7 +41,9 @@ class Small:
     """Whether M-RoPE interleaves the frequencies of time, rows and columns; only vLLM reads it."""
 
 
-def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+def build(
+    small: SmallQwenModel, build: BuildConfig, corpus: Sequence[str], seed: int
+) -> tuple[Any, Any]:
     """Build the model and its processor, see `builder.build`."""
     model, tokenizer = builder.build(
         small.model, lambda t: _config(small, build, t), build, corpus, seed
@@ -49,7 +51,7 @@ def build(small: Small, build: BuildConfig, corpus: Sequence[str], seed: int) ->
     return model, _processor(small, model.config.vision_config, tokenizer)
 
 
-def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
+def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: Any) -> Any:
     config_class = getattr(transformers, small.config)
     tokens = builder.token_fields(tokenizer)
     fields = config_class.sub_configs["text_config"].__annotations__.keys()
@@ -73,7 +75,7 @@ def _config(small: Small, build: BuildConfig, tokenizer: Any) -> Any:
 
 
 def build_published(
-    small: Small,
+    small: SmallQwenModel,
     text: Mapping[str, Any],
     vision: Mapping[str, Any],
     tied: bool,
@@ -119,7 +121,7 @@ def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False)
     return {**rope, "mrope_interleaved": True} if interleaved else rope
 
 
-def _processor(small: Small, vision: Any, tokenizer: Any) -> Any:
+def _processor(small: SmallQwenModel, vision: Any, tokenizer: Any) -> Any:
     of_images, of_videos = pixel_settings(vision)
     return getattr(transformers, small.processor)(
         image_processor=transformers.Qwen2VLImageProcessor(**of_images),

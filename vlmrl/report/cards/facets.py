@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmrl.runs.rollout_rows import Row
 
-__all__ = ["DISAGREEMENTS", "FAILURES", "Choice", "Facets", "facets_of"]
+__all__ = ["DISAGREEMENTS", "FAILURES", "FacetChoice", "Facets", "facets_of"]
 
 DISAGREEMENTS = {
     "rewards": "rewards of the group differ",
@@ -42,7 +42,7 @@ class Facets:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FacetChoice:
     """What prompts are chosen by; an empty text chooses all."""
 
     source: str = ""
@@ -51,7 +51,7 @@ class Choice:
     failure: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Choice:
+    def of(cls, given: Mapping[str, str]) -> FacetChoice:
         """Return the choice that an address states."""
         return cls(**{name: given.get(name, "") for name in cls.__slots__})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from vlmrl.report.cards.facets import DISAGREEMENTS, FAILURES, Choice, facets_of
-from vlmrl.report.gallery import MAX_PROMPTS, Card, evaluation_cards, rollout_cards
+from vlmrl.report.cards.facets import DISAGREEMENTS, FAILURES, FacetChoice, facets_of
+from vlmrl.report.gallery import MAX_PROMPTS, GalleryPrompt, evaluation_cards, rollout_cards
 from vlmrl.report.loopholes.alarms import ABOUT
 from vlmrl.report.media import Album
 from vlmrl.runs.rollout_rows import Row
@@ -35,20 +35,20 @@ class Gallery:
     title: str
     about: str
     keys: tuple[str, ...]
-    cards: tuple[Card, ...]
+    cards: tuple[GalleryPrompt, ...]
     options: Mapping[str, Mapping[str, str]]
     chosen: Mapping[str, str]
     rows: str = ""
     """Where `vlmrl watch` has the pages of its rows; empty: nowhere, as in a file."""
 
     @property
-    def first(self) -> list[Card]:
+    def first(self) -> list[GalleryPrompt]:
         """Return the cards of the step that is chosen at first, all if none is."""
         step = self.chosen.get("step")
         return [card for card in self.cards if step in (None, str(card.step))]
 
     @property
-    def later(self) -> list[Card]:
+    def later(self) -> list[GalleryPrompt]:
         """Return the other cards."""
         step = self.chosen.get("step")
         return [card for card in self.cards if step not in (None, str(card.step))]
@@ -71,7 +71,7 @@ def galleries(
     return [gallery for gallery in found if gallery.cards]
 
 
-def current_gallery(step: int, rows: Sequence[Row], choice: Choice, album: Album) -> Gallery:
+def current_gallery(step: int, rows: Sequence[Row], choice: FacetChoice, album: Album) -> Gallery:
     """Return the chosen prompts of one step as cards; all choices are offered, whatever there is now."""
     chosen = [row for row in rows if choice.holds(row)]
     about = f"Step {step}: {len(chosen)} of {len(rows)} prompts"
@@ -88,7 +88,7 @@ def current_gallery(step: int, rows: Sequence[Row], choice: Choice, album: Album
 
 
 def _gallery(
-    kind: str, title: str, about: str, keys: tuple[str, ...], cards: Sequence[Card]
+    kind: str, title: str, about: str, keys: tuple[str, ...], cards: Sequence[GalleryPrompt]
 ) -> Gallery:
     steps = [str(step) for step in sorted({card.step for card in cards}, reverse=True)]
     facets = [card.facets for card in cards]

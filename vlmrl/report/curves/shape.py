@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from vlmrl.report.series import Panel, Series
+from vlmrl.report.series import CurvePanel, Series
 
 __all__ = ["is_quiet", "smoothed"]
 
@@ -25,7 +25,7 @@ def smoothed(series: Series) -> Series | None:
     return replace(series, values=tuple(means))
 
 
-def is_quiet(panel: Panel) -> bool:
+def is_quiet(panel: CurvePanel) -> bool:
     """Return whether nothing happens in a panel: no curve moves by more than a fiftieth of its size."""
     return all(_is_flat(smoothed(series) or series) for series in panel.series)
 

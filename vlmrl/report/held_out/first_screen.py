@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vlmrl.report.drawing import LARGE, NARROW, Drawing, draw
-from vlmrl.report.gallery import Attempt, Card, evenly
+from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt, evenly
 from vlmrl.report.held_out.levels import DEMONSTRATIONS, levels
 from vlmrl.report.held_out.scores import change, score_name
-from vlmrl.report.series import MAIN_COLOUR, Panel, Series
+from vlmrl.report.series import MAIN_COLOUR, CurvePanel, Series
 from vlmrl.report.stages import Stretch
-from vlmrl.report.words.outcome import Outcome, Progress, describe, say_metric
+from vlmrl.report.words.outcome import Outcome, RunFacts, describe, say_metric
 from vlmrl.runs.rollout_rows import Row
 
 __all__ = ["FirstScreen", "compare_ends", "first_screen"]
@@ -33,11 +33,11 @@ class Half:
     label: str
     score: str
     answer: str
-    card: Card
+    card: GalleryPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AnswerPair:
     """A sample as the first and the last evaluated policy answered it."""
 
     question: str
@@ -51,13 +51,13 @@ class FirstScreen:
     outcome: Outcome
     charts: tuple[Drawing, ...]
     metric: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[AnswerPair, ...]
 
 
 def first_screen(
     config: Mapping[str, Any],
-    progress: Progress,
-    cards: Sequence[Card],
+    progress: RunFacts,
+    cards: Sequence[GalleryPrompt],
     stages: Sequence[Stretch] = (),
 ) -> FirstScreen:
     """Return the first screen; `cards` are held-out samples with their first and last answer."""
@@ -74,7 +74,7 @@ def first_screen(
 
 
 def compare_ends(
-    progress: Progress, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
+    progress: RunFacts, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
 ) -> None:
     """Fill in what the samples of the first and the last evaluation, by step, tell.
 
@@ -88,7 +88,7 @@ def compare_ends(
         progress.change = change(progress.metric, ends[min(ends)], ends[max(ends)])
 
 
-def _curve(config: Mapping[str, Any], progress: Progress) -> Panel | None:
+def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
     """Return the chosen metric over the evaluations, else the training reward; None without either."""
     metric = progress.metric
     wanted = [metric] if metric.startswith("sampled/") else [metric, f"sampled/{metric}"]
@@ -103,7 +103,7 @@ def _curve(config: Mapping[str, Any], progress: Progress) -> Panel | None:
     if begun is not None and len(series[0].steps) > 1:
         imitated = config.get("sft") and first["step"] == 0
         marked["after imitation alone" if imitated else "before training"] = begun
-    return Panel(f"Held-out {say_metric(metric)}", series, levels=tuple(marked.items()))
+    return CurvePanel(f"Held-out {say_metric(metric)}", series, levels=tuple(marked.items()))
 
 
 def _series(metric: str, evaluations: Sequence[Mapping[str, Any]]) -> Series | None:
@@ -117,15 +117,15 @@ def _series(metric: str, evaluations: Sequence[Mapping[str, Any]]) -> Series | N
     return Series(name, tuple(one["step"] for one in known), tuple(values), low, high)
 
 
-def pairs_of(cards: Sequence[Card], score: str) -> tuple[Pair, ...]:
+def pairs_of(cards: Sequence[GalleryPrompt], score: str) -> tuple[AnswerPair, ...]:
     """Return at most `PAIRS` samples with the named score of each answer."""
     return tuple(
-        Pair(card.question, tuple(_half(card, attempt, score) for attempt in card.attempts))
+        AnswerPair(card.question, tuple(_half(card, attempt, score) for attempt in card.attempts))
         for card in evenly(cards, PAIRS)
     )
 
 
-def _half(card: Card, attempt: Attempt, score: str) -> Half:
+def _half(card: GalleryPrompt, attempt: GalleryCompletion, score: str) -> Half:
     found = attempt.scores.get(score)
     value = attempt.reward if found is None else found.score
     answer = "no answer" if attempt.answer is None else attempt.answer

@@ -8,7 +8,7 @@ from vlmrl.report.curves.spent import Across
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.parts import parts_module
 from vlmrl.report.page import show
-from vlmrl.report.series import MAIN_COLOUR, Panel, Section, Series
+from vlmrl.report.series import MAIN_COLOUR, CurvePanel, CurveSection, Series
 
 __all__ = ["MAX_COMPARED", "SAID", "compared"]
 
@@ -35,12 +35,12 @@ def compared(runs: Mapping[str, LiveRun], across: Across = "step") -> str:
             points = list(zip(reward.steps, reward.values, strict=True))
             trained.append(_series(name, run, points, across))
     panels = [
-        Panel(f"Held-out {metric}", tuple(found), across=across)
+        CurvePanel(f"Held-out {metric}", tuple(found), across=across)
         for metric, found in held_out.items()
     ]
-    panels += [Panel("Training reward", tuple(trained), across=across)] if trained else []
+    panels += [CurvePanel("Training reward", tuple(trained), across=across)] if trained else []
     about = f"Runs on one pair of axes, by {SAID[across]}; a name keeps its colour."
-    section = Section("Compared", about, tuple(panels))
+    section = CurveSection("Compared", about, tuple(panels))
     return str(parts_module().section(show(section, dict(MAIN_COLOUR))))
 
 

@@ -6,7 +6,7 @@ import threading
 
 from vlmrl.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.report.live.live_run import LiveRun
-from vlmrl.report.series import Panel
+from vlmrl.report.series import CurvePanel
 
 __all__ = ["LaterFit"]
 
@@ -15,7 +15,7 @@ class LaterFit:
     """The newest fit that is ready; `version` changes with it."""
 
     def __init__(self) -> None:
-        self.found: tuple[Panel, ComputeFit] | None = None
+        self.found: tuple[CurvePanel, ComputeFit] | None = None
         self.version = 0
         self._evaluated = -1
         self._thread: threading.Thread | None = None

@@ -22,7 +22,7 @@ from vlmrl.report.live.appended_lines import AppendedLines
 from vlmrl.report.loopholes.alarms import alarm_sentences
 from vlmrl.report.page import read_ends
 from vlmrl.report.stages import GrowingStages, Stretch
-from vlmrl.report.words.outcome import Progress
+from vlmrl.report.words.outcome import RunFacts
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
 from vlmrl.runs.console import step_seconds
@@ -49,7 +49,7 @@ class LiveRun:
         self.alarms: list[str] = []
         self.mistake = ""
         self._stamps: dict[str, Any] = {}
-        self._compared: tuple[Any, Progress] = (None, Progress())
+        self._compared: tuple[Any, RunFacts] = (None, RunFacts())
         self._begin()
 
     def _begin(self) -> None:
@@ -85,9 +85,9 @@ class LiveRun:
             self.mistake = str(error)
         self.version += self.mistake != before
 
-    def progress(self) -> Progress:
+    def progress(self) -> RunFacts:
         """Return what the sentence of the first screen is made of."""
-        progress = Progress(
+        progress = RunFacts(
             metric=self.metric,
             planned=self.config["run"]["steps"],
             steps=self.steps,
@@ -100,7 +100,7 @@ class LiveRun:
         )
         key = (progress.metric, self.evaluated)
         if self._compared[0] != key:
-            found = Progress(metric=progress.metric)
+            found = RunFacts(metric=progress.metric)
             demonstrated = self.imitation.mean(scored_demonstrations(found.metric))
             compare_ends(found, read_ends(self.folder), demonstrated)
             self._compared = (key, found)

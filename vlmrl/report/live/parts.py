@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from markupsafe import Markup
 
-from vlmrl.report.cards.facets import Choice
+from vlmrl.report.cards.facets import FacetChoice
 from vlmrl.report.cards.galleries import current_gallery
 from vlmrl.report.drawing import said
 from vlmrl.report.gallery import evaluation_cards
@@ -22,7 +22,7 @@ from vlmrl.report.live.live_run import LiveRun, State
 from vlmrl.report.media import Album
 from vlmrl.report.page import LEADING, environment, read_ends, show, with_compute
 from vlmrl.report.rows.story import run_address
-from vlmrl.report.series import ABOUT, MAIN_COLOUR, Section, Unit, sections_of
+from vlmrl.report.series import ABOUT, MAIN_COLOUR, CurveSection, Unit, sections_of
 from vlmrl.report.words.outcome import describe
 from vlmrl.report.words.tiles import tiles_of
 from vlmrl.runs import run_folder
@@ -44,10 +44,10 @@ class LiveParts:
     run: LiveRun
     fit: LaterFit = field(default_factory=LaterFit)
     _made: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    _evaluated: tuple[int, list[Section]] = field(default_factory=lambda: (-1, []))
+    _evaluated: tuple[int, list[CurveSection]] = field(default_factory=lambda: (-1, []))
 
     def newer(
-        self, seen: Mapping[str, str], choice: Choice | None = None
+        self, seen: Mapping[str, str], choice: FacetChoice | None = None
     ) -> dict[str, tuple[str, str]]:
         """Return for each part whose key is no longer the one seen its new key, and its HTML.
 
@@ -55,7 +55,7 @@ class LiveParts:
         `rollouts` (those of the choice) and `numbers`; any other name is the title of a section.
         """
         self.fit.follow(self.run)
-        choice, evaluated = choice or Choice(), (self.run.evaluated, self.fit.version)
+        choice, evaluated = choice or FacetChoice(), (self.run.evaluated, self.fit.version)
         state, stages = self.run.state(), len(self.run.stages)
         found = {section.title: section for section in self._sections()}
         makers: dict[str, tuple[Any, Callable[[], str]]] = {
@@ -104,7 +104,7 @@ class LiveParts:
         tiles = tiles_of(self.run.folder, self.run.results(), lines, self.run.stages, computed, 0)
         return str(parts_module().tiles(tiles))
 
-    def _rollouts(self, choice: Choice) -> str:
+    def _rollouts(self, choice: FacetChoice) -> str:
         if self.run.rollouts is None:
             return ""
         step, path = self.run.rollouts
@@ -118,7 +118,7 @@ class LiveParts:
         leading = [title for title in titles if title in LEADING]
         return str(parts_module().layout(leading, [t for t in titles if t not in LEADING]))
 
-    def _sections(self) -> list[Section]:
+    def _sections(self) -> list[CurveSection]:
         """Return the sections in the order of the page; that of evaluations is kept until there are more."""
         if self._evaluated[0] != self.run.evaluated:
             self._evaluated = (self.run.evaluated, sections_of({}, {}, self.run.results()))
@@ -126,7 +126,7 @@ class LiveParts:
         evaluated = with_compute(self._evaluated[1], self.fit.found)
         return sorted([*found, *evaluated], key=lambda one: list(ABOUT).index(one.title))
 
-    def _section(self, section: Section) -> str:
+    def _section(self, section: CurveSection) -> str:
         return str(parts_module().section(show(section, dict(MAIN_COLOUR), self.run.stages)))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from vlmrl.report.gallery import Attempt, Card, row_card
+from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt, row_card
 from vlmrl.report.media import Album
 from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
 from vlmrl.report.rows.row_index import RowIndex
@@ -25,10 +25,10 @@ MAX_MOMENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoryCompletion:
     """One completion: what a card shows of it, and what else is stored."""
 
-    attempt: Attempt
+    attempt: GalleryCompletion
     finish: str
     weights: Mapping[str, str]
     """By verifier its weight in the reward."""
@@ -52,8 +52,8 @@ class Story:
     """All that the page of a row shows."""
 
     facts: RowFacts
-    card: Card
-    answers: tuple[Answer, ...]
+    card: GalleryPrompt
+    answers: tuple[StoryCompletion, ...]
     has_tokens: bool
     moments: tuple[Moment, ...]
     left_out: int
@@ -79,7 +79,7 @@ def tell(
     weights = _weights(config, facts.source)
     told = (tokens or {}).get("completions") or []
     answers = tuple(
-        Answer(
+        StoryCompletion(
             attempt,
             completion["finish_reason"],
             weights,

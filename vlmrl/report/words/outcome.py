@@ -12,7 +12,7 @@ from vlmrl.report.held_out.levels import BEST_CONSTANT, CORRECTED
 from vlmrl.report.held_out.scores import Change
 from vlmrl.runs.complaints import BLIND_NATS, WINDOW, complain_of_last
 
-__all__ = ["Outcome", "Progress", "describe", "say_metric"]
+__all__ = ["Outcome", "RunFacts", "describe", "say_metric"]
 
 MOVED = 0.02
 """A change of a share that is worth a word."""
@@ -24,7 +24,7 @@ Line = Mapping[str, Any]
 
 
 @dataclass
-class Progress:
+class RunFacts:
     """How far a run has come: what the sentence is made of. `lines` are those of metrics.jsonl."""
 
     metric: str = "reward"
@@ -44,7 +44,7 @@ class Progress:
     """Sentences of the loophole watch."""
 
     @classmethod
-    def of(cls, config: Line, lines: Sequence[Line], summary: Line | None, **more: Any) -> Progress:
+    def of(cls, config: Line, lines: Sequence[Line], summary: Line | None, **more: Any) -> RunFacts:
         """Gather what the config, all lines of metrics.jsonl and summary.json say."""
         steps = lines[-1]["step"] if lines else 0
         newest = {key: value for line in lines for key, value in line.items() if value is not None}
@@ -70,7 +70,7 @@ class Outcome:
     advice: tuple[str, ...]
 
 
-def describe(progress: Progress) -> Outcome:
+def describe(progress: RunFacts) -> Outcome:
     """Return the outcome of a run, finished or not."""
     state, sentence = _compare(progress)
     advice = [*complain_of_last(progress.last_lines), *progress.alarms]
@@ -88,7 +88,7 @@ def say_metric(metric: str) -> str:
     return f"{words}{f' of {source}' if source else ''}{', sampled' if rest != metric else ''}"
 
 
-def _compare(progress: Progress) -> tuple[Literal["rose", "fell", "same", "open"], str]:
+def _compare(progress: RunFacts) -> tuple[Literal["rose", "fell", "same", "open"], str]:
     metric = progress.metric
     known = [one for one in progress.evaluations if metric in one["metrics"]]
     held_out = f"Held-out {say_metric(metric)}"
@@ -115,7 +115,7 @@ def _compare(progress: Progress) -> tuple[Literal["rose", "fell", "same", "open"
     return moved, f"{held_out} {moved} from {_said(before)} to {_said(after)}{interval} {when}"
 
 
-def _moved(progress: Progress, first: Line, last: Line) -> Literal["rose", "fell", "same"]:
+def _moved(progress: RunFacts, first: Line, last: Line) -> Literal["rose", "fell", "same"]:
     """Return where the metric went beyond chance: by the paired difference, else by the intervals."""
     metric, change = progress.metric, progress.change
     before, after = first["metrics"][metric], last["metrics"][metric]
@@ -129,7 +129,7 @@ def _moved(progress: Progress, first: Line, last: Line) -> Literal["rose", "fell
     return "rose" if after > before else "fell"
 
 
-def _without_evaluation(progress: Progress) -> str:
+def _without_evaluation(progress: RunFacts) -> str:
     first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
     if first is None or last is None:
         return "Nothing has been measured yet"
@@ -139,7 +139,7 @@ def _without_evaluation(progress: Progress) -> str:
     )
 
 
-def _of_answers(progress: Progress) -> list[str]:
+def _of_answers(progress: RunFacts) -> list[str]:
     """Return whether the form of the answers held."""
     known = [one["metrics"] for one in progress.evaluations]
     for name, what in (("format", "format"), ("answered", "the share of readable answers")):
@@ -152,7 +152,7 @@ def _of_answers(progress: Progress) -> list[str]:
     return []
 
 
-def _of_levels(progress: Progress) -> list[str]:
+def _of_levels(progress: RunFacts) -> list[str]:
     known = [one["metrics"].get(progress.metric) for one in progress.evaluations]
     values = [value for value in known if value is not None]
     found = []
@@ -167,7 +167,7 @@ def _of_levels(progress: Progress) -> list[str]:
     return found
 
 
-def _of_sight(progress: Progress) -> list[str]:
+def _of_sight(progress: RunFacts) -> list[str]:
     """Return whether the policy looks at its media, as its last ablation saw it."""
     drop = progress.newest.get("media_ablation/blank_logprob_drop")
     if drop is None:
@@ -179,7 +179,7 @@ def _of_sight(progress: Progress) -> list[str]:
     return [f"no sign of blind answers{cost}"]
 
 
-def _advise(progress: Progress, state: str) -> list[str]:
+def _advise(progress: RunFacts, state: str) -> list[str]:
     """Return what to try where no number of the last steps explains the outcome."""
     first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
     rose = first is not None and last is not None and last > first + MOVED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vlmrl.report.series import Panel
+from vlmrl.report.series import CurvePanel
 from vlmrl.runs.metric_glossary import find
 
 __all__ = ["with_words"]
@@ -44,7 +44,7 @@ TITLES = {
 """Title that a rule of series.py makes of a key -> what the page says."""
 
 
-def with_words(panel: Panel) -> Panel:
+def with_words(panel: CurvePanel) -> CurvePanel:
     """Return the panel with a title in words, and the glossary's sentence where it is about one metric."""
     found = find(panel.title) or find(f"sft/{panel.title}")
     about = found[1].replace("`", "") if found else panel.about

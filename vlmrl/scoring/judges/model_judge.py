@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from vlmrl import plugins
 from vlmrl.config import NamedModel
-from vlmrl.named_models.asked import AskedModel, Limits
+from vlmrl.named_models.asked import AskedModel, AskLimits
 from vlmrl.named_models.content import media_parts
 from vlmrl.named_models.opened import open_model
 from vlmrl.named_models.replies import Replies
@@ -99,7 +99,7 @@ class ModelJudge(Verifier):
             raise ValueError("attempts and seconds are positive")
         if not isinstance(self.model, NamedModel):
             identity = [self.url, self.model, self.callable]
-            limits = Limits(THREADS, self.seconds, self.attempts, self.budget)
+            limits = AskLimits(THREADS, self.seconds, self.attempts, self.budget)
             replies = Replies(Path(self.cache) if self.cache else None)
             asked = AskedModel(identity, self._send, limits, replies)
             object.__setattr__(self, "_asked", asked)

@@ -14,7 +14,7 @@ from vlmrl.system.chat_endpoint import Invalid
 __all__ = [
     "PAIR_PARTS",
     "Better",
-    "Comparison",
+    "PairJudgement",
     "against_one",
     "each_other",
     "pair_parts",
@@ -48,7 +48,7 @@ def read_better(reply: str) -> Better:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairJudgement:
     """What a judge said of two candidates in both orders."""
 
     straight: Better
@@ -95,7 +95,7 @@ def against_one(size: int, seed: int) -> list[tuple[int, int]]:
     return [(i, reference) for i in range(size) if i != reference]
 
 
-def pair_parts(found: Sequence[Comparison]) -> dict[str, float]:
+def pair_parts(found: Sequence[PairJudgement]) -> dict[str, float]:
     """Return the shares that `PAIR_PARTS` names; without those of which there is nothing to share."""
     if not found:
         return {}
