@@ -9,7 +9,7 @@ import typing
 from part_pages import field_docstrings
 from tables import code, escape, header, row, type_text
 
-from vlmrl.runs.output import outcomes
+from vlmrl.runs.output import events
 
 INTRODUCTION = """# Output
 
@@ -27,7 +27,7 @@ codes are [the same](commands.md).
 def page() -> str:
     """Return the whole page."""
     lines = [INTRODUCTION]
-    for kind, event in outcomes.kinds().items():
+    for kind, event in events.kinds().items():
         lines += [f"## `{kind}`", "", escape(inspect.getdoc(event) or ""), ""]
         told, types = field_docstrings(event), typing.get_type_hints(event)
         lines += header("key", "type", "what it is")

@@ -26,7 +26,7 @@ from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
 from vlmrl.commands.benchmarks.tables import show_results, sum_up
 from vlmrl.commands.benchmarks.written_tables import write_tables
 from vlmrl.errors import UserError
-from vlmrl.runs.output.lines import Lines
+from vlmrl.runs.output.outputs import Lines
 from vlmrl.runs.run_log import SILENT
 
 BOUND = "lower bound without a judge (gpt-4o-2024-11-20)"

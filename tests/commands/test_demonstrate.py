@@ -19,7 +19,7 @@ from vlmrl.commands.curricula.demonstrate import demonstrate
 from vlmrl.config import Config, load
 from vlmrl.data.source import Source, open_configured
 from vlmrl.errors import UserError
-from vlmrl.runs.output.outcomes import Demonstrated
+from vlmrl.runs.output.events import Demonstrated
 from vlmrl.schema import Demo, Frame
 from vlmrl.truths import prompting
 

@@ -14,7 +14,7 @@ from helpers.turns import script_turns
 from vlmrl.commands.curricula.rate import rate
 from vlmrl.config import Config, load
 from vlmrl.errors import UserError
-from vlmrl.runs.output.json_lines import JsonLines
+from vlmrl.runs.output.outputs import JsonLines
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from helpers.chat_calls import save_small_model
 from helpers.published import ROWS, write_published
 from helpers.runs import TINY
 from vlmrl.runs.metric_glossary import find
-from vlmrl.runs.output import outcomes
+from vlmrl.runs.output import events
 
 SHORT = [*TINY, "run.steps=2", "evaluation.limit=3", "sft.max_steps=2"]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -33,7 +33,7 @@ SAYING = """
 import sys
 from pathlib import Path
 from vlmrl.runs.output import events
-from vlmrl.runs.output.choose import choose
+from vlmrl.runs.output.terminal import choose
 metrics = {"reward/mean": 0.612, "source/shapes/reward": 0.612, "source/shapes/box_iou": 0.512,
            "rollout/length": 23.4, "time/generate": 0.15, "time/update": 0.04}
 with choose() as output:
@@ -149,7 +149,7 @@ def run_program(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[s
 def objects(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     """Return the lines of --json; each is an object whose keys are those of its kind, in their order."""
     told = [json.loads(line) for line in ran.stdout.splitlines()]
-    kinds = outcomes.kinds()
+    kinds = events.kinds()
     for one in told:
         fields = dataclasses.fields(kinds[one["kind"]])
         assert list(one) == ["kind", *(field.name for field in fields)]

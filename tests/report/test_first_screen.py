@@ -16,9 +16,8 @@ from vlmrl.report.curves.shape import is_quiet
 from vlmrl.report.drawing import LARGE, draw
 from vlmrl.report.held_out.levels import BEST_CONSTANT, CORRECTED, levels
 from vlmrl.report.held_out.scores import change, halves
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, with_words
 from vlmrl.report.words.outcome import RunFacts, describe, say_metric
-from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 

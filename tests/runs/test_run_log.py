@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from vlmrl.config import Config, parse
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
-from vlmrl.runs import console, run_folder
-from vlmrl.runs.output.lines import Lines
+from vlmrl.runs import run_folder
+from vlmrl.runs.output.outputs import Lines
+from vlmrl.runs.output.terminal import sparkline
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
 from vlmrl.system import atomic_files
@@ -252,7 +253,7 @@ def test_a_log_line_is_never_folded_nor_read_as_markup(
 def test_a_sparkline_is_no_wider_than_asked_and_spans_the_blocks(
     values: list[float], width: int
 ) -> None:
-    line = console.sparkline(values, width)
+    line = sparkline(values, width)
     assert len(line) == min(width, len(values))
     if len(values) <= width and values and max(values) > min(values):
         assert line[values.index(min(values))] == "▁" and line[values.index(max(values))] == "█"

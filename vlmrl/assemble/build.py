@@ -44,7 +44,7 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
 from vlmrl.samplers.base import AdaptiveSampler, Sampler
 from vlmrl.schema import Prompt

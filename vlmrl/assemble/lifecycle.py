@@ -26,9 +26,9 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import lost_ranks, run_folder, run_lock
-from vlmrl.runs.output.base import Output
-from vlmrl.runs.output.choose import choose
 from vlmrl.runs.output.events import Noted
+from vlmrl.runs.output.outputs import Output
+from vlmrl.runs.output.terminal import choose
 from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed, memory
 from vlmrl.system.interrupt import Interrupt

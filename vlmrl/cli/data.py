@@ -14,8 +14,8 @@ from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
     from vlmrl.data.source import Source
-    from vlmrl.runs.output.base import Output
-    from vlmrl.runs.output.outcomes import Demonstrated, Rated
+    from vlmrl.runs.output.events import Demonstrated, Rated
+    from vlmrl.runs.output.outputs import Output
     from vlmrl.schema import Sample, Space
 
 FirstRows = Annotated[int | None, typer.Option(min=1, help="Only the first N rows of each source.")]
@@ -159,7 +159,7 @@ def rate(
     `where: "0 < pass_rate < 1"` chooses rows, and sampler `curriculum` orders them. Ctrl-C finishes the
     rows in hand.
     """
-    from vlmrl.runs.output.choose import choose
+    from vlmrl.runs.output.terminal import choose
 
     with choose(quiet, json) as output:
         from vlmrl.commands.validate import load_valid
@@ -220,7 +220,7 @@ def demonstrate(
     `demonstrations: demonstrations.jsonl` of a source, of `sft.sources` say, uses the rows of which an answer
     is kept, and it as their demonstration. Ctrl-C finishes the rows in hand.
     """
-    from vlmrl.runs.output.choose import choose
+    from vlmrl.runs.output.terminal import choose
 
     with choose(quiet, json) as output:
         from vlmrl.commands.validate import load_valid

@@ -11,7 +11,7 @@ from vlmrl.cli.arguments import Json, Options, Quiet, reference
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
-    from vlmrl.runs.output.base import Output
+    from vlmrl.runs.output.outputs import Output
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
 Data = Annotated[str | None, typer.Option(help="A card or a data file; `:SPLIT` if not `test`.")]
@@ -117,7 +117,7 @@ def evaluate(
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
     `vlmrl list benchmarks` lists the benchmarks.
     """
-    from vlmrl.runs.output.choose import choose
+    from vlmrl.runs.output.terminal import choose
 
     with choose(quiet, json) as output:
         only = {"control": control, "train_data": train_data, "judge": judge, "tools": tools}
@@ -145,7 +145,7 @@ def _evaluate_data(
 ) -> None:
     from vlmrl.commands import evaluate
     from vlmrl.config import RewardConfig, tree
-    from vlmrl.runs.output.outcomes import Scored
+    from vlmrl.runs.output.events import Scored
 
     named = [tree.named(text) for text in verifier or ()]
     rewards = [RewardConfig(verifier=name, options=chosen) for name, chosen in named]
@@ -183,7 +183,7 @@ def _evaluate_benchmarks(
     from vlmrl.commands.benchmarks.session import Plan
     from vlmrl.commands.benchmarks.tables import show_results
     from vlmrl.commands.benchmarks.written_tables import write_tables
-    from vlmrl.runs.output.outcomes import Reported
+    from vlmrl.runs.output.events import Reported
 
     asked["tools"] = tuple(reference(text) for text in asked["tools"])
     plan = Plan(**asked, controls=tuple(control.split(",")) if control else ())

@@ -33,7 +33,7 @@ def train(
     from vlmrl.system.launched import parent_watch
 
     parent_watch.end_if_asked()
-    from vlmrl.runs.output.choose import choose
+    from vlmrl.runs.output.terminal import choose
 
     with choose(quiet, json) as output:
         from vlmrl.commands.validate import load_valid
@@ -66,7 +66,7 @@ def launch(
     All nodes need vlmrl, this folder, the data and the run folder at the same paths. Ctrl-C finishes the
     step and saves. What the first rank says is passed on, `--quiet` and `--json` are its own.
     """
-    from vlmrl.runs.output.choose import choose
+    from vlmrl.runs.output.terminal import choose
 
     given = {"nodes": nodes, "gpus_per_node": gpus_per_node}
     places = [f"cluster.train.{key}={value}" for key, value in given.items() if value is not None]

@@ -16,7 +16,7 @@ from typing import Any
 from vlmrl.cluster.places import Place, order, variables
 from vlmrl.cluster.rank_actor import RankActor
 from vlmrl.errors import UserError
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 
 __all__ = ["Attempt", "Ending"]
 

@@ -19,8 +19,8 @@ from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder, run_lock
-from vlmrl.runs.output.base import Output
 from vlmrl.runs.output.events import Interrupted, Noted, Warned
+from vlmrl.runs.output.outputs import Output
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.launched import fence

@@ -37,7 +37,7 @@ from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT
 from vlmrl.scoring.answer_forms import form_of
 from vlmrl.scoring.reward_components import resolve

@@ -30,11 +30,17 @@ from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.loopholes.alarms import alarm_rows, alarm_sentences
 from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
-from vlmrl.report.series import COLD_START, MAIN_COLOUR, CurvePanel, CurveSection, sections
+from vlmrl.report.series import (
+    COLD_START,
+    MAIN_COLOUR,
+    CurvePanel,
+    CurveSection,
+    sections,
+    with_words,
+)
 from vlmrl.report.stages import Stretch, stretches
 from vlmrl.report.words.outcome import RunFacts
 from vlmrl.report.words.tiles import tiles_of
-from vlmrl.report.words.titles import with_words
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import Row
 from vlmrl.system.atomic_files import read_json, read_lines, write_bytes, write_lines

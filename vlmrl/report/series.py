@@ -6,11 +6,11 @@ Every metric is shown: one that no rule knows gets a panel of its own under "Mor
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from vlmrl.runs.console import PHASES
+from vlmrl.runs.metric_glossary import PHASES, Placement, Unit, find, placement, words_of
 
 MAX_POINTS = 400
 """Points of a curve; a longer one is drawn as the means of equal stretches of steps."""
@@ -19,8 +19,6 @@ MAIN_COLOUR = {ALL: 0, "reward": 0}
 """Colour of the main curve of either kind of panel: the first."""
 ONE_MODE = 0.95
 """Modes are not compared where this share of the completions is of one mode at every step."""
-
-Unit = Literal["", "share", "s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +57,6 @@ class CurveSection:
     constants: tuple[tuple[str, float | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule for metrics whose whole key matches `pattern`; {0}, {1} are its groups."""
-
-    pattern: str
-    section: str
-    panel: str
-    name: str
-    unit: Unit = ""
-    stacked: bool = False
-
-    def match(self, key: str) -> re.Match[str] | None:
-        """Return the groups of a key that this rule is for."""
-        return re.fullmatch(self.pattern, key, re.DOTALL)
-
-
 COLD_START = "Cold start"
 ABOUT = {
     "Reward": "What the verifiers gave during training, over all sources and per source.",
@@ -90,79 +72,11 @@ ABOUT = {
     COLD_START: "Imitation of demonstrations, before the first GRPO step.",
     "More": "Metrics that this report has no place for.",
 }
-SHARES = "truncated|masked"
-AHEAD = "off_policy|trainer_waiting|generation_idle"
-STEP_RULES = (
-    Rule("reward/mean", "Reward", "Reward", ALL),
-    Rule("source/(.+)/reward", "Reward", "Reward", "{0}"),
-    Rule("reward/std", "Rollouts", "Deviation of the reward", "reward/std"),
-    Rule("reward/(.+)", "Reward", "Components, all sources", "{0}"),
-    Rule("rollout/uniform_share", "Rollouts", "Uniform groups", ALL, "share"),
-    Rule("source/(.+)/uniform_share", "Rollouts", "Uniform groups", "{0}", "share"),
-    Rule("rollout/silent_share", "Rollouts", "Groups without a gradient", ALL, "share"),
-    Rule("source/(.+)/silent_share", "Rollouts", "Groups without a gradient", "{0}", "share"),
-    Rule("source/(.+)/([^/]+)", "Reward", "Components, {0}", "{1}"),
-    Rule("rollout/length", "Rollouts", "Length of completions, tokens", "mean"),
-    Rule("mode/([^/]+)/share", "Rollouts", "Modes", "{0}", "share"),
-    Rule("mode/([^/]+)/(.+)", "Rollouts", "{1}, by mode", "{0}"),
-    Rule(f"rollout/({SHARES})", "Rollouts", "Completions", "{0}", "share"),
-    Rule("hints/(.+)", "Rollouts", "Completions with a hint", "{0}", "share"),
-    Rule("critiques/(.+)", "Rollouts", "Second answers after a critique", "{0}", "share"),
-    Rule("caption_sufficiency/(.+)", "Rollouts", "Descriptions", "{0}", "share"),
-    Rule("blind_penalty/(.+)", "Rollouts", "Answers without the media", "{0}"),
-    Rule("cycle_consistency/(.+)", "Rollouts", "Descriptions of boxes", "{0}", "share"),
-    Rule("majority/entropy", "Rollouts", "Entropy of the answers, nats", "mean"),
-    Rule("majority/(.+)", "Rollouts", "Majorities", "{0}", "share"),
-    Rule("shuffled_frames/(.+)", "Rollouts", "Frames in order and shuffled", "{0}", "share"),
-    Rule("rollout/(staleness|staleness_max)", "Rollouts", "Age of tokens, updates", "{0}"),
-    Rule(f"rollout/({AHEAD})", "Rollouts", "Rollouts ahead of the trainer", "{0}", "share"),
-    Rule("rollout/(.+)", "Rollouts", "rollout/{0}", "{0}"),
-    Rule("loss/clip_(low|high)", "Update", "Clipped tokens", "{0}", "share"),
-    Rule("((?:loss|update)/.+)", "Update", "{0}", "{0}"),
-    Rule(
-        "media_ablation/(blank.*|swap)_logprob_drop",
-        "Checks",
-        "Fall of log-prob, nats a token",
-        "{0}",
-    ),
-    Rule(
-        "media_ablation/blank_reward_(drop|error)", "Checks", "Reward lost without the media", "{0}"
-    ),
-    Rule("((?:media_ablation|parity)/.+)", "Checks", "{0}", "{0}"),
-    Rule("loophole/flag/(.+)", "Loopholes", "Alarms", "{0}"),
-    Rule("loophole/(reward|strict|elsewhere)", "Loopholes", "Readings of the same answers", "{0}"),
-    Rule("loophole/(margin)", "Loopholes", "Own truth less another prompt's", "{0}"),
-    Rule("loophole/(length_correlation)", "Loopholes", "Reward against length, in a group", "{0}"),
-    Rule("loophole/(form_share|commonest)", "Loopholes", "Form and constants", "{0}", "share"),
-    Rule("loophole/(.+)", "Loopholes", "Odd answers", "{0}", "share"),
-    Rule("judge/([^/]+)/(.+)", "Models", "Pairs compared by {0}", "{1}", "share"),
-    Rule("model/([^/]+)/(known|failed)", "Models", "Questions to {0}", "{1}", "share"),
-    Rule("model/([^/]+)/(.+_tokens)", "Models", "Tokens of {0}", "{1}"),
-    Rule("model/([^/]+)/seconds", "Models", "Seconds of a request", "{0}", "s"),
-    Rule("model/([^/]+)/(.+)", "Models", "{1}", "{0}"),
-    Rule("schedule/(.+)", "Schedules", "{0}", "{0}"),
-    Rule(f"time/({'|'.join(PHASES)})", "Time", "Seconds per step", "{0}", "s", stacked=True),
-    Rule("time/(.+)", "Time", "Beside the steps", "{0}", "s"),
-    Rule("ranks/work/(min|median|max)", "Machines", "Own seconds of a rank", "{0}", "s"),
-    Rule("ranks/idle/(min|median|max)", "Machines", "Waiting for other ranks", "{0}", "share"),
-    Rule("ranks/(excess)", "Machines", "Slowest rank over the median", "{0}", "share"),
-    Rule("ranks/([^/]+)/slowest", "Machines", "Number of the slowest rank", "{0}"),
-    Rule(
-        "ranks/([^/]+)/(min|median|max)",
-        "Machines",
-        "Own seconds by part, {1} over ranks",
-        "{0}",
-        "s",
-    ),
-    Rule("machine/gpu_use", "Machines", "Use of the GPU", "main", "share"),
-    Rule("machine/gpu_(memory_mb|memory_total_mb)", "Machines", "Memory of the GPU, MiB", "{0}"),
-    Rule("machine/memory_mb", "Machines", "Memory of the main process, MiB", "resident"),
-    Rule("ranks/told_bytes", "Machines", "Bytes told to every rank", "told_bytes"),
-    Rule("(.+)", "More", "{0}", "{0}"),
-)
+TITLES = {ALL: "All sources, greedy", f"{ALL}, sampled": "All sources, sampled at temperature 1"}
 _MODE = re.compile("(?:sampled/)?mode/[^/]+/.+", re.DOTALL)
 _SHARE = re.compile("(?:sampled/)?mode/[^/]+/share")
-SFT_RULES = (Rule("(.+)", COLD_START, "{0}", "{0}"),)
+STACKED = "Seconds per step"
+"""The panel whose curves are parts of a whole."""
 
 
 def sections(
@@ -180,7 +94,7 @@ def sections_of(
     evaluations: Sequence[Mapping[str, Any]],
 ) -> list[CurveSection]:
     """Return the panels of a run from its curves by key, and the evals/step-N.json."""
-    found = {s.title: s for s in _placed(metrics, STEP_RULES) + _placed(sft, SFT_RULES)}
+    found = {s.title: s for s in _placed(metrics, placement) + _placed(sft, _imitated)}
     found["Evaluation"] = CurveSection("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
     return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
 
@@ -198,11 +112,23 @@ def colours(panel: CurvePanel, known: dict[str, int], count: int) -> list[int]:
     return taken
 
 
+def with_words(panel: CurvePanel) -> CurvePanel:
+    """Return the panel with a title in words, and the glossary's sentence where it is about one metric."""
+    entry = find(panel.title) or find(f"sft/{panel.title}")
+    about = entry[1].replace("`", "") if entry else panel.about
+    title = TITLES.get(panel.title) or words_of(panel.title) or panel.title
+    return replace(panel, title=title, about=about)
+
+
 def _has_content(section: CurveSection) -> bool:
     return bool(section.panels or section.constants)
 
 
-def _placed(columns: Mapping[str, Series], rules: Sequence[Rule]) -> list[CurveSection]:
+def _imitated(key: str) -> Placement:
+    return Placement(COLD_START, key, key, "")
+
+
+def _placed(columns: Mapping[str, Series], place: Callable[[str], Placement]) -> list[CurveSection]:
     compared = _has_modes(_shares(columns))
     # With one source its curves are those of all sources.
     single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
@@ -210,11 +136,10 @@ def _placed(columns: Mapping[str, Series], rules: Sequence[Rule]) -> list[CurveS
     for key, series in columns.items():
         if (single and key.startswith("source/")) or (not compared and _compares_modes(key)):
             continue
-        rule, groups = next((r, m.groups()) for r in rules if (m := r.match(key)))
-        title = rule.panel.format(*groups)
-        panels = shown.setdefault(rule.section, {})
-        panel = panels.get(title, CurvePanel(title, (), rule.unit, rule.stacked))
-        curve = replace(_thin(series), name=rule.name.format(*groups))
+        section, title, name, unit = place(key)
+        panels = shown.setdefault(section, {})
+        panel = panels.get(title, CurvePanel(title, (), unit, stacked=title == STACKED))
+        curve = replace(_thin(series), name=name)
         panels[title] = replace(panel, series=(*panel.series, curve))
     return [_section(title, list(panels.values())) for title, panels in shown.items()]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-__all__ = ["BLIND_NATS", "NO_ANSWERS", "WINDOW", "complain", "complain_of_last"]
-
 WINDOW = 10
 """Steps whose mean says what is wrong with a run now."""
 UNIFORM = 0.8

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -16,8 +17,7 @@ from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain
-from vlmrl.runs.metric_glossary import find
-from vlmrl.runs.output.base import Activity, Output
+from vlmrl.runs.metric_glossary import find, step_seconds
 from vlmrl.runs.output.events import (
     ColdStartStep,
     Evaluated,
@@ -27,15 +27,17 @@ from vlmrl.runs.output.events import (
     Step,
     Warned,
 )
-from vlmrl.runs.output.time_left import TimeLeft
+from vlmrl.runs.output.outputs import Activity, Output
 from vlmrl.schema import StepReport
 from vlmrl.system.atomic_files import append_line, truncate_lines
 from vlmrl.trackers.base import TrackedRun, Tracker
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["SILENT", "RunLog", "SilentLog"]
-
 SILENT = Output()
+LAST_STEPS = 20
+"""Last steps whose median is taken: one slow step does not count, and a change is seen soon."""
+LAST_BESIDES = 5
+"""Last evaluations and checkpoints whose median is taken."""
 
 
 class RunLog:
@@ -205,6 +207,50 @@ class SilentLog(RunLog):
 
     def evaluation(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> None:
         """Do nothing."""
+
+
+class TimeLeft:
+    """Estimates the seconds that a run has left, from its steps as they come.
+
+    `every` says after how many steps each planned phase comes (`evaluate`, `checkpoint`); all of them come
+    after the last step as well. What a phase took is `time/<phase>` in the line of the step that
+    follows it; of a phase that never came nothing is known, and nothing counted.
+    """
+
+    def __init__(
+        self, steps: int, every: Mapping[str, int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._steps, self._every, self._clock = steps, every, clock
+        self._own: deque[float] = deque(maxlen=LAST_STEPS)
+        self._besides = {phase: deque[float](maxlen=LAST_BESIDES) for phase in every}
+        self._at: float | None = None
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> float:
+        """Note a finished step and return the seconds left after it."""
+        before, self._at = self._at, self._clock()
+        planned = {phase: metrics.get(f"time/{phase}", 0.0) for phase in self._besides}
+        for phase, seconds in planned.items():
+            if seconds > 0:
+                self._besides[phase].append(seconds)
+        if before is None:  # nobody knows when the first one began
+            self._own.append(step_seconds(metrics))
+        else:
+            self._own.append(max(0.0, self._at - before - sum(planned.values())))
+        return self._estimate(step)
+
+    def _estimate(self, step: int) -> float:
+        left = max(0, self._steps - step)
+        seconds = left * statistics.median(self._own)
+        for phase, taken in self._besides.items():
+            if taken:
+                seconds += self._count(step, self._every[phase]) * statistics.median(taken)
+        return seconds
+
+    def _count(self, step: int, every: int) -> int:
+        """Return how often something comes after this step and to the end, if it is due `every` steps."""
+        # After the step itself, too: it is said before.
+        between = self._steps // every - max(0, step - 1) // every
+        return between + (self._steps % every != 0)
 
 
 def _brief(error: Exception) -> str:

@@ -19,7 +19,7 @@ from vlmrl.benchmarking.base import Benchmark, Official
 from vlmrl.benchmarking.scoring import Result, RowScore, sum_up
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.schema import Frame, Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system import atomic_files

@@ -24,7 +24,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT
 
 __all__ = ["evaluate_benchmarks"]

@@ -26,7 +26,7 @@ from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.schema import Completion, PromptBatch
 from vlmrl.scoring.answer_forms import form_of
 from vlmrl.system import atomic_files

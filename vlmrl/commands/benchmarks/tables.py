@@ -15,8 +15,8 @@ from vlmrl import plugins
 from vlmrl.benchmarking.scoring import Figure, Result
 from vlmrl.benchmarking.statistics.calibration import calibrate
 from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
-from vlmrl.runs.output.base import Output
-from vlmrl.runs.output.outcomes import Benchmarked
+from vlmrl.runs.output.events import Benchmarked
+from vlmrl.runs.output.outputs import Output
 
 __all__ = [
     "extra_lines",

@@ -40,8 +40,8 @@ from vlmrl.data.joined.demonstrations import Demonstration, read_demonstrations
 from vlmrl.data.source import open_configured
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
-from vlmrl.runs.output.base import Output
-from vlmrl.runs.output.outcomes import Demonstrated
+from vlmrl.runs.output.events import Demonstrated
+from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT
 from vlmrl.schema import Completion
 from vlmrl.scoring.scorer import Judged, Scorer

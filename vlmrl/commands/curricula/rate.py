@@ -32,8 +32,8 @@ from vlmrl.data.joined.ratings import Rating, read_ratings
 from vlmrl.data.source import open_configured
 from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.runs.output.base import Output
-from vlmrl.runs.output.outcomes import Rated
+from vlmrl.runs.output.events import Rated
+from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT
 from vlmrl.schema import Prompt, PromptBatch
 from vlmrl.scoring.scorer import Judged, Scorer

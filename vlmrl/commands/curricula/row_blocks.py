@@ -22,7 +22,7 @@ from vlmrl.data.source import Source, rated_as
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.runs.output.base import Output
+from vlmrl.runs.output.outputs import Output
 from vlmrl.schema import Prompt
 from vlmrl.system import atomic_files
 from vlmrl.system.interrupt import Interrupt

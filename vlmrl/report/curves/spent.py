@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-from vlmrl.runs.console import step_seconds
+from vlmrl.runs.metric_glossary import step_seconds
 
 __all__ = ["AXES", "Across", "Spent"]
 

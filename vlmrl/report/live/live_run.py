@@ -25,7 +25,7 @@ from vlmrl.report.stages import GrowingStages, Stretch
 from vlmrl.report.words.outcome import RunFacts
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
-from vlmrl.runs.console import step_seconds
+from vlmrl.runs.metric_glossary import step_seconds
 from vlmrl.system.atomic_files import read_json, stamp_of
 
 __all__ = ["LiveRun", "State"]

@@ -26,8 +26,8 @@ from vlmrl.report.series import ABOUT, MAIN_COLOUR, CurveSection, Unit, sections
 from vlmrl.report.words.outcome import describe
 from vlmrl.report.words.tiles import tiles_of
 from vlmrl.runs import run_folder
-from vlmrl.runs.console import duration
 from vlmrl.runs.metric_glossary import find
+from vlmrl.runs.output.words import duration
 from vlmrl.system.atomic_files import read_lines
 
 __all__ = ["LiveParts", "parts_module", "say_state", "table", "warm_up"]
