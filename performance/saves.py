@@ -19,9 +19,9 @@ import torch
 from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
 from vlmrl.models.loading import load_model
 from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 
 CORPUS = ["Where is the red shape?", "How many green circles?"]
 

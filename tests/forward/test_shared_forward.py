@@ -232,7 +232,7 @@ def test_a_run_notices_a_wrong_shared_forward_and_goes_on_without(
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4, dropout=0.5)])
 def test_a_run_finds_the_shared_forward_right(caplog, dtype, lora):
     made = policy(dtype=dtype, lora=lora)
-    assert made.shares(micro_batch(made))
+    assert made.uses_shared_forward(micro_batch(made))
     assert made.sharing.verified
     assert made.base.training
     assert "SHARED FORWARD" not in caplog.text  # other libraries may have something to say
@@ -275,7 +275,7 @@ def test_it_cannot_be_switched_on_where_the_attention_has_no_shared_form():
     settings = OptimizerConfig(shared_forward="on")
     with pytest.raises(UserError, match=r"optimizer\.shared_forward.*eager"):
         made.use_optimizer(made.optimizer, settings)
-    assert not made.shares(micro_batch(made))
+    assert not made.uses_shared_forward(micro_batch(made))
 
 
 def test_the_vision_tower_sees_every_picture_once():

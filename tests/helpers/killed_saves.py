@@ -21,8 +21,8 @@ import torch
 from helpers.killed_forks import kill_at_each_call
 from helpers.small import policy
 from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 
 
 def save_twice(made: Policy, folder: Path, call: int) -> None:

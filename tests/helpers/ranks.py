@@ -32,9 +32,9 @@ from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
 from vlmrl.policy import checkpoint
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.trainable import is_adapter
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Experts, Prompt, PromptBatch, Rollouts

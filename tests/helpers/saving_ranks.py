@@ -17,9 +17,9 @@ from helpers.small import CORPUS, model_config
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.models.loading import load_model
 from vlmrl.policy import checkpoint
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.system import distributed
 
 

@@ -20,8 +20,8 @@ from vlmrl.config import LoraConfig, load
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -20,8 +20,7 @@ from vlmrl import plugins
 from vlmrl.config import LoraConfig, ModelConfig
 from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.models.loading import fingerprint, load_model
-from vlmrl.policy import fsdp
-from vlmrl.policy.weights import files, units
+from vlmrl.policy import fsdp, weights
 from vlmrl.system import distributed
 
 # ------------------------------------------------------------------------------------ one process
@@ -33,10 +32,10 @@ def test_units_hold_every_weight_once_and_layers_whole(name: str) -> None:
     found = list(made.units())
     names = [name for unit in found for name in unit]
     assert len(names) == len(set(names))
-    assert sum(units.bytes_of(unit) for unit in found) == sum(
+    assert sum(weights.bytes_of(unit) for unit in found) == sum(
         p.nbytes for p in made.base.parameters()
     )
-    assert set(names) | set(units.find_tied_names(made.base)) == set(made.base.state_dict())
+    assert set(names) | set(weights.find_tied_names(made.base)) == set(made.base.state_dict())
     for path in made.family.decoder_layers:
         for number, layer in enumerate(made.base.get_submodule(path)):
             own = {f"{path}.{number}.{leaf}" for leaf, _ in layer.named_parameters()}
@@ -51,7 +50,7 @@ def test_vllm_is_given_the_same_names_by_units_as_at_once(name: str) -> None:
     at_once = made.family.export_names(made.weights())
     names = [n for unit in made.units(every_name=True) for n in made.family.export_names(unit)]
     assert len(names) == len(set(names)) and set(names) == set(at_once)
-    tied = units.find_tied_names(made.base)
+    tied = weights.find_tied_names(made.base)
     for unit in made.units(every_name=True):
         assert all(unit[first] is unit[n] for n, first in tied.items() if n in unit)
 
@@ -107,9 +106,9 @@ def test_an_adapter_is_merged_as_peft_does_or_left_out() -> None:
 def test_a_model_written_in_parts_is_read_as_one(name: str, tmp_path: Path) -> None:
     made = policy(name)
     made.save_frame(str(tmp_path))
-    dealt = files.deal_parts(made.units(), made.weight_bytes(), max_bytes=200_000)
+    dealt = weights.deal_parts(made.units(), made.weight_bytes(), max_bytes=200_000)
     named = ((number, made.family.published(made.base, part)) for number, part in dealt)
-    files.name_parts(tmp_path, len(files.write_parts(tmp_path, named)))
+    weights.name_parts(tmp_path, len(weights.write_parts(tmp_path, named)))
     parts = sorted(tmp_path.glob("model-*-of-*.safetensors"))
     assert len(parts) > 2 and not list(tmp_path.glob(".part*"))
     again = load_model(ModelConfig(path=str(tmp_path))).model.state_dict()
@@ -123,7 +122,7 @@ def test_a_part_of_the_whole_is_the_file_that_transformers_writes(
 ) -> None:
     made = policy(name)
     made.save(str(tmp_path / "theirs"))
-    files.write_parts(tmp_path / "ours", made.parts())
+    weights.write_parts(tmp_path / "ours", made.parts())
     theirs, ours = tmp_path / "theirs/model.safetensors", tmp_path / "ours/.part-0"
     assert ours.read_bytes() == theirs.read_bytes()
 
@@ -136,7 +135,7 @@ def test_every_unit_is_dealt_to_one_rank_and_no_rank_gets_much_more_than_its_sha
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(distributed, "_rank", rank)
             patch.setattr(distributed, "_world", world)
-            own = dict(files.deal_parts(units, total))
+            own = dict(weights.deal_parts(units, total))
         assert all(number % world == rank for number in own)
         found += own.items()
     found.sort(key=lambda pair: pair[0])
@@ -149,8 +148,8 @@ def test_every_unit_is_dealt_to_one_rank_and_no_rank_gets_much_more_than_its_sha
 
 def test_slices_of_parts_are_read_by_rows(tmp_path: Path) -> None:
     given = [{f"w{n}": torch.randn(10, 4)} for n in range(5)]
-    files.save_parts(tmp_path / "all.safetensors", given, max_bytes=400)
-    found = files.open_slices(tmp_path / "all.safetensors")
+    weights.save_parts(tmp_path / "all.safetensors", given, max_bytes=400)
+    found = weights.open_slices(tmp_path / "all.safetensors")
     assert len(list(tmp_path.iterdir())) == 3
     for unit in given:
         for name, weight in unit.items():
@@ -161,7 +160,7 @@ def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
         torch.manual_seed(seed)
         (tmp_path / folder).mkdir()
-        files.save_parts(tmp_path / folder / "model.safetensors", [{"w": torch.randn(3000, 300)}])
+        weights.save_parts(tmp_path / folder / "model.safetensors", [{"w": torch.randn(3000, 300)}])
     first, same, other = (fingerprint(str(tmp_path / folder)) for folder in "abc")
     assert first == same != other
     assert fingerprint("") == fingerprint("no/such-model") == ""
@@ -253,7 +252,7 @@ def test_no_rank_would_hold_a_large_model(name: str, one_of_many: Any) -> None:
     count = sum(p.numel() for p in model.parameters())
     assert count == pytest.approx(published, rel=0.002)
     mesh = one_of_many(world - 1, world)
-    sizes = [sum(w.numel() for w in unit.values()) for unit in units.units_of(model, family)]
+    sizes = [sum(w.numel() for w in unit.values()) for unit in weights.units_of(model, family)]
     assert sum(sizes) == count
     forecast = {
         n: len(range(*fsdp.rows_of(p).indices(len(p)))) for n, p in model.named_parameters()

@@ -41,8 +41,8 @@ from vlmrl.monitoring.loopholes.watch import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog, SilentLog

@@ -17,9 +17,9 @@ from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.rank_share import RankShare, Spread, as_gathered, rank_share, size_of
+from vlmrl.policy.gradient_sums import sum_bytes
 from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.weights.gradient_sums import sum_bytes
 from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
 __all__ = ["LOWER", "TIGHT", "Counter", "Forecast", "cached_completions", "forecast"]

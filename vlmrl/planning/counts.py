@@ -9,9 +9,9 @@ from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.config import Config
 from vlmrl.monitoring.rank_share import rank_share
 from vlmrl.planning.published import Assumptions
+from vlmrl.policy import weights
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import FUSED_EXPERTS, tower_of
-from vlmrl.policy.weights import units
 from vlmrl.schema import Prompt
 
 __all__ = ["ModelCounts", "StepCounts", "count_model", "count_step"]
@@ -104,7 +104,7 @@ def count_model(policy: Policy) -> ModelCounts:
 
 def count_sync_bytes(policy: Policy, size: int) -> int:
     """Return the bytes of all weights that an engine is sent at `size` bytes a number, tied ones once."""
-    merged = units.without_adapters(units.units_of(policy.base, policy.family))
+    merged = weights.without_adapters(weights.units_of(policy.base, policy.family))
     return sum(size * weight.numel() for unit in merged for weight in unit.values())
 
 

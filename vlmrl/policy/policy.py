@@ -1,38 +1,60 @@
-"""The policy: a model with its reference, its optimizer and its update."""
+"""The policy: a model with its forwards, its reference, its update and its files.
+
+Whatever is not finite is never applied and never saved; ranks that work in step decide alike.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from vlmrl.algorithms.base import LossInputs, Objective, Pass
+from vlmrl.attention import dispatch
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.data.masked_media import mask_media
 from vlmrl.errors import NotFinite, UserError
-from vlmrl.forward import finite, packing
-from vlmrl.forward.logprobs import Sharing
+from vlmrl.forward import finite, low_memory, packing, router_replay
+from vlmrl.forward.expert_precision import install_experts
+from vlmrl.forward.logprobs import (
+    Sharing,
+    completion_logprobs,
+    disagreement,
+    few_rows,
+    without_dropout,
+)
+from vlmrl.forward.sequence_parallel import Split, find_split
 from vlmrl.models.base import Family
+from vlmrl.models.loading import fingerprint
+from vlmrl.models.parts.frozen_towers import install
+from vlmrl.policy import trainable, weights
+from vlmrl.policy.fsdp import Sharded
+from vlmrl.policy.gradient_sums import sum_gradients
 from vlmrl.policy.loss_metrics import add, averages, engine_gap
-from vlmrl.policy.memory_retry import MemoryRetry
-from vlmrl.policy.policy_model import PolicyModel
 from vlmrl.policy.reference import Reference
-from vlmrl.policy.weights.gradient_sums import sum_gradients
+from vlmrl.policy.weights import Unit
 from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
-
-__all__ = ["Policy"]
 
 MAX_REFUSED = 10
 """So many updates in a row whose gradients are not finite end the run."""
 
+_T = TypeVar("_T")
+log = logging.getLogger("vlmrl")
 
-class Policy(PolicyModel):
-    """The trained model, its reference and its optimizer."""
+
+class Policy:
+    """The trained model with its processor and adapters, its reference and its optimizer.
+
+    With `dtype: bfloat16` trainable weights stay float32 (a step of 1e-6 vanishes in bfloat16) and the
+    forward runs under autocast; frozen weights are stored in bfloat16.
+    """
 
     def __init__(
         self,
@@ -43,7 +65,20 @@ class Policy(PolicyModel):
         temperature: float = 1.0,
         shard: bool = False,
     ) -> None:
-        super().__init__(model, processor, family, config, temperature, shard)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.family, self.processor, self.config = family, processor, config
+        self.tokenizer = processor.tokenizer
+        self.temperature = temperature
+        self.version = 0
+        self.stop_ids = family.stop_token_ids(processor)
+        self.pad_id = self.tokenizer.pad_token_id
+        if self.pad_id is None:
+            self.pad_id = self.stop_ids[0]
+        self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
+        self._prepare_weights(model, shard)
+        self._prepare_forward(shard)
+        frozen = self.frozen_towers is not None
+        self.sharded = Sharded(self.base, family, config, self.device, frozen) if shard else None
         self.reference: Reference | None = None
         self.refused = ""
         """What was not finite in the last update, so that it was not applied."""
@@ -51,9 +86,200 @@ class Policy(PolicyModel):
         """What is shown each micro-batch of an update with the log-probs before it [B, T]; None: nothing."""
         self._refused_in_a_row = 0
         self._probe: MicroBatch | None = None
-        self._retry = MemoryRetry(self.in_step)
+        self._micro_tokens: int | None = None
+        """The budget of a micro-batch since the device was out of memory; None: it never was."""
 
-    # ------------------------------------------------------------------------- forwards before an update
+    def _prepare_weights(self, model: Any, shard: bool) -> None:
+        """Quantize, adapt, freeze and narrow the weights, and see that ranks hold the same."""
+        family, config = self.family, self.config
+        if config.router_replay:
+            trainable.require_experts(model, family)
+        if config.quantization:
+            trainable.quantize(model, family, config)
+        # What is to be sharded reaches the device in slices: the whole may not fit.
+        # A model that is there is not moved, unless it gets its 4-bit weights by that.
+        there = model.device.type == self.device.type and not config.quantization
+        self.base = model if shard or there else model.to(self.device)
+        self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
+        trainable.freeze(self.base, family, config)
+        if config.dtype == "bfloat16" and not shard:  # else every rank does so with its slices
+            for parameter in filter(torch.Tensor.is_floating_point, self.base.parameters()):
+                parameter.data = trainable.narrow(parameter, config)
+        self.frozen_towers = trainable.frozen_towers(self.base, family)
+        if self.frozen_towers is not None:
+            install(self.base, self.frozen_towers)
+        trainable.keep_features(self.frozen_towers, config)
+        distributed.same_everywhere(self._may_differ(shard))
+
+    def _prepare_forward(self, shard: bool) -> None:
+        """Install in the model what the forwards need: shared prompts, split tokens, checkpointing."""
+        config = self.config
+        self._can_share = self.family.shared and dispatch.install(self.base)
+        if config.dtype == "bfloat16":
+            install_experts(self.base)
+        self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
+        self.split = find_split(self.base, self._can_share)
+        if config.gradient_checkpointing:
+            replayed = {"context_fn": router_replay.again} if config.router_replay else {}
+            self.base.gradient_checkpointing_enable({"use_reentrant": False, **replayed})
+        if config.gradient_checkpointing or shard:
+            # A rank with text only would sum the first layer's gradients in another order than the rest.
+            self.base.enable_input_require_grads()
+        self.base.train()
+
+    def _may_differ(self, shard: bool) -> list[torch.nn.Parameter]:
+        """Return the trainable weights that ranks have not read from the same files.
+
+        Raises:
+            UserError: the files differ, and no rank is to hold what others have read.
+        """
+        if distributed.world() == 1:
+            return []
+        files = distributed.gather(fingerprint(self.base.name_or_path))
+        if not files[0] or len(set(files)) > 1:
+            if shard and any(files):
+                raise UserError(
+                    f"model.path: {self.base.name_or_path} holds other weights for some processes than "
+                    "for others; give all machines the same files"
+                )
+            return self.trainable
+        return [p for name, p in self.named.items() if trainable.is_adapter(name)]
+
+    @property
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters that an update changes, in the model's order."""
+        return [p for p in self.base.parameters() if p.requires_grad]
+
+    @property
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable parameters by their names."""
+        return {name: p for name, p in self.base.named_parameters() if p.requires_grad}
+
+    @property
+    def in_step(self) -> str | None:
+        """The key of the config that makes ranks run their forwards together; None: each runs its own."""
+        if self.sharded is not None:
+            return "distributed.strategy fsdp2"
+        return None if self.split is None else "distributed.sequence_parallel"
+
+    # ------------------------------------------------------------------------------------------- forwards
+
+    def seeing_once(self) -> contextlib.AbstractContextManager[None]:
+        """Run frozen towers once per medium inside: rollout, passes and update share what they find."""
+        return (
+            contextlib.nullcontext() if self.frozen_towers is None else self.frozen_towers.keeping()
+        )
+
+    @contextlib.contextmanager
+    def generating(self) -> Iterator[None]:
+        """Enter evaluation mode without gradient: checkpointing and dropout are off.
+
+        Inside, a sharded model is whole.
+        """
+        with self.whole(), self._evaluating(), self._autocast():
+            yield
+
+    def whole(self, needed: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Give every rank all weights inside, if they are `needed`; all ranks enter together."""
+        if self.sharded is None or not needed:
+            return contextlib.nullcontext()
+        return self.sharded.whole()
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self.base.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.base.train()
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.dtype == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def logprobs(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs (with gradient, where enabled) and entropies of a micro-batch, [B, T] float32."""
+        return self._forward(self.base, micro, self.uses_shared_forward(micro), together=False)
+
+    def uses_shared_forward(self, micro: MicroBatch, split: Split | None = None) -> bool:
+        """Return whether the shared forward computes this micro-batch.
+
+        The first time that it would, both forwards run on some of its rows, by all ranks of `split`
+        together; if they disagree, the shared one is not used again.
+        """
+        if self.sharing.pays(micro) and self.sharing.verified is None:
+            with self._autocast():
+                gaps = disagreement(
+                    self.base, self.family, micro, self.temperature, self.pad_id, split
+                )
+            self.sharing.decide(gaps, self.config.dtype)
+        return self.sharing.pays(micro)
+
+    def _verify_together(self, micro: MicroBatch) -> None:
+        """Verify the shared forward on a micro-batch of each rank; weights stay sliced.
+
+        Ranks where it would not pay run the plain forward twice, since all run the same layers. The
+        gradients are of all weights and ranks together.
+        """
+        few, signs = few_rows(micro)
+        scored, gradients = [], []
+        # Those of the last update, perhaps of the cold start's, are still there.
+        for parameter in self.trainable:
+            parameter.grad = None
+        with torch.enable_grad(), without_dropout(self.base):
+            for shared in (False, self.sharing.pays(micro)):
+                out = self._forward(self.base, few, shared)[0][few.mask.to(self.device)]
+                (out * signs.to(self.device)).sum().backward()
+                scored.append(out.detach())
+                gradients.append({n: p.grad for n, p in self.named.items() if p.grad is not None})
+                for parameter in self.trainable:
+                    parameter.grad = None
+        assert self.sharded is not None
+        self.sharded.forget_unused()
+        plain, other = gradients
+        gap = (scored[1] - scored[0]).abs().mean().item() if len(scored[0]) else 0.0
+        off = finite.norm_of(other[n] - g for n, g in plain.items()) / finite.norm_of(
+            plain.values()
+        )
+        self.sharing.decide((max(distributed.gather(gap)), off.item()), self.config.dtype)
+
+    def _forward(
+        self, model: Any, micro: MicroBatch, shared: bool, together: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run a forward; `together`: the ranks that share tokens all call it with this micro-batch."""
+        split = self.split if together else None
+
+        def work() -> tuple[torch.Tensor, torch.Tensor]:
+            with self._autocast():
+                return completion_logprobs(
+                    model, self.family, micro, self.temperature, self.pad_id, shared, split
+                )
+
+        return work() if self.sharded is None else self.sharded.run(work)
+
+    def _detached(
+        self, model: Any, micro: MicroBatch, shared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return log-probs and entropies [B, T] without gradient, on the CPU."""
+        if self.sharing.setting != "low_memory":
+            logprobs, entropies = self._forward(model, micro, shared)
+            return logprobs.cpu(), entropies.cpu()
+        both = torch.zeros(2, *micro.mask.shape)
+        for row, _, logprobs, entropies in self.one_by_one(model, micro):
+            both[:, row] = torch.stack([logprobs[0], entropies[0]]).cpu()
+        return both[0], both[1]
+
+    def one_by_one(
+        self, model: Any, micro: MicroBatch
+    ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
+        """Run the low-memory forward of policy or reference; see `low_memory.one_by_one`."""
+        return low_memory.one_by_one(
+            model, self.family, micro, self.temperature, autocast=self._autocast
+        )
+
+    # -------------------------------------------------------------------------- forwards before an update
 
     def keep_reference(self, folder: Path, source: Path | None = None) -> None:
         """Make the current weights the reference and write them to `folder`.
@@ -86,7 +312,7 @@ class Policy(PolicyModel):
         """Return the batches with `ref_logprobs` filled in."""
 
         def compute(micro: MicroBatch) -> Mapping[str, torch.Tensor]:
-            shared = self.shares(micro)  # with the policy's own weights
+            shared = self.uses_shared_forward(micro)  # with the policy's own weights
             assert self.reference is not None, "keep_reference was not called"
             with self._evaluating(), self.reference.model() as model:
                 return {"ref_logprobs": self._detached(model, micro.rerouted, shared)[0]}
@@ -114,32 +340,20 @@ class Policy(PolicyModel):
 
         return self._fill(batches, compute)
 
+    def _own(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        shared = self.uses_shared_forward(micro)
+        with self._evaluating():
+            return self._detached(self.base, micro, shared)
+
     def _fill(
         self,
         batches: Sequence[TrainBatch],
         compute: Callable[[MicroBatch], Mapping[str, torch.Tensor]],
     ) -> list[TrainBatch]:
         batches = self._align_ranks(batches)
-        return [self._retry.run(b, lambda b: packing.fill(b, compute)) for b in batches]
+        return [self._halving(b, lambda b: packing.fill(b, compute)) for b in batches]
 
-    def _own(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        shared = self.shares(micro)
-        with self._evaluating():
-            return self._detached(self.base, micro, shared)
-
-    def _detached(
-        self, model: Any, micro: MicroBatch, shared: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probs and entropies [B, T] without gradient, on the CPU."""
-        if self.sharing.setting != "low_memory":
-            logprobs, entropies = self._forward(model, micro, shared)
-            return logprobs.cpu(), entropies.cpu()
-        found = torch.zeros(2, *micro.mask.shape)
-        for row, _, logprobs, entropies in self.one_by_one(model, micro):
-            found[:, row] = torch.stack([logprobs[0], entropies[0]]).cpu()
-        return found[0], found[1]
-
-    # ------------------------------------------------------------------------------------------ update
+    # --------------------------------------------------------------------------------------------- update
 
     def use_optimizer(self, optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
         """Train with this optimizer from now on.
@@ -182,12 +396,11 @@ class Policy(PolicyModel):
         for group in self.optimizer.param_groups:
             group["lr"] = lr * self._lr_factors.get(group.get("tower"), 1.0)
         for batch in self._align_ranks(batches):
-            own = self._retry.run(
-                batch, lambda b: self._accumulate_gradients(b, objective, progress)
-            )
-            shares = distributed.gather(own if distributed.speaks_for_sequence() else {})
-            for share in shares:
-                add(sums, share)
+            own = self._halving(batch, lambda b: self._accumulate_gradients(b, objective, progress))
+            # Ranks that share tokens have equal sums: one of them counts.
+            by_rank = distributed.gather(own if distributed.speaks_for_sequence() else {})
+            for sums_of_rank in by_rank:
+                add(sums, sums_of_rank)
             norms.append(norm := self._clip_gradients())
             tokens += batch.num_tokens
             if math.isfinite(norm):
@@ -195,7 +408,7 @@ class Policy(PolicyModel):
                 self._refused_in_a_row = 0
             else:
                 skipped += 1
-                self._refuse(shares)
+                self._refuse(by_rank)
         self._require_finite_weights()
         self.version += 1
         return {
@@ -205,59 +418,6 @@ class Policy(PolicyModel):
             "update/tokens": float(tokens),
             "update/skipped": float(skipped),
         }
-
-    def _clip_gradients(self) -> float:
-        """Sum the gradients over all ranks and clip them, if they are finite; return the norm before."""
-        trainable = self.trainable
-        if self.sharded:  # the backward summed them
-            self.sharded.forget_unused()
-        else:
-            sum_gradients(trainable)
-        norm = finite.norm_of(p.grad for p in trainable if p.grad is not None)
-        distributed.same_everywhere([norm])  # each replica adds it up in an order of its own
-        if torch.isfinite(norm):
-            torch.nn.utils.clip_grads_with_norm_(trainable, self.max_grad_norm, norm)
-        return norm.item()
-
-    def _refuse(self, shares: Sequence[Mapping[str, float]]) -> None:
-        """Say what is not finite in an update that is not applied."""
-        known = {"rollout/entropy": "the policy's log-probs", "loss/total": "the loss"}
-        wrong = [w for k, w in known.items() if not all(math.isfinite(s[k]) for s in shares if s)]
-        gradients = {name: p.grad for name, p in self.named.items() if p.grad is not None}
-        name = finite.first_not_finite(gradients)
-        self.refused = " and ".join([*wrong, f"the gradient (first: {name})"]) + " not finite"
-        self._refused_in_a_row += 1
-        if self._refused_in_a_row == MAX_REFUSED:
-            raise NotFinite(f"{self.refused}, in {MAX_REFUSED} updates in a row")
-
-    def _require_finite_weights(self) -> None:
-        norm = finite.norm_of(self.trainable).item()
-        if distributed.any_rank(not math.isfinite(norm)):
-            name = finite.first_not_finite(self.named)
-            raise NotFinite(
-                f"the weights have diverged: their norm is {norm} (first: {name}); lower the learning "
-                "rate and resume, the checkpoints before are kept"
-            )
-
-    def require_finite(self) -> None:
-        """Look for weights that are not finite, or whose log-probs on the last update's data are not.
-
-        All ranks call it. Nothing that fails is to be saved.
-
-        Raises:
-            NotFinite: the message names the first weight.
-        """
-        self._require_finite_weights()
-        finite_here = True
-        if self._probe is not None:
-            with self._evaluating():
-                logprobs, _ = self._forward(self.base, self._probe, shared=False)
-            finite_here = bool(torch.isfinite(logprobs).all())
-        if distributed.any_rank(not finite_here):
-            raise NotFinite(
-                "the weights have diverged: the policy's log-probs are not finite; lower the learning "
-                "rate and resume, the checkpoints before are kept"
-            )
 
     def _align_ranks(self, batches: Sequence[TrainBatch]) -> Sequence[TrainBatch]:
         """Return the batches so that all ranks can process them in step; unchanged for one rank.
@@ -272,10 +432,42 @@ class Policy(PolicyModel):
                 if self.sharded:
                     self._verify_together((paying or micros)[0])
                 elif paying:
-                    self.shares(paying[0], self.split)
+                    self.uses_shared_forward(paying[0], self.split)
                 verdicts = distributed.gather(self.sharing.verified)
                 self.sharing.verified = all(verdict is not False for verdict in verdicts)
         return batches
+
+    def _halving(self, batch: TrainBatch, work: Callable[[TrainBatch], _T]) -> _T:
+        """Return what `work` makes of the batch; out of memory, try again in halved micro-batches.
+
+        The smaller budget stays for the rest of the run.
+
+        Raises:
+            UserError: even a single completion does not fit, or the ranks work in step.
+        """
+        while True:
+            if self._micro_tokens is not None:
+                batch = packing.recut(batch, self._micro_tokens)
+            try:
+                return work(batch)
+            except torch.OutOfMemoryError as error:
+                if self.in_step:
+                    raise UserError(
+                        f"out of memory: with {self.in_step} no rank can cut its micro-batches "
+                        "alone; lower optimizer.micro_batch_tokens"
+                    ) from error
+                if all(len(micro.group) == 1 for micro in batch.micro):
+                    raise UserError(
+                        "out of memory with a single completion: use model.gradient_checkpointing, "
+                        "model.lora, shorter completions or smaller media"
+                    ) from error
+            self._micro_tokens = max(packing.num_tokens(micro) for micro in batch.micro) // 2
+            log.warning(
+                "out of memory: the step is repeated with micro-batches of at most %d tokens",
+                self._micro_tokens,
+            )
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     def _accumulate_gradients(
         self, batch: TrainBatch, objective: Objective, progress: float
@@ -301,7 +493,7 @@ class Policy(PolicyModel):
                 add(sums, self._backward_loss(part, new, entropy, batch, objective, progress))
             shared = True
         else:
-            shared = self.shares(micro)
+            shared = self.uses_shared_forward(micro)
             new, entropy = self._forward(self.base, micro, shared)
             add(sums, self._backward_loss(micro, new, entropy, batch, objective, progress))
         sums["update/shared"] = float(micro.mask.sum()) * shared
@@ -348,3 +540,165 @@ class Policy(PolicyModel):
         sums["rollout/entropy"] = entropy[mask].sum().item()
         turns = micro.turns
         return {**sums, **engine_gap(gap, None if turns is None else turns.to(self.device)[mask])}
+
+    def _clip_gradients(self) -> float:
+        """Sum the gradients over all ranks and clip them, if they are finite; return the norm before."""
+        trainable = self.trainable
+        if self.sharded:  # the backward summed them
+            self.sharded.forget_unused()
+        else:
+            sum_gradients(trainable)
+        norm = finite.norm_of(p.grad for p in trainable if p.grad is not None)
+        distributed.same_everywhere([norm])  # each replica adds it up in an order of its own
+        if torch.isfinite(norm):
+            torch.nn.utils.clip_grads_with_norm_(trainable, self.max_grad_norm, norm)
+        return norm.item()
+
+    def _refuse(self, by_rank: Sequence[Mapping[str, float]]) -> None:
+        """Say what is not finite in an update that is not applied."""
+        known = {"rollout/entropy": "the policy's log-probs", "loss/total": "the loss"}
+        wrong = [w for k, w in known.items() if not all(math.isfinite(s[k]) for s in by_rank if s)]
+        gradients = {name: p.grad for name, p in self.named.items() if p.grad is not None}
+        name = finite.first_not_finite(gradients)
+        self.refused = " and ".join([*wrong, f"the gradient (first: {name})"]) + " not finite"
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row == MAX_REFUSED:
+            raise NotFinite(f"{self.refused}, in {MAX_REFUSED} updates in a row")
+
+    def require_finite(self) -> None:
+        """Look for weights that are not finite, or whose log-probs on the last update's data are not.
+
+        All ranks call it. Nothing that fails is to be saved.
+
+        Raises:
+            NotFinite: the message names the first weight.
+        """
+        self._require_finite_weights()
+        finite_here = True
+        if self._probe is not None:
+            with self._evaluating():
+                logprobs, _ = self._forward(self.base, self._probe, shared=False)
+            finite_here = bool(torch.isfinite(logprobs).all())
+        if distributed.any_rank(not finite_here):
+            raise NotFinite(
+                "the weights have diverged: the policy's log-probs are not finite; lower the learning "
+                "rate and resume, the checkpoints before are kept"
+            )
+
+    def _require_finite_weights(self) -> None:
+        norm = finite.norm_of(self.trainable).item()
+        if distributed.any_rank(not math.isfinite(norm)):
+            name = finite.first_not_finite(self.named)
+            raise NotFinite(
+                f"the weights have diverged: their norm is {norm} (first: {name}); lower the learning "
+                "rate and resume, the checkpoints before are kept"
+            )
+
+    # ---------------------------------------------------------------------------------- weights and files
+
+    def units(
+        self,
+        dtype: torch.dtype | None = None,
+        adapters: Literal["merged", "left out"] = "merged",
+        every_name: bool = False,
+    ) -> Iterator[Unit]:
+        """Yield all weights under the HF model's own names, some at a time.
+
+        Of tied weights the first name, with `every_name` all of them in one unit. Floating point weights
+        come in `dtype` if that is given. Of a sharded model all ranks ask for all of them together, and
+        each is gone when the next one is asked for; otherwise they are live.
+        """
+        if self.sharded is not None:
+            self.sharded.rest()
+        parts = weights.units_of(self.base, self.family)
+        if self.adapter is None:
+            whole = weights.gather(parts, dtype)
+        elif adapters == "merged":
+            whole = weights.merge(parts, self.base, dtype)
+        else:
+            whole = weights.gather(weights.without_adapters(parts), dtype)
+        return weights.with_tied_names(whole, self.base) if every_name else whole
+
+    def take_part(
+        self, dtype: torch.dtype | None = None, adapters: Literal["merged", "left out"] = "merged"
+    ) -> None:
+        """Gather with the main rank, which asks for these `units`, and keep nothing.
+
+        Unless sharded, and where the main rank is of another replica, do nothing.
+        """
+        if self.sharded is not None and 0 in distributed.sharding_ranks():
+            weights.take_part(self.units(dtype, adapters))
+
+    def weight_bytes(self) -> int:
+        """Return the size of all weights as stored, under all of their names; nothing is gathered."""
+        return weights.count_bytes(self.base)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights under all of the HF model's own names, adapters merged in.
+
+        They are live tensors, no copies; of a sharded model copies on the CPU, and all ranks call together.
+        """
+        parts = self.units()
+        parts = parts if self.sharded is None else map(weights.copy_to_cpu, parts)
+        named = {name: weight for part in parts for name, weight in part.items()}
+        tied = weights.find_tied_names(self.base)
+        return named | {name: named[first] for name, first in tied.items()}
+
+    def save(self, folder: str) -> None:
+        """Write a folder that `from_pretrained` loads as it is: weights (merged), config, processor.
+
+        All ranks call it. The main one writes; of a sharded model's weights each rank a part.
+        """
+        if self.sharded is None:
+            if distributed.is_main():
+                self.family.save(self.base, folder, self.weights())
+                self.processor.save_pretrained(folder)
+            return
+        self.save_frame(folder)
+        written = distributed.gather(len(weights.write_parts(Path(folder), self.parts())))
+        if distributed.is_main():
+            weights.name_parts(Path(folder), sum(written))
+        distributed.barrier()
+
+    def save_frame(self, folder: str) -> None:
+        """Write what `save` writes but the weights; the main rank does."""
+        if distributed.is_main():
+            self.family.save(self.base, folder, {})
+            (Path(folder) / weights.NAME).unlink(missing_ok=True)
+            self.processor.save_pretrained(folder)
+
+    def parts(self) -> Iterator[tuple[int, Unit]]:
+        """Yield the parts of the weights that this rank writes, as files hold them, see `deal_parts`.
+
+        They are copies on the CPU. All ranks ask together.
+        """
+        for number, part in weights.deal_parts(self.units(), self.weight_bytes()):
+            yield number, self.family.published(self.base, part)
+
+    def training_state(self) -> dict[str, torch.Tensor]:
+        """Return what `save` does not write: with LoRA the adapter's weights, otherwise nothing.
+
+        Of a sharded model they are copies on the CPU, and all ranks call together.
+        """
+        if self.adapter is None:
+            return {}
+        if self.sharded is not None:
+            self.sharded.rest()
+        state = self.base.state_dict()
+        adapter = {name: p for name, p in state.items() if trainable.is_adapter(name)}
+        if self.sharded is None:
+            return adapter
+        return weights.copy_to_cpu(next(weights.gather([adapter])))
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Restore what `training_state` returned.
+
+        Raises:
+            UserError: the adapter does not fit `model.lora`.
+        """
+        if self.sharded is not None:
+            unexpected = sorted(self.sharded.load(state))
+        else:
+            unexpected = self.base.load_state_dict(state, strict=False).unexpected_keys
+        if unexpected:
+            raise UserError(f"the checkpoint's adapter does not fit model.lora: {unexpected[0]}")

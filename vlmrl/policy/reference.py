@@ -13,21 +13,21 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from vlmrl.errors import UserError
 from vlmrl.models.parts.frozen_towers import install
-from vlmrl.policy.policy_model import PolicyModel
+from vlmrl.policy import weights
 from vlmrl.policy.trainable import frozen_towers, is_adapter
-from vlmrl.policy.weights import files, units
 from vlmrl.system import distributed
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage, write_checksums
 from vlmrl.system.disk_space import persist
 
-__all__ = ["Reference"]
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
 
 FILE = "reference.safetensors"
 
@@ -40,7 +40,7 @@ class Reference:
     there is one model.
     """
 
-    def __init__(self, policy: PolicyModel) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._model: Any = None
         self._kept: list[torch.Tensor] = []
@@ -61,7 +61,7 @@ class Reference:
             if distributed.is_main():
                 _write(folder, lambda: self._units(model), self._policy.sharded is not None)
             else:
-                units.take_part(self._units(model))
+                weights.take_part(self._units(model))
         distributed.barrier()
 
     def load(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class Reference:
                 f"the reference of this run cannot be read: {damage}; copy it from a backup, use "
                 "algorithm.options.kl=0, or start anew"
             )
-        state = files.open_slices(folder / FILE)
+        state = weights.open_slices(folder / FILE)
         with self.model() as model:
             names = {name for unit in self._own(model) for name in unit}
             if names != state.keys():
@@ -99,12 +99,12 @@ class Reference:
         if not all(torch.equal(mine, own) for mine, own in frozen):
             install(model, cast(Any, frozen_towers(model, self._policy.family)))
 
-    def _units(self, model: Any) -> Iterator[units.Unit]:
+    def _units(self, model: Any) -> Iterator[weights.Unit]:
         """Yield the weights of `model`, or of its adapter if it has one; all ranks ask together."""
-        return units.gather(self._own(model))
+        return weights.gather(self._own(model))
 
-    def _own(self, model: Any) -> Iterator[units.Unit]:
-        for unit in units.units_of(model, self._policy.family):
+    def _own(self, model: Any) -> Iterator[weights.Unit]:
+        for unit in weights.units_of(model, self._policy.family):
             own = {n: w for n, w in unit.items() if self._policy.adapter is None or is_adapter(n)}
             if own:
                 yield own
@@ -142,14 +142,14 @@ def _find_damage(folder: Path) -> str | None:
     return f"{missing} is missing" if missing else find_damage(folder, folder)
 
 
-def _write(folder: Path, state: Callable[[], Iterator[units.Unit]], in_parts: bool) -> None:
+def _write(folder: Path, state: Callable[[], Iterator[weights.Unit]], in_parts: bool) -> None:
     working = folder.with_name(f".{folder.name}.part")
 
     def write() -> None:
         try:
             shutil.rmtree(working, ignore_errors=True)
             working.mkdir(parents=True)
-            files.save_parts(working / FILE, state(), files.MAX_BYTES if in_parts else math.inf)
+            weights.save_parts(working / FILE, state(), weights.MAX_BYTES if in_parts else math.inf)
             write_checksums(working, working)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(working, folder)

@@ -25,9 +25,9 @@ from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.named_models.opened import take_metrics
 from vlmrl.policy import checkpoint
+from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.checkpoint_writer import CheckpointWriter
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_log import RunLog
 from vlmrl.runs.token_rows import TrainerLogprobs

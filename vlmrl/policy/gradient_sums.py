@@ -9,8 +9,6 @@ import torch.distributed as dist
 
 from vlmrl.system import distributed
 
-__all__ = ["sum_bytes", "sum_gradients"]
-
 BUCKET = 2**24
 """Numbers that are summed over the ranks at a time."""
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,21 +20,18 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 from safetensors.numpy import save_file
 
-from vlmrl.policy import adapter_folder, checkpoint, optimizer_state
+from vlmrl.policy import adapter_folder, checkpoint, optimizer_state, weights
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.mirror.uploads import Uploads
 from vlmrl.policy.policy import Policy
-from vlmrl.policy.saving.background import Background
-from vlmrl.policy.weights import files
-from vlmrl.policy.weights.units import Unit
+from vlmrl.policy.weights import Unit
 from vlmrl.system import distributed
 from vlmrl.system.checksums import Stated, describe, write_checksums
 from vlmrl.system.disk_space import persist, require_room
 from vlmrl.system.launched import fence
-
-__all__ = ["CheckpointWriter"]
 
 SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
 
@@ -55,7 +53,7 @@ class CheckpointWriter:
         self, folder: Path, policy: Policy, keep: int, in_background: bool = False
     ) -> None:
         self._folder, self._policy, self._keep = folder, policy, keep
-        self._background = Background() if in_background else None
+        self._background = _Background() if in_background else None
         self._best: int | None = None
 
     def save(
@@ -127,7 +125,7 @@ class CheckpointWriter:
         self._follow_up()
         distributed.barrier()
 
-    def _write_later(self, background: Background, final: Path, small: _SmallFiles) -> None:
+    def _write_later(self, background: _Background, final: Path, small: _SmallFiles) -> None:
         working, policy, alone = _working(final), self._policy, distributed.world() == 1
         group = background.group
 
@@ -194,6 +192,47 @@ class CheckpointWriter:
                 log.error("and in the background: %s", failure)
 
 
+class _Background:
+    """A thread of each rank that does one piece of work at a time, while the main one goes on.
+
+    It ends with the process, done or not. The threads of all ranks talk by `group`, so that nothing mixes
+    with what the main ones say, and wait for each other for 30 minutes at most.
+    """
+
+    def __init__(self) -> None:
+        self._group: Any = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def group(self) -> Any:
+        """The process group of the threads; None for one process. All ranks ask together the first time."""
+        if distributed.world() > 1 and self._group is None:
+            self._group = dist.new_group(backend="gloo")
+        return self._group
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin with `work`; nothing else may be under way."""
+        assert self._thread is None, "finish was not called"
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until the work is done, if there is any, and raise what it raised."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread, failure, self._failure = None, self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as failure:
+            self._failure = failure
+
+
 class _SmallFiles:
     """What a checkpoint has beside the weights and the optimizer's state."""
 
@@ -232,7 +271,7 @@ def _write_large(
     working: Path, parts: Iterable[tuple[int, Unit]], optimizer: Callable[[Path], None]
 ) -> dict[str, Stated]:
     """Write this rank's parts of the weights, and its slices of the state; return their checksums."""
-    written = files.write_parts(working, parts)
+    written = weights.write_parts(working, parts)
     optimizer(working / "trainer")
     written += optimizer_state.own_slices(working / "trainer")
     return {path.relative_to(working).as_posix(): describe(path) for path in written}
@@ -244,11 +283,11 @@ def _complete(working: Path, final: Path, own: Mapping[str, Stated], group: Any 
     if not distributed.is_main():
         return
     known = {name: stated for share in shares for name, stated in share.items()}
-    named = files.name_parts(working, sum("/" not in name for name in known))
+    named = weights.name_parts(working, sum("/" not in name for name in known))
     known = {named.get(name, name): stated for name, stated in known.items()}
     write_checksums(working, working / "trainer", known)
     for path in [*working.rglob("*"), working]:
-        files.sync(path)
+        weights.sync(path)
     fence.require_current()
     shutil.rmtree(final, ignore_errors=True)
     os.replace(working, final)
