@@ -28,7 +28,6 @@ ROOT = Path(__file__).parent.parent
 CONTENT = ("rewards", "datasets", "benchmarks", "configs")
 HEAVY = {"torch", "transformers", "trl", "peft", "vllm"}
 
-MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
 MAX_STEP_LINES = 25
 
@@ -112,17 +111,6 @@ def test_arrows_between_rooms_point_down() -> None:
     up = {(a, b) for a, b in arrows if a != b and level[a] <= level[b]}
     content = {*at.items(), ("scoring", "rewards")}
     assert up - content == set()
-
-
-def test_rooms_are_small_enough_to_know() -> None:
-    top = list((ROOT / "vlmrl").glob("*.py"))
-    assert len(top) < 10
-    plugin_rooms = {
-        room.removeprefix("vlmrl.").replace(".", "/") for room in plugins.KINDS.values()
-    }
-    for folder in {path.parent for path in (ROOT / "vlmrl").rglob("*.py")}:
-        if str(folder.relative_to(ROOT / "vlmrl")) not in plugin_rooms:
-            assert len(list(folder.glob("*.py"))) <= 12, folder
 
 
 SHARED = {
@@ -264,9 +252,7 @@ def test_the_version_is_stated_once_alike() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_and_functions_stay_short(name: str) -> None:
-    text = FILES[name].read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_FILE_LINES
+def test_functions_stay_short(name: str) -> None:
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert _lines(node) <= MAX_FUNCTION_LINES, node.name
