@@ -164,7 +164,7 @@ def test_nothing_imports_a_plugin_by_name_but_assemble() -> None:
 def test_only_commands_import_assemble() -> None:
     commands = {
         "vlmrl.cli.train",
-        "vlmrl.cli.data",
+        "vlmrl.cli.check",
         "vlmrl.cluster.started_pools",
         "vlmrl.commands.benchmarks.session",
         "vlmrl.commands.curricula.demonstrate",

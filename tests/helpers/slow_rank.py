@@ -21,6 +21,7 @@ import torch.distributed as dist
 from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
+from vlmrl.report import build_report
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed, timers
 
@@ -61,7 +62,8 @@ def use(clock: Clock) -> None:
 def main(folder: Path) -> None:
     socket.gethostname = lambda: f"node-{distributed.launched_rank()}"
     use(Clock())
-    lifecycle.train(load("quickstart", [*TINY, *FEW, f"run.dir={folder}"]))
+    settings = load("quickstart", [*TINY, *FEW, f"run.dir={folder}"])
+    lifecycle.train(settings, write_report=build_report)
 
 
 if __name__ == "__main__":

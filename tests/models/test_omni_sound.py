@@ -20,6 +20,7 @@ from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.media_types import PilImage, Video
 from vlmrl.monitoring.engine_parity import measure_parity
+from vlmrl.report import build_report
 from vlmrl.schema import PromptBatch
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import BatchDraw, RunParts
@@ -233,7 +234,9 @@ def ran(folder, *overrides):
         "checks={media_ablation_every: 0, parity_every: 0}",
         f"run.dir={folder / 'run'}",
     ]
-    assert lifecycle.train(load("quickstart", [*settings, *overrides]))["finished"]
+    assert lifecycle.train(load("quickstart", [*settings, *overrides]), write_report=build_report)[
+        "finished"
+    ]
     (row,) = (folder / "run/rollouts/step-1.jsonl").read_text().splitlines()
     (medium,) = json.loads(row)["media"]
     return medium, (folder / "run/report.html").read_text()

@@ -14,6 +14,7 @@ from helpers.runs import TINY, torchrun
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.monitoring.machines import Machines
+from vlmrl.report import build_report
 from vlmrl.system import timers
 from vlmrl.system.timers import MEETINGS, Lap, PhaseTimers
 
@@ -76,7 +77,10 @@ def test_the_report_names_the_machine_and_has_a_section(run: Run) -> None:
 @pytest.mark.slow
 def test_one_process_writes_none_of_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    lifecycle.train(load("quickstart", [*TINY, *slow_rank.FEW, f"run.dir={folder}", "run.steps=2"]))
+    lifecycle.train(
+        load("quickstart", [*TINY, *slow_rank.FEW, f"run.dir={folder}", "run.steps=2"]),
+        write_report=build_report,
+    )
     assert "ranks/" not in (folder / "metrics.jsonl").read_text()
     assert not (folder / "ranks.json").exists()
     assert b"ranks/" not in (folder / "report.html").read_bytes()

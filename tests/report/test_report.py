@@ -20,11 +20,12 @@ from PIL import Image
 from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio
+from vlmrl.pages.media import Album, evenly
+from vlmrl.pages.render import number
 from vlmrl.report import build_report
 from vlmrl.report.curves.shape import smoothed
-from vlmrl.report.drawing import SMALL, draw, said
-from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, evenly, rollout_cards
-from vlmrl.report.media import Album
+from vlmrl.report.drawing import SMALL, draw
+from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, rollout_cards
 from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, sections
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
@@ -436,7 +437,7 @@ def test_a_gap_breaks_the_line_and_is_silent_on_hover() -> None:
     ],
 )
 def test_a_number_is_said_in_three_digits(value: float | None, unit: Any, text: str) -> None:
-    assert said(value, unit) == text
+    assert number(value, unit) == text
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-6, 1e3))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from helpers.report_page import Page, completion, config, row, verdict
 from helpers.videos import video
-from vlmrl.report.media import Album, shapes, view
+from vlmrl.pages.media import Album, shapes, view
 from vlmrl.report.page import build_report
 from vlmrl.runs import run_folder, video_thumbnails
 from vlmrl.system import atomic_files

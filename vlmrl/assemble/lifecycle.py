@@ -43,14 +43,19 @@ __all__ = ["train"]
 
 
 def train(
-    config: Config, pools: Pools = LOCAL, until: int | None = None, output: Output | None = None
+    config: Config,
+    pools: Pools = LOCAL,
+    until: int | None = None,
+    output: Output | None = None,
+    write_report: Callable[[Path], object] | None = None,
 ) -> dict[str, Any]:
     """Run a config to its end, or to an interrupt, and return its summary (also in summary.json).
 
     Cold start (if any), GRPO, evaluations, checkpoints, report. `resume` continues from the last whole
     checkpoint, bit-identically on one CPU thread; a finished run is left as it is.
     `summary["finished"]` is False after an interrupt; after step `until` the run stops as after one.
-    `output` says how it goes; None: one that fits standard output.
+    `output` says how it goes; None: one that fits standard output. `write_report` is called with the run
+    folder at the end, unless `run.report` is off: pages are a matter of whoever starts the run.
 
     Raises:
         UserError: the user's mistakes, before anything is written where that can be known.
@@ -75,7 +80,7 @@ def train(
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(say))
         mirror = stack.enter_context(open_mirror(config, say))
-        return _run(config, pools, mirror, until, output)
+        return _run(config, pools, mirror, until, output, write_report)
 
 
 def _say(output: Output, line: str) -> None:
@@ -84,7 +89,12 @@ def _say(output: Output, line: str) -> None:
 
 
 def _run(
-    config: Config, pools: Pools, mirror: Mirrored, until: int | None, output: Output
+    config: Config,
+    pools: Pools,
+    mirror: Mirrored,
+    until: int | None,
+    output: Output,
+    write_report: Callable[[Path], object] | None,
 ) -> dict[str, Any]:
     start = distributed.from_main(mirror.resolve())
     progress = checkpoint.read_progress(start) if start else Progress()
@@ -110,11 +120,9 @@ def _run(
         result = {"finished": finished, **summarise(trainer)}
     if distributed.is_main():
         run_folder.write_summary(config.folder, result)
-        if config.run.report:
-            from vlmrl.report import build_report  # brings matplotlib, needed only here
-
+        if config.run.report and write_report is not None:
             with output.doing("writing the report"):
-                build_report(config.folder)
+                write_report(config.folder)
     if mirror.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result

@@ -14,7 +14,23 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import compare, config, data, evaluate, models, parts, train, verifiers
+from vlmrl.cli import (
+    check,
+    compare,
+    config,
+    curate,
+    doctor,
+    evaluate,
+    export,
+    import_config,
+    launch,
+    parts,
+    plan,
+    report,
+    serve,
+    train,
+    verifiers,
+)
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
 from vlmrl.cli.proofs import prove, reproduce
 from vlmrl.cli.selections import select
@@ -83,20 +99,20 @@ def root(
 
 
 app.command()(train.train)
-app.command()(train.launch)
+app.command()(launch.launch)
 app.command("eval")(evaluate.evaluate)
 app.command()(compare.compare)
 app.command()(compare.changed)
-app.command()(train.doctor)
-app.command()(train.plan)
-app.command()(train.report)
-app.command()(train.watch)
+app.command()(doctor.doctor)
+app.command()(plan.plan)
+app.command()(report.report)
+app.command()(report.watch)
 app.command()(prove.prove)
 app.command()(reproduce.reproduce)
-app.command()(models.export)
-app.command("try")(models.try_)
-app.command()(models.serve)
-app.command("import-config")(config.import_config)
+app.command()(export.export)
+app.command("try")(serve.try_)
+app.command()(serve.serve)
+app.command("import-config")(import_config.import_config)
 app.command()(verifiers.score)
 app.command()(verifiers.verify)
 app.command("list")(parts.list_)
@@ -105,15 +121,15 @@ config_app.command()(config.show)
 config_app.command()(config.validate)
 config_app.command()(config.schema)
 app.add_typer(mixture_app, name="mixture")
-mixture_app.command()(compare.fit)
+mixture_app.command()(curate.fit)
 app.add_typer(data_app, name="data")
-data_app.command()(data.check)
-data_app.command()(data.demonstrate)
-data_app.command()(data.explain)
-data_app.command()(data.fetch)
-data_app.command()(data.rate)
+data_app.command()(check.check)
+data_app.command()(curate.demonstrate)
+data_app.command()(check.explain)
+data_app.command()(check.fetch)
+data_app.command()(curate.rate)
 data_app.command()(select.select)
-data_app.command("list")(data.list_cards)
+data_app.command("list")(check.list_cards)
 
 
 def run(arguments: Sequence[str]) -> None:

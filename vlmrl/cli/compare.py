@@ -1,4 +1,4 @@
-"""What finished runs and results say: `vlmrl compare`, `vlmrl changed`, `vlmrl mixture fit`."""
+"""`vlmrl compare` and `vlmrl changed`: what finished results and checkpoints say."""
 
 from __future__ import annotations
 
@@ -30,28 +30,6 @@ def compare(results: Results, out: Out = Path("comparison")) -> None:
     comparisons = compare.compare_results(results)
     compare.print_comparisons(comparisons)
     compare.write_comparisons(comparisons, out)
-
-
-def fit(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Folders of finished runs that differ in the weights of sources."),
-    ],
-    metric: Annotated[
-        str | None, typer.Option(help="Held-out metric; otherwise the evaluation's.")
-    ] = None,
-) -> None:
-    """Print the weights of sources that pilot runs ask for, as YAML to paste, with what is expected of them.
-
-    - `vlmrl mixture fit runs/charts runs/cards runs/both runs/mostly_charts`
-
-    A quadratic over the weights is fitted to the runs' last held-out metric (MoDoMoDo), and its highest
-    point is taken. The runs share model, evaluation and all but seed and weights; a source that a run
-    leaves out has weight 0.
-    """
-    from vlmrl.commands.curricula.mixture import fit_mixture, lines_of
-
-    print("\n".join(lines_of(fit_mixture(runs, metric))))
 
 
 def changed(

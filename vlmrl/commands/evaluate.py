@@ -17,7 +17,7 @@ from vlmrl import config, plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
 from vlmrl.assemble.turns import drive, schemas_of
-from vlmrl.commands.trained_run import find_run, read_config
+from vlmrl.commands.trained_run import run_of
 from vlmrl.config import (
     Config,
     EvaluationConfig,
@@ -44,7 +44,7 @@ from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.training.evaluation import Evaluation, evaluate
 
-__all__ = ["evaluate_model", "run_of"]
+__all__ = ["evaluate_model"]
 
 MAX_TOKENS = 512
 """Completion limit of a model that comes with no run config."""
@@ -161,12 +161,6 @@ def _start(
 
 def _scoring() -> Any:
     return config.ScoringConfig(combine="mean")
-
-
-def run_of(model: str) -> tuple[Config | None, str]:
-    """Return the config of the run that the model belongs to, if any, and the folder to load."""
-    run, checkpoint = find_run(model)
-    return read_config(run) if run else None, str(checkpoint or model)
 
 
 def _source(

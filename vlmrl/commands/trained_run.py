@@ -12,7 +12,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
 
-__all__ = ["find_run", "read_config"]
+__all__ = ["find_run", "read_config", "run_of"]
 
 
 def find_run(model: str) -> tuple[Path | None, Path | None]:
@@ -44,6 +44,12 @@ def read_config(run: Path) -> Config:
     file = run / "config.json"
     tree = read_json(file)
     return config.parse({k: v for k, v in tree.items() if k not in ("versions", "git")}, str(file))
+
+
+def run_of(model: str) -> tuple[Config | None, str]:
+    """Return the config of the run that the model belongs to, if any, and the folder to load."""
+    run, checkpoint = find_run(model)
+    return read_config(run) if run else None, str(checkpoint or model)
 
 
 def _best_checkpoint(run: Path) -> Path:

@@ -17,8 +17,8 @@ from vlmrl.answers import geometry
 from vlmrl.data.cards.box_checks import StatedPlace
 from vlmrl.data.check import CheckedRow
 from vlmrl.media_types import PilImage
-from vlmrl.report.media import Album, Sheet, canvas_of, shapes, view
-from vlmrl.report.page import render
+from vlmrl.pages.media import Album, Sheet, canvas_of, shapes, view
+from vlmrl.pages.render import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Box, Frame, Sample, Truth
 from vlmrl.system.atomic_files import write_bytes
@@ -74,6 +74,7 @@ class ContactSheet:
         """
         ordered = sorted(self.sheets, key=lambda sheet: list(MOST).index(sheet.sort))
         page = render(
+            Path(__file__).parent,
             "contact_sheet.html",
             width=300,
             sheets=ordered,

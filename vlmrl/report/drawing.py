@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,9 +9,11 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
+from vlmrl.pages.render import number
 from vlmrl.report.curves.shape import is_quiet, smoothed
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, Unit, colours
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours
 from vlmrl.report.stages import Stretch
+from vlmrl.runs.metric_glossary import Unit
 
 COLOURS = 8
 """Number of colours in style.css."""
@@ -150,26 +151,17 @@ def _levels(levels: Sequence[tuple[str, float]], y: Scale) -> tuple[tuple[float,
     for name, value in sorted(levels, key=lambda level: level[1]):
         at = round(y(value), 1)
         free = min(at - 4, found[-1][1].at - LABEL_GAP) if found else at - 4
-        found.append((at, Tick(free, f"{name} {said(value)}")))
+        found.append((at, Tick(free, f"{name} {number(value)}")))
     return tuple(found)
-
-
-def said(value: float | None, unit: Unit = "", digits: int = 3) -> str:
-    """Format a number for a reader: with this many digits (all before the point), and the unit."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    number = 100 * value if unit == "share" else value
-    text = f"{number:,.{max(digits, len(str(int(abs(number)))))}g}"
-    return text + {"": "", "share": "%", "s": " s"}[unit]
 
 
 def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
     """Label marks with the fewest digits that distinguish them; if many, as distances from the first."""
-    attempts = ([said(v, unit, digits) for v in values] for digits in range(3, 18))
+    attempts = ([number(v, unit, digits) for v in values] for digits in range(3, 18))
     labels = next(labels for labels in attempts if len(set(labels)) == len(values))
     if len(values) > 1 and max(map(len, labels)) > MAX_LABEL:
         first, *others = values
-        labels = [said(first, unit), *(f"+{said(v - first, unit, 2)}" for v in others)]
+        labels = [number(first, unit), *(f"+{number(v - first, unit, 2)}" for v in others)]
     return tuple(Tick(round(scale(v), 1), text) for v, text in zip(values, labels, strict=True))
 
 
@@ -190,7 +182,7 @@ def _curve(
         area=_area(layer, below, x, y) if panel.stacked else "",
         dots=tuple((round(a, 1), round(b, 1)) for a, b in places) if dotted else (),
         bars=tuple((round(x(s), 1), round(y(a), 1), round(y(b), 1)) for s, a, b in bars),
-        last=said(known[-1] if known else None, panel.unit),
+        last=number(known[-1] if known else None, panel.unit),
     )
 
 
@@ -265,5 +257,5 @@ def _hover(panel: CurvePanel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
 def _with_bar(value: float | None, bar: tuple[float, float] | None, unit: Unit) -> str:
     if value is None:
         return ""
-    interval = f" [{said(bar[0], unit)}, {said(bar[1], unit)}]" if bar else ""
-    return said(value, unit) + interval
+    interval = f" [{number(bar[0], unit)}, {number(bar[1], unit)}]" if bar else ""
+    return number(value, unit) + interval

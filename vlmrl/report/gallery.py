@@ -12,19 +12,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
+from vlmrl.pages.media import Album, MediaView, Shape, canvas_of, evenly, shapes, view
+from vlmrl.pages.render import number
 from vlmrl.report.cards.facets import Facets, facets_of
-from vlmrl.report.drawing import said
 from vlmrl.report.loopholes.alarms import odd_flags
-from vlmrl.report.media import Album, MediaView, Shape, canvas_of, shapes, view
 from vlmrl.report.rows.row_filter import encode
 from vlmrl.runs.rollout_rows import Row
-
-__all__ = ["evenly"]
-
-T = TypeVar("T")
 
 MAX_STEPS = 12
 MAX_PROMPTS = 12
@@ -167,13 +163,6 @@ def row_card(step: int, row: Row, album: Album) -> GalleryPrompt:
     return replace(_card(step, row, numbered, album), numbered=True, alone=None)
 
 
-def evenly(items: Sequence[T], count: int) -> list[T]:
-    """Return at most `count` items, evenly spread, the first and the last among them."""
-    if len(items) <= count:
-        return list(items)
-    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
-
-
 def _best_first(completions: Sequence[Row]) -> list[tuple[str, Row]]:
     numbered = [(str(g + 1), completion) for g, completion in enumerate(completions)]
     return sorted(numbered, key=lambda pair: (not pair[1]["valid"], -pair[1]["reward"]))
@@ -293,7 +282,7 @@ def _attempt(
 
 
 def _score(name: str, verdict: Row) -> GalleryScore:
-    parts = " · ".join(f"{key} {said(value)}" for key, value in verdict["parts"].items())
+    parts = " · ".join(f"{key} {number(value)}" for key, value in verdict["parts"].items())
     state = "fault" if verdict["fault"] else "" if verdict["applies"] else "n/a"
     details = (verdict["fault"], parts, verdict["note"])
     return GalleryScore(name, verdict["score"], state, _cut(" · ".join(d for d in details if d)))

@@ -6,9 +6,6 @@ lets no other script run. Text from models and data is escaped by jinja2's autoe
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,10 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from vlmrl.errors import UserError
+from vlmrl.pages.media import Album
+from vlmrl.pages.render import render
 from vlmrl.report import drawing
 from vlmrl.report.cards.galleries import galleries
 from vlmrl.report.compute_fit import ComputeFit, fit_panel
@@ -28,7 +24,6 @@ from vlmrl.report.groups import group_section, read_groups, solved_rows
 from vlmrl.report.held_out.first_screen import compare_ends, first_screen
 from vlmrl.report.held_out.levels import scored_demonstrations
 from vlmrl.report.loopholes.alarms import alarm_rows, alarm_sentences
-from vlmrl.report.media import Album
 from vlmrl.report.plots import save_plots
 from vlmrl.report.series import (
     COLD_START,
@@ -48,10 +43,7 @@ from vlmrl.system.atomic_files import read_json, read_lines, write_bytes, write_
 __all__ = [
     "LEADING",
     "build_report",
-    "environment",
     "read_ends",
-    "render",
-    "script_hash",
     "show",
     "subtitle",
     "with_compute",
@@ -60,6 +52,7 @@ __all__ = [
 IMAGE_BYTES = 6_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 HERE = Path(__file__).parent
+"""The folder of the templates of reports."""
 
 
 LEADING = ("Reward", "Evaluation")
@@ -131,6 +124,7 @@ def build_report(run_dir: Path | str) -> Path:
     tiles = tiles_of(folder, evaluations, steps, stages, fit, album.left_out)
     known = dict(MAIN_COLOUR)
     page = render(
+        HERE,
         "template.html",
         "report.js",
         title=config["run"]["name"],
@@ -192,51 +186,6 @@ def show(
         open=section.title not in CLOSED,
         leads=section.title in LEADING,
     )
-
-
-def render(template: str, *scripts: str, **values: Any) -> str:
-    """Render a template of this room with its scripts, if it has any, and our style inline.
-
-    Texts of models and data are escaped; no script but these runs.
-    """
-    return (
-        environment()
-        .get_template(template)
-        .render(
-            style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-            script=Markup(_code(scripts)),
-            script_hash=script_hash(*scripts),
-            **values,
-        )
-    )
-
-
-def script_hash(*scripts: str) -> str:
-    """Return what a content policy calls these scripts, as one."""
-    digest = base64.b64encode(hashlib.sha256(_code(scripts).encode()).digest()).decode()
-    return f"sha256-{digest}"
-
-
-def _code(scripts: Sequence[str]) -> str:
-    return "".join((HERE / script).read_text(encoding="utf-8") for script in scripts)
-
-
-@functools.cache
-def environment() -> Environment:
-    """Return the templates of this room; texts are escaped."""
-    made = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"said": drawing.said, "score": _score}
-    return made
-
-
-def _score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def subtitle(config: Mapping[str, Any]) -> str:

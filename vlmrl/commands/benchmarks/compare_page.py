@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmrl.benchmarking.comparison import Contrast, Difference
 from vlmrl.commands.benchmarks.tables import plain_truth
-from vlmrl.report.page import render
+from vlmrl.pages.render import render
 from vlmrl.system.atomic_files import write_bytes
 
 __all__ = ["Table", "lay_out", "say_difference", "write_page"]
@@ -67,6 +67,7 @@ def write_page(
     """Write the page; `drawings` are those of pass@k (`pass_curves.draw_passes`)."""
     moves = [move for table in tables for move in table.moves]
     page = render(
+        Path(__file__).parent,
         "comparison.html",
         "comparison.js",
         title=title,

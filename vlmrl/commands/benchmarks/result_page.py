@@ -24,9 +24,8 @@ from vlmrl.commands.benchmarks.tables import (
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.media.decode import decode
-from vlmrl.report.gallery import evenly
-from vlmrl.report.media import Album, MediaView, Shape, canvas_of, shapes, view
-from vlmrl.report.page import render
+from vlmrl.pages.media import Album, MediaView, Shape, canvas_of, evenly, shapes, view
+from vlmrl.pages.render import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Frame
 from vlmrl.scoring.scorer import Scorer
@@ -85,6 +84,7 @@ def write_result_page(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> Pat
     album = Album(out / "media", MAX_BYTES)
     cards = [card for one in evaluated for card in _cards(one, out, album)]
     page = render(
+        Path(__file__).parent,
         "benchmarks.html",
         "comparison.js",
         title=", ".join(one.result.benchmark for one in evaluated),

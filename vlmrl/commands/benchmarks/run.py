@@ -16,7 +16,7 @@ from vlmrl.commands.benchmarks.export import check_export, export_answers
 from vlmrl.commands.benchmarks.judge import check_judge
 from vlmrl.commands.benchmarks.session import EvaluatedBenchmark, Plan, Session, build_engine
 from vlmrl.commands.benchmarks.tables import sum_up
-from vlmrl.commands.evaluate import run_of
+from vlmrl.commands.trained_run import run_of
 from vlmrl.config import Config, ModelConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, read_template

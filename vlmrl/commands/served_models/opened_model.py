@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from vlmrl.commands.evaluate import run_of
 from vlmrl.commands.served_models.compared_model import ComparedModel
 from vlmrl.commands.served_models.rated_model import RatedModel, find_value_head
 from vlmrl.commands.serving.asked_model import Dtype, ServedModel
 from vlmrl.commands.serving.batches import Answers
+from vlmrl.commands.trained_run import run_of
 from vlmrl.config import PluginRef
 from vlmrl.errors import UserError
 

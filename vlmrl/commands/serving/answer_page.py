@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlmrl.report.media import Album, MediaView, Sheet, canvas_of, shapes, view
-from vlmrl.report.page import render
+from vlmrl.pages.media import Album, MediaView, Sheet, canvas_of, shapes, view
+from vlmrl.pages.render import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Completion, Prompt, Truth
 from vlmrl.system.atomic_files import write_bytes
@@ -53,6 +53,7 @@ def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Complet
         views = tuple(view(medium, album) for medium in media)
     canvas = canvas_of(views, prompt.sample.main_medium)
     page = render(
+        Path(__file__).parent,
         "answer.html",
         model=model,
         question=prompt.sample.conversation,

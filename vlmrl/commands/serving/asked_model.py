@@ -10,7 +10,7 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.assemble.prompts import build_prompt_maker
-from vlmrl.commands.evaluate import run_of
+from vlmrl.commands.trained_run import run_of
 from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.data.source import access_of, open_source
 from vlmrl.engines.base import Engine, Sampling

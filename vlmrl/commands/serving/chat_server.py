@@ -22,7 +22,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from vlmrl.commands.evaluate import run_of
 from vlmrl.commands.served_models.opened_model import open_model
 from vlmrl.commands.serving import grading
 from vlmrl.commands.serving.asked_model import Dtype
@@ -30,6 +29,7 @@ from vlmrl.commands.serving.batches import Batches
 from vlmrl.commands.serving.chat_requests import read_request
 from vlmrl.commands.serving.json_requests import OtherModel, answer
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
+from vlmrl.commands.trained_run import run_of
 from vlmrl.engines.serve import TokenGuard
 from vlmrl.schema import Completion, Prompt
 from vlmrl.system.launched.parent_watch import end_if_asked

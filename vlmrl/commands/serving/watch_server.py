@@ -22,13 +22,14 @@ from starlette.routing import Route
 from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.commands.stored_rows.row_pages import RowPages
 from vlmrl.errors import UserError
+from vlmrl.pages.render import script_hash
 from vlmrl.report.cards.facets import FacetChoice
 from vlmrl.report.curves.spent import AXES, Across
 from vlmrl.report.live.compared import MAX_COMPARED, compared
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page, waiting_page
 from vlmrl.report.live.parts import LiveParts, table, warm_up
-from vlmrl.report.page import script_hash
+from vlmrl.report.page import HERE
 
 __all__ = ["WatchedRuns", "build_watch_app", "watch"]
 
@@ -167,7 +168,7 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
 def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitable[Response]]]:
     """Return what makes an address of an answer: for those with the token alone, one request at a time."""
     digest = hashlib.sha256(token.encode()).digest() if token else None
-    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(*SCRIPTS))}
+    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(HERE, *SCRIPTS))}
     refused = {**HEADERS, **ASKING}
     turn = asyncio.Lock()
 

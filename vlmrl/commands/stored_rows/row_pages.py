@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from vlmrl.errors import UserError
-from vlmrl.report.page import script_hash
+from vlmrl.pages.render import script_hash
+from vlmrl.report.page import HERE
 from vlmrl.report.rows.pages import ROW_SCRIPTS, list_page, row_page
 from vlmrl.report.rows.row_filter import RowFilter, read_count
 from vlmrl.report.rows.row_index import RowIndex
@@ -26,7 +27,8 @@ __all__ = ["RowPages"]
 
 POLICY = (
     "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
-    f"frame-ancestors 'none'; base-uri 'none'; form-action 'self'; script-src '{script_hash(*ROW_SCRIPTS)}'"
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    f"script-src '{script_hash(HERE, *ROW_SCRIPTS)}'"
 )
 MAX_TAKEN = 2000
 """Rows of one download; `vlmrl data select` takes any number."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from vlmrl.pages.media import Album
 from vlmrl.report.cards.facets import DISAGREEMENTS, FAILURES, FacetChoice, facets_of
 from vlmrl.report.gallery import MAX_PROMPTS, GalleryPrompt, evaluation_cards, rollout_cards
 from vlmrl.report.loopholes.alarms import ABOUT
-from vlmrl.report.media import Album
 from vlmrl.runs.rollout_rows import Row
 
 __all__ = ["Gallery", "current_gallery", "galleries"]

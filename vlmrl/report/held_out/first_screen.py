@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vlmrl.pages.media import evenly
 from vlmrl.report.drawing import LARGE, NARROW, Drawing, draw
-from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt, evenly
+from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt
 from vlmrl.report.held_out.levels import DEMONSTRATIONS, levels
 from vlmrl.report.held_out.scores import change, score_name
 from vlmrl.report.series import MAIN_COLOUR, CurvePanel, Series

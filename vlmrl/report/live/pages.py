@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.report.drawing import said
+from vlmrl.pages.render import number, render
 from vlmrl.report.live.compared import SAID
 from vlmrl.report.live.live_run import LiveRun
 from vlmrl.report.live.parts import say_state
-from vlmrl.report.page import render, subtitle
+from vlmrl.report.page import HERE, subtitle
 from vlmrl.report.rows.story import run_address
 
 __all__ = ["SCRIPTS", "list_rows", "run_page", "runs_page", "waiting_page"]
@@ -20,6 +20,7 @@ SCRIPTS = ("report.js", "watch.js")
 def run_page(name: str, run: LiveRun, alone: bool) -> str:
     """Return the page of one run; without the way to the others if it is watched alone."""
     return render(
+        HERE,
         "watch_run.html",
         *SCRIPTS,
         title=run.config["run"]["name"],
@@ -34,6 +35,7 @@ def run_page(name: str, run: LiveRun, alone: bool) -> str:
 def waiting_page(name: str) -> str:
     """Return the page of a run that has not begun: it asks until there is one, and then loads that."""
     return render(
+        HERE,
         "watch_run.html",
         *SCRIPTS,
         title=name,
@@ -46,7 +48,7 @@ def waiting_page(name: str) -> str:
 
 def runs_page() -> str:
     """Return the page of all runs."""
-    return render("watch_runs.html", *SCRIPTS, address="/changes", axes=SAID)
+    return render(HERE, "watch_runs.html", *SCRIPTS, address="/changes", axes=SAID)
 
 
 def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
             rows.append({"name": name, "state": [], "held_out": "", "mistake": run.mistake})
             continue
         known = [value for _, value in run.held_out()]
-        held_out = f"{run.metric} {said(known[0])} → {said(known[-1])}" if known else ""
+        held_out = f"{run.metric} {number(known[0])} → {number(known[-1])}" if known else ""
         rows.append(
             {
                 "name": name,

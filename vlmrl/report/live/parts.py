@@ -12,21 +12,21 @@ from typing import Any, cast
 
 from markupsafe import Markup
 
+from vlmrl.pages.media import Album
+from vlmrl.pages.render import number, templates
 from vlmrl.report.cards.facets import FacetChoice
 from vlmrl.report.cards.galleries import current_gallery
-from vlmrl.report.drawing import said
 from vlmrl.report.gallery import evaluation_cards
 from vlmrl.report.held_out.first_screen import first_screen
 from vlmrl.report.live.later_fit import LaterFit
 from vlmrl.report.live.live_run import LiveRun, State
-from vlmrl.report.media import Album
-from vlmrl.report.page import LEADING, environment, read_ends, show, with_compute
+from vlmrl.report.page import HERE, LEADING, read_ends, show, with_compute
 from vlmrl.report.rows.story import run_address
-from vlmrl.report.series import ABOUT, MAIN_COLOUR, CurveSection, Unit, sections_of
+from vlmrl.report.series import ABOUT, MAIN_COLOUR, CurveSection, sections_of
 from vlmrl.report.words.outcome import describe
 from vlmrl.report.words.tiles import tiles_of
 from vlmrl.runs import run_folder
-from vlmrl.runs.metric_glossary import find
+from vlmrl.runs.metric_glossary import Unit, find
 from vlmrl.runs.output.words import duration
 from vlmrl.system.atomic_files import read_lines
 
@@ -141,7 +141,9 @@ def say_state(state: State) -> list[tuple[str, str]]:
         ("samples a second", "samples_s", ""),
         ("a step", "step_s", "s"),
     )
-    found += [(name, said(state[key], unit)) for name, key, unit in units if state[key] is not None]
+    found += [
+        (name, number(state[key], unit)) for name, key, unit in units if state[key] is not None
+    ]
     if state["left_s"] is not None:
         found.append(("time left", duration(state["left_s"])))
     if state["memory_mb"] is not None:
@@ -150,7 +152,7 @@ def say_state(state: State) -> list[tuple[str, str]]:
         of = f" of {_bytes(total)}" if (total := state["gpu_memory_total_mb"]) else ""
         found.append(("GPU memory", f"{_bytes(state['gpu_memory_mb'])}{of}"))
     if state["gpu_use"] is not None:
-        found.append(("GPU use", said(state["gpu_use"], "share")))
+        found.append(("GPU use", number(state["gpu_use"], "share")))
     if state["damaged"]:
         found.append(("unreadable lines", str(state["damaged"])))
     return found
@@ -168,13 +170,13 @@ def warm_up() -> None:
 
 
 def _embed(album: Album) -> Markup:
-    media = environment().get_template("media.html").module
+    media = templates(HERE).get_template("media.html").module
     return Markup(cast("Any", media).album(album.images.values()))
 
 
 def parts_module() -> Any:
     """Return the macros of the parts."""
-    return environment().get_template("parts.html").module
+    return templates(HERE).get_template("parts.html").module
 
 
 def _bytes(mebibytes: float) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vlmrl.report.page import render
+from vlmrl.pages.render import render
+from vlmrl.report.page import HERE
 from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
 from vlmrl.report.rows.row_index import RowIndex
 from vlmrl.report.rows.selection import as_command
@@ -30,6 +31,7 @@ def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, ski
         return f"{base}/rows?{encode({**query, 'skip': start})}"
 
     return render(
+        HERE,
         "rows/rows.html",
         *ROW_SCRIPTS,
         **_common(index, config, base, at(skip)),
@@ -56,6 +58,7 @@ def row_page(index: RowIndex, config: Mapping[str, Any], facts: RowFacts, wanted
     base = _base(index)
     story, album = tell(index, facts, wanted, config, base)
     return render(
+        HERE,
         "rows/row.html",
         *ROW_SCRIPTS,
         **_common(index, config, base, row_address(base, facts, wanted)),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from vlmrl.pages.media import Album
 from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt, row_card
-from vlmrl.report.media import Album
 from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
 from vlmrl.report.rows.row_index import RowIndex
 from vlmrl.report.rows.token_heat import Heat, heat_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vlmrl.pages.render import number
 from vlmrl.report.compute_fit import ComputeFit
-from vlmrl.report.drawing import said
 from vlmrl.report.stages import Stretch
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
@@ -49,22 +49,24 @@ def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]:
         for name, value in last["metrics"].items():
             if "/" not in name:
                 before = first["metrics"].get(name)
-                low, high = (said(v) for v in last["intervals"].get(name, (None, None)))
-                change = f"{said(before)} → {said(value)}"
+                low, high = (number(v) for v in last["intervals"].get(name, (None, None)))
+                change = f"{number(before)} → {number(value)}"
                 tiles.append(Tile(f"held-out {name}", change, f"95 %: {low} to {high}"))
     return tiles
 
 
 def _of_stage(stage: Stretch) -> Tile:
-    return Tile(stage.label, f"reward {said(stage.reward)}", f"steps {stage.first} to {stage.last}")
+    return Tile(
+        stage.label, f"reward {number(stage.reward)}", f"steps {stage.first} to {stage.last}"
+    )
 
 
 def _of_compute(fit: ComputeFit | None) -> list[Tile]:
     if fit is None:
         return []
-    low, high, middle = said(fit.low), said(fit.high), said(fit.middle, "s")
-    note = f"95 %: {low} to {high}; half of the way after {middle}, exponent {said(fit.power)}"
-    return [Tile("limit of more compute", said(fit.top), note)]
+    low, high, middle = number(fit.low), number(fit.high), number(fit.middle, "s")
+    note = f"95 %: {low} to {high}; half of the way after {middle}, exponent {number(fit.power)}"
+    return [Tile("limit of more compute", number(fit.top), note)]
 
 
 def _of_ranks(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -80,7 +82,7 @@ def _of_ranks(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
         rank = int(line["ranks/work/slowest"])
         found.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
     who, excesses = max(found.items(), key=lambda item: len(item[1]))
-    over = said(sum(excesses) / len(excesses), "share")
+    over = number(sum(excesses) / len(excesses), "share")
     note = f"in {len(excesses)} of {len(compared)} steps, by {over} over the median"
     return [Tile("slowest rank", who, note)]
 

@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -20,7 +20,7 @@ from vlmrl.runs.rollout_rows import Row
 from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks
 
-__all__ = ["Album", "MediaView", "Shape", "Sheet", "canvas_of", "shapes", "view"]
+T = TypeVar("T")
 
 MAX_SIDE = 480
 """Longest side of an embedded image, pixels."""
@@ -119,6 +119,13 @@ class Sheet:
     def has_spans(self) -> bool:
         """Return whether there is something to show on a timeline."""
         return any(shape.kind == "span" for shape in self.truth_shapes)
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` items, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
 def canvas_of(views: Sequence[MediaView], main_medium: int | None) -> MediaView | None:
