@@ -20,7 +20,7 @@ from vlmrl.system import torchvision_shim  # noqa: F401
 if sys.version_info < (3, 11):
     collect_ignore = ["algorithms/test_trl_equality.py"]  # that TRL needs Python 3.11
 
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=20)
 settings.register_profile("nightly", deadline=None, max_examples=3000)
 
 
@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part",
         action="append",
         default=[],
-        metavar="FILE.py:NAME",
-        help="a part of your own that tests/contracts checks too; repeatable",
+        metavar="NAME or FILE.py:NAME",
+        help="tests/contracts checks these parts alone, shipped ones or your own; repeatable",
     )
 
 

@@ -1,31 +1,66 @@
-"""Every contract test runs once per part of its module's `KIND`: all shipped ones, and `--part`s.
+"""Every contract test holds for each part of its module's `KIND`: all shipped ones, or those of `--part`.
 
 A test takes `part` (the name as a config writes it) and `loaded` (the class it names); a module may
-name subsets of the parts in `SUBSETS`, fixture -> which classes it takes.
+name subsets of the parts in `SUBSETS`, fixture -> which classes it takes. A test is one item, which
+loops over the parts and names those that fail. In a module with `APART = True`, whose fixtures are
+made anew for each part, it is one item per part.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from helpers.contracts import kind_of
+from helpers.contracts import kinds_of
 from vlmrl import plugins
+
+
+class Parts(tuple[str, ...]):
+    """The names of the parts over which a test loops."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kind = getattr(metafunc.module, "KIND", None)
     if kind is None:
         return
-    given = [part for part in metafunc.config.getoption("--part") if kind_of(part) == kind]
-    names = [*plugins.names(kind), *given]
-    subsets = getattr(metafunc.module, "SUBSETS", {"part": lambda cls: True})
-    for fixture, chosen in subsets.items():
+    asked = tuple(metafunc.config.getoption("--part"))
+    for fixture, chosen in getattr(metafunc.module, "SUBSETS", {"part": _every}).items():
         if fixture in metafunc.fixturenames:
-            parts = [name for name in names if _is_chosen(kind, name, chosen)]
-            metafunc.parametrize(fixture, parts, scope="module")
+            names = _chosen(kind, chosen, asked)
+            if getattr(metafunc.module, "APART", False) or not names:
+                metafunc.parametrize(fixture, names, scope="module")
+            else:
+                metafunc.parametrize(fixture, [Parts(names)], ids=["every part"], scope="module")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call a test once for each part, whose name the report of a failure has."""
+    looped = [name for name, value in pyfuncitem.funcargs.items() if isinstance(value, Parts)]
+    if not looped:
+        return None
+    subtests = pyfuncitem._request.getfixturevalue("subtests")
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    for part in pyfuncitem.funcargs[looped[0]]:
+        with subtests.test(part):
+            if "loaded" in arguments:
+                arguments["loaded"] = plugins.load(pyfuncitem.module.KIND, part)
+            pyfuncitem.obj(**{**arguments, looped[0]: part})
+    return True
+
+
+def _every(cls: Any) -> bool:
+    return True
+
+
+@functools.cache
+def _chosen(kind: str, chosen: Callable[[Any], Any], asked: tuple[str, ...]) -> list[str]:
+    """Return the parts of a kind that a subset holds, of those that were asked for."""
+    names = [part for part in asked if kind in kinds_of(part)] if asked else plugins.names(kind)
+    return [name for name in names if _is_chosen(kind, name, chosen)]
 
 
 def _is_chosen(kind: str, name: str, chosen: Callable[[Any], Any]) -> bool:
@@ -37,5 +72,5 @@ def _is_chosen(kind: str, name: str, chosen: Callable[[Any], Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def loaded(request: pytest.FixtureRequest, part: str) -> Any:
-    return plugins.load(request.module.KIND, part)
+def loaded(request: pytest.FixtureRequest, part: str | Parts) -> Any:
+    return None if isinstance(part, Parts) else plugins.load(request.module.KIND, part)

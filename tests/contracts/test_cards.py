@@ -15,6 +15,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
 KIND = "card"
+APART = True
 MAX_ROWS = 5
 
 

@@ -3,12 +3,13 @@
 For every verifier with each of its options, every template and every kind of truth that it accepts.
 """
 
+import functools
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import find, settings
+from hypothesis import Phase, find, settings
 
 from helpers.truth_shapes import FRAME, SHAPES
 from vlmrl import plugins
@@ -68,13 +69,12 @@ def shapes_of(verifier: Any) -> list[str]:
     return named or ["text", "one box", "number", "fields"]
 
 
+@functools.cache
 def example(shape: str) -> Truth:
     """One truth of a shape, the simplest that has something to find; always the same."""
-    few = settings(database=None, derandomize=True, max_examples=5)
+    phases = (Phase.generate, Phase.shrink)  # to explain the example takes six times as long
+    few = settings(database=None, derandomize=True, max_examples=5, phases=phases)
     return find(SHAPES[shape][0], lambda truth: True, settings=few)
-
-
-TRUTHS = {shape: example(shape) for shape in SHAPES}
 
 
 def with_company(truth: Truth, verifier: Any) -> Truth:
@@ -95,20 +95,17 @@ def with_company(truth: Truth, verifier: Any) -> Truth:
     )
 
 
-@pytest.mark.parametrize(("name", "options"), cases(), ids=str)
-def test_what_is_asked_for_and_shown_gets_the_highest_score(
-    name: str, options: dict[str, Any]
-) -> None:
-    verifier = plugins.build("verifier", name, options)
-    form = form_of([RewardConfig(verifier=name, options=options)])
-    paid = 0
-    for shape in shapes_of(verifier):
-        for truth in (TRUTHS[shape], with_company(TRUTHS[shape], verifier)):
-            for layout in LAYOUTS:
-                if options.get("where") == "glue" and "glue" not in str(layout):
-                    continue
-                paid += is_paid(verifier, truth, layout, form)
-    assert paid > 0
+def test_what_is_asked_for_and_shown_gets_the_highest_score(subtests: pytest.Subtests) -> None:
+    for name, options in cases():
+        with subtests.test(f"{name} {options}"):
+            verifier = plugins.build("verifier", name, options)
+            form = form_of([RewardConfig(verifier=name, options=options)])
+            layouts = [t for t in LAYOUTS if options.get("where") != "glue" or "glue" in str(t)]
+            truths = [example(shape) for shape in shapes_of(verifier)]
+            truths = [whole for t in truths for whole in (t, with_company(t, verifier))]
+            asked = [(truth, layout) for truth in truths for layout in layouts]
+            paid = [is_paid(verifier, truth, layout, form) for truth, layout in asked]
+            assert any(paid)
 
 
 def is_paid(verifier: Any, truth: Truth, layout: Any, form: Any) -> bool:
@@ -150,8 +147,15 @@ def keys_in(answer: str) -> set[str]:
     return {key for item in items if isinstance(item, dict) for key in item}
 
 
-@pytest.mark.parametrize("name", [n for n, o in cases() if not o])
-def test_nothing_to_find_is_shown_as_it_is_paid_and_not_told_by_the_prompt(name: str) -> None:
+def test_nothing_to_find_is_shown_as_it_is_paid_and_not_told_by_the_prompt(
+    subtests: pytest.Subtests,
+) -> None:
+    for name in (name for name, options in cases() if not options):
+        with subtests.test(name):
+            require_nothing_to_find_is_paid(name)
+
+
+def require_nothing_to_find_is_paid(name: str) -> None:
     verifier, form = plugins.build("verifier", name), form_of([RewardConfig(verifier=name)])
     if not verifier.needs:
         return
@@ -162,7 +166,7 @@ def test_nothing_to_find_is_shown_as_it_is_paid_and_not_told_by_the_prompt(name:
     asked = prompting.instruct("think_answer", none, "pixel", form)
     if name != "events" and not {"choice", "fields", "keypoints"} & {*form.kinds}:
         shape = shapes_of(verifier)[0]
-        assert asked == prompting.instruct("think_answer", TRUTHS[shape], "pixel", form)
+        assert asked == prompting.instruct("think_answer", example(shape), "pixel", form)
 
 
 def test_two_verifiers_that_read_one_answer_under_two_keys_are_refused() -> None:

@@ -19,6 +19,7 @@ from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
 
 KIND = "engine"
+APART = True
 SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
 OPTIONS = {
     "vllm": {**SMALL, "enforce_eager": True},

@@ -24,6 +24,7 @@ from vlmrl.schema import Truth
 from vlmrl.truths.json_form import to_json
 
 KIND = "layout"
+APART = True
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from vlmrl.runs import metric_glossary
 from vlmrl.samplers.base import AdaptiveSampler, Sampler, SourceRows
 
 KIND = "sampler"
+APART = True
 SUBSETS = {
     "part": lambda cls: True,
     "plain": lambda cls: not issubclass(cls, AdaptiveSampler),

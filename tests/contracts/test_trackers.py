@@ -16,6 +16,7 @@ from vlmrl.errors import UserError
 from vlmrl.trackers.base import TrackedRun, Tracker
 
 KIND = "tracker"
+APART = True
 METRICS = {"loss/total": 0.5, "source/cell photos/reward": 0.25, "update/grad_norm": math.nan}
 
 

@@ -176,8 +176,7 @@ def test_the_parts_of_the_guides_pass_their_contract_tests(tmp_path: Path) -> No
     guides = (*guides, "environment")
     names = [example(f"extend/{guide}.md", tmp_path)[0] for guide in guides]
     parts = [argument for name in names for argument in ("--part", name)]
-    only = " or ".join(Path(name.partition(":")[0]).stem for name in names)
-    command = [sys.executable, "-m", "pytest", "-q", "tests/contracts", *parts, "-k", only]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/contracts", *parts]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-3000:]
 

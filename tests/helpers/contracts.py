@@ -35,15 +35,22 @@ BASES = {
 }
 
 
-def kind_of(part: str) -> str:
-    """The kind of a part named by `--part`, from its base class."""
+def kinds_of(part: str) -> list[str]:
+    """The kinds of a part named by `--part`: all with a shipped part of this name, or its base's."""
+    if ":" not in part:
+        kinds = [kind for kind in plugins.KINDS if part in plugins.names(kind)]
+        if not kinds:
+            raise pytest.UsageError(
+                f"--part {part}: no shipped part has this name; FILE.py:NAME is yours"
+            )
+        return kinds
     try:
         cls = plugins.load("part", part)
     except UserError as error:
         raise pytest.UsageError(f"--part {part}: {error}") from None
     for kind, base in BASES.items():
         if isinstance(cls, type) and issubclass(cls, base):
-            return kind
+            return [kind]
     bases = ", ".join(f"{base.__name__} ({kind})" for kind, base in BASES.items())
     raise pytest.UsageError(f"--part {part}: expected a subclass of one of {bases}, got {cls!r}")
 

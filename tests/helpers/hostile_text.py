@@ -5,7 +5,7 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-EXAMPLES = 100_000 if os.environ.get("VLMRL_NIGHTLY") else 60
+EXAMPLES = 100_000 if os.environ.get("VLMRL_NIGHTLY") else 20
 law = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 fragments = st.sampled_from(
