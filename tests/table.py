@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -12,6 +13,7 @@ WHOLE = "the repository"
 """The room of test files that lie directly under tests/."""
 
 
+@functools.cache
 def rows() -> list[tuple[str, str, str]]:
     """Return room, path and first docstring sentence of every test file, ordered by room."""
     found = []

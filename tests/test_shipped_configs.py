@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.commands.validate import validate
 from vlmrl.config import load
@@ -129,3 +130,15 @@ def test_no_photo_serves_two_purposes(name: str) -> None:
         }
         assert images and not images & seen
         seen |= images
+
+
+def test_every_shipped_config_loads_and_its_parts_build(subtests: pytest.Subtests) -> None:
+    for name in (name for name in shipped() if "/" not in name):
+        with subtests.test(name):
+            settings = load(name)
+            validate(settings)
+            plugins.build("engine", settings.engine.name, settings.engine.options)
+            begun = settings.at(0.0).algorithm  # an option may follow a schedule
+            plugins.build("algorithm", begun.name, begun.options)
+            if settings.model.build:
+                plugins.build("family", settings.model.build.family)

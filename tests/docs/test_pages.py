@@ -1,4 +1,4 @@
-"""What the pages say is true: keys, overrides, configs and the complete examples of "Extend"."""
+"""The complete examples of "Extend" do what their pages say. Keys and commands of pages: `make style`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ import re
 import subprocess
 import sys
 import types
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from vlmrl import config, plugins
+from vlmrl import plugins
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], key=lambda page: page.as_posix()
-)
-CURRENT = [page for page in PAGES if page.name not in ("log.md",)]
-SECTIONS = config.Config.model_fields.keys()
-PLUGIN_OPTIONS = {"algorithm": "algorithm", "engine": "engine", "rewards": "verifier"}
 
 
 def blocks(page: Path, language: str) -> Iterator[tuple[str, str]]:
@@ -32,112 +24,6 @@ def blocks(page: Path, language: str) -> Iterator[tuple[str, str]]:
     pattern = rf"^```{language}(?: title=\"([^\"]*)\")?\n(.*?)^```$"
     for found in re.finditer(pattern, page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
         yield found[1] or "", found[2]
-
-
-def is_key(path: list[str], section: Any = config.Config, kind: str = "") -> bool:
-    """Whether a config has this key; `options` lead on to those of some part of the kind."""
-    if not path:
-        return True
-    name, *rest = path
-    field = section.model_fields.get(name)
-    if field is None:
-        return False
-    kind = PLUGIN_OPTIONS.get(name, kind)
-    if name == "options" and rest and kind:
-        parts = [plugins.load(kind, part) for part in plugins.names(kind)]
-        return any(rest[0] in plugins.options_of(part) for part in parts)
-    inner, is_list = section_in(field.annotation)
-    if is_list and rest:
-        rest = rest[1:]  # an entry is named by its position or by its own name
-    return is_key(rest, inner, kind) if inner else True
-
-
-def section_in(annotation: Any) -> tuple[Any, bool]:
-    """The section that a field holds, and whether in a list or a map."""
-    if isinstance(annotation, type) and issubclass(annotation, config.Section):
-        return annotation, False
-    for inner in typing.get_args(annotation):
-        found, _ = section_in(inner)
-        if found:
-            return found, typing.get_origin(annotation) in (list, dict)
-    return None, False
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_key_that_a_page_names_exists(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
-    named = re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?:[:=][^`]*)?`", text)
-    keys = [
-        key
-        for key in named
-        if key.split(".")[0] in SECTIONS and not key.endswith((".py", ".jsonl"))
-    ]
-    files = ("json", "md", "html", "yaml", "svg")
-    keys = [key for key in keys if key.rsplit(".")[-1] not in files]
-    assert [key for key in keys if not is_key(key.split("."))] == []
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_override_that_a_page_shows_exists(page: Path) -> None:
-    shown = [
-        key
-        for _, text in blocks(page, "sh")
-        for key in re.findall(r"(?<=[\s'])([a-z_]+(?:\.\w+)*)=", text)
-        if key.split(".")[0] in SECTIONS
-    ]
-    assert [key for key in shown if not is_key(key.split("."))] == []
-
-
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_config_on_a_page_has_valid_keys(page: Path) -> None:
-    for _, text in blocks(page, "yaml"):
-        tree = yaml.safe_load(text)
-        tree.pop("extends", None)
-        if "model" in tree and "data" in tree:
-            config.parse(tree)
-        for path in keys_of({k: v for k, v in tree.items() if k in SECTIONS}):
-            assert is_key(path), ".".join(path)
-        assert tree.keys() <= {*SECTIONS, "card", "options", "template"}
-
-
-def keys_of(tree: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield [*above, key]
-            if key not in ("options", "weight"):
-                yield from keys_of(value, (*above, key))
-    elif isinstance(tree, list):
-        for entry in tree:
-            yield from keys_of(entry, (*above, "0"))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_on_a_page_exists(page: Path) -> None:
-    from vlmrl.cli.app import app
-
-    known = {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
-    known |= {group.name or "" for group in app.registered_groups}
-    text = page.read_text("utf-8")
-    shown = re.findall(r"`vlmrl ([a-z][a-z-]*)", text)
-    shown += [
-        name
-        for _, block in blocks(page, "sh")
-        for name in re.findall("^vlmrl ([a-z][a-z-]*)", block)
-    ]
-    assert set(shown) - known == set()
-
-
-def test_the_file_tree_of_the_readme_names_every_room_and_nothing_else() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    tree = readme.split("## The files")[1].split("```")[1]
-    named = re.findall(r"^( *)([\w./]+) {2,}", tree, re.MULTILINE)
-    paths = {f"vlmrl/{path}" if indent else path for indent, path in named}
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-    rooms = {f"vlmrl/{file.name}/" for file in (ROOT / "vlmrl").iterdir() if any(file.glob("*.py"))}
-    assert rooms - paths == set()
-
-
-# ------------------------------------------------------------------------- the examples of "Extend"
 
 
 KIND_OF = {"": "verifier", "rewards": "verifier", "datasets": "card", "algorithms": "algorithm"}
