@@ -18,7 +18,7 @@ NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?
 
 
 def read_value(folder: Path, output: str, where: Sequence[str]) -> float:
-    """Return the number at a place, as `Figure.read` describes it.
+    """Return the number at a place, as `PublishedFigure.read` describes it.
 
     Raises:
         UserError: the file, key, text, row or column is not there, is there twice, or is no number.
