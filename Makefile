@@ -77,7 +77,7 @@ venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its 
 # Without vLLM these tests would be skipped; here that is a failure. 5: a file of nightly tests alone. The
 # largest begin first.
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
-	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.vllm_import import import_vllm; import_vllm()'
+	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm; import_vllm()'
 	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -I FILE -P 2 sh -c '$(VENV)-vllm/bin/python -m pytest FILE || [ $$? -eq 5 ]'
 
 venv-ray: $(VENV)-ray/.ready  ## an environment with Ray

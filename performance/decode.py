@@ -126,8 +126,7 @@ def run(way: str, case: Case, repeats: int, turn: Connection) -> None:
     hf.hold = note  # type: ignore[attr-defined]
     policy = make_policy()
     policy.stop_ids = ()
-    engine = hf.Hf()
-    engine.start(policy)
+    engine = hf.Hf().start(policy)
     sizes = [case.prompt] * max(1, case.prompts - 1) + [case.prompt * 3 // 4] * (case.prompts > 1)
     batch = PromptBatch(tuple(image_prompt(policy, n) for n in sizes))
 

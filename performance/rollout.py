@@ -30,11 +30,9 @@ from tables import head
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.vllm import Vllm
-from vlmrl.engines.vllm_parts.job import request
-from vlmrl.engines.vllm_parts.media_parts import lend
-from vlmrl.engines.vllm_parts.requests import media_data, sampling_fields
-from vlmrl.engines.vllm_server import VllmServer
+from vlmrl.engines.vllm import RunningVllm, Vllm
+from vlmrl.engines.vllm_parts.requests import lend, media_data, request, sampling_fields
+from vlmrl.engines.vllm_server import RunningServers, VllmServer
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
@@ -63,7 +61,7 @@ def prompts(policy: Policy, count: int, sizes: Sequence[int]) -> PromptBatch:
     return PromptBatch(tuple(made))
 
 
-def raw_llm(engine: Vllm, policy: Policy, batch: PromptBatch, sampling: Sampling) -> None:
+def raw_llm(engine: RunningVllm, policy: Policy, batch: PromptBatch, sampling: Sampling) -> None:
     """The requests straight to `LLM.generate`."""
     from vllm import SamplingParams
 
@@ -81,7 +79,9 @@ def raw_llm(engine: Vllm, policy: Policy, batch: PromptBatch, sampling: Sampling
     engine._llm.generate(requests, params, use_tqdm=False)
 
 
-def raw_http(engine: VllmServer, policy: Policy, batch: PromptBatch, sampling: Sampling) -> None:
+def raw_http(
+    engine: RunningServers, policy: Policy, batch: PromptBatch, sampling: Sampling
+) -> None:
     """The requests straight to the server's route, all at once."""
     (server,) = engine._servers
     address = urlsplit(server.url)
@@ -99,7 +99,7 @@ def raw_http(engine: VllmServer, policy: Policy, batch: PromptBatch, sampling: S
         list(pool.map(post, range(len(batch))))
 
 
-def empty_llm(engine: Vllm) -> None:
+def empty_llm(engine: RunningVllm) -> None:
     """Forget prefixes, image features and prepared images."""
     inner = engine._llm.llm_engine
     assert inner.reset_prefix_cache()
@@ -107,17 +107,17 @@ def empty_llm(engine: Vllm) -> None:
     inner.reset_mm_cache()
 
 
-def empty_server(engine: VllmServer) -> None:
+def empty_server(engine: RunningServers) -> None:
     """Forget prefixes, image features and prepared images."""
     (server,) = engine._servers
     for cache in ("prefix", "encoder", "mm"):
         server.post(f"/reset_{cache}_cache", None, 60.0, "benchmark")
 
 
-def processes(engine: Vllm | VllmServer) -> list[psutil.Process]:
+def processes(engine: RunningVllm | RunningServers) -> list[psutil.Process]:
     """All that work for a generation."""
     own = psutil.Process()
-    return [own, *(own.children(recursive=True) if isinstance(engine, VllmServer) else [])]
+    return [own, *(own.children(recursive=True) if isinstance(engine, RunningServers) else [])]
 
 
 def seconds(do: Callable[[], Any], who: Sequence[psutil.Process]) -> tuple[float, float]:
@@ -132,11 +132,15 @@ def seconds(do: Callable[[], Any], who: Sequence[psutil.Process]) -> tuple[float
 
 
 def compare(
-    engine: Vllm | VllmServer, policy: Policy, batch: PromptBatch, sampling: Sampling, rounds: int
+    engine: RunningVllm | RunningServers,
+    policy: Policy,
+    batch: PromptBatch,
+    sampling: Sampling,
+    rounds: int,
 ) -> str:
     """A line of the table: our engine against the raw calls, in turns."""
-    raw: Any = raw_http if isinstance(engine, VllmServer) else raw_llm
-    empty: Any = empty_server if isinstance(engine, VllmServer) else empty_llm
+    raw: Any = raw_http if isinstance(engine, RunningServers) else raw_llm
+    empty: Any = empty_server if isinstance(engine, RunningServers) else empty_llm
     ways = {
         "ours": lambda: engine.generate(batch, sampling),
         "raw": lambda: raw(engine, policy, batch, sampling),
@@ -160,7 +164,7 @@ def compare(
     )
 
 
-def sync_line(engine: Vllm | VllmServer, policy: Policy, rounds: int, name: str) -> str:
+def sync_line(engine: RunningVllm | RunningServers, policy: Policy, rounds: int, name: str) -> str:
     """A line of the table of weight updates."""
     times = [seconds(lambda: engine.sync(policy), [])[0] for _ in range(rounds)]
     megabytes = policy.weight_bytes() / 2**20
@@ -193,8 +197,8 @@ def main() -> None:
     speed = ["| engine | tokens | ours, tokens/s | raw, tokens/s | share | share by CPU |"]
     updates = ["| weights by | MiB | ms |"]
     for name in o.engines:
-        engine: Any = Vllm(**ENGINE) if name == "vllm" else VllmServer(**ENGINE, transfer=name)
-        engine.start(policy)
+        chosen: Any = Vllm(**ENGINE) if name == "vllm" else VllmServer(**ENGINE, transfer=name)
+        engine = chosen.start(policy)
         try:
             if name != "tcp":  # the transfer has no part in the speed
                 speed.append(compare(engine, policy, batch, sampling, o.rounds))

@@ -235,7 +235,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
     make = prompts.build_prompt_maker(policy, {"noise": False}, {})
     with Scorer({"noise": config.rewards}, config.scoring) as scorer:
         loader = Loader([open_source(config.data.train[0])], make, case.prompts)
-        engine, timers = plugins.build("engine", "hf"), PhaseTimers()
+        engine, timers = plugins.build("engine", "hf").start(policy), PhaseTimers()
         trainer = Trainer(
             config=config,
             policy=policy,
@@ -250,7 +250,6 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             checkpoints=build_checkpoint_writer(config, policy),
             held_out=None,
         )
-        trainer.engine.start(policy)
         for _ in range(case.steps):
             turn.recv()
             turn.send(vlmrl_step(trainer))

@@ -194,9 +194,10 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Writes boxes in the space", f"`{plugin.space}`"
         yield "Towers", ", ".join(f"`{tower}`" for tower in plugin.towers)
     elif kind == "engine":
-        yield "Log-probs", "the trainer's own" if plugin.exact else "compared by the parity probe"
-        yield "Generates while the policy trains", "yes" if plugin.concurrent else "no"
-        yield "With several processes", "yes" if getattr(plugin, "every_rank", False) else "no"
+        can = plugin.capabilities
+        yield "Log-probs", "the trainer's own" if can.exact else "compared by the parity probe"
+        yield "Generates while the policy trains", "yes" if can.concurrent else "no"
+        yield "With several processes", "yes" if can.every_rank else "no"
     elif kind == "tracker":
         yield "Extra", f"`pip install 'vlmrl[{plugin.extra}]'`" if plugin.extra else "none"
     elif kind == "tool":

@@ -13,7 +13,7 @@ from gpu_day.device import ON_GPU, allocated, attempt
 from gpu_day.report import Row
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import Config
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
@@ -69,12 +69,11 @@ def step(day: Day, name: str, model: dict[str, Any], optimizer: dict[str, Any]) 
     )
     policy.use_optimizer(adamw(policy.trainable, 1e-6), config.optimizer)
     engine = Hf()
-    engine.start(policy)
     batch = PromptBatch((image_prompt(policy, case.prompt),) * prompts)
     found = attempt(lambda: foretell(config, policy, engine, batch.prompts, kl=False))
     row = {"run": name, "forecast": "out of memory" if found is None else gib(found.peak)}
     try:
-        peak = attempt(lambda: peak_of(config, policy, engine, batch))
+        peak = attempt(lambda: peak_of(config, policy, engine.start(policy), batch))
     except UserError as error:  # the policy halves its micro-batches before it gives up
         if not str(error).startswith("out of memory"):
             raise
@@ -94,7 +93,7 @@ def written(parts: dict[str, int]) -> str:
     return ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
 
 
-def peak_of(config: Config, policy: Policy, engine: Hf, batch: PromptBatch) -> int:
+def peak_of(config: Config, policy: Policy, engine: RunningEngine, batch: PromptBatch) -> int:
     """Return the bytes at the peak of a second step: the first one makes the optimizer's state."""
     rollout = config.rollout
     draw = Sampling(n=rollout.group_size, max_tokens=rollout.max_tokens, seed=1)

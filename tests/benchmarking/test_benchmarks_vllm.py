@@ -55,8 +55,7 @@ class CountingProxy(FaultyProxy):
 def server():
     """A server on this machine, of a small model."""
     made = policy()
-    engine = VllmServer(enforce_eager=True, **SMALL)
-    engine.start(made)
+    engine = VllmServer(enforce_eager=True, **SMALL).start(made)
     yield engine._servers[0]
     engine.close()
 

@@ -221,9 +221,8 @@ def test_a_node_with_a_server_that_is_killed_within_a_step_costs_no_prompt(
     keepers = start_keepers(2, 0, "tests", program)
     made, draw = policy(), Sampling(n=2, max_tokens=4, seed=3)
     batch = PromptBatch(tuple(prompt(made, n, images=0) for n in range(400)))
-    engine = VllmServer(transfer="tcp", max_model_len=1024, start_timeout_s=120.0)
-    engine.fleet = fleet_of(2, "tests")
-    engine.start(made)
+    chosen = VllmServer(transfer="tcp", max_model_len=1024, start_timeout_s=120.0)
+    engine = chosen.on(fleet_of(2, "tests")).start(made)
     assert len(engine._servers) == 2
     done: list[int] = []
 

@@ -31,7 +31,7 @@ from vlmrl.cluster.server_keeper import (
 from vlmrl.config import ModelConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_parts.options import model_files
-from vlmrl.engines.vllm_server import VllmServer
+from vlmrl.engines.vllm_server import RunningServers, VllmServer
 from vlmrl.errors import LostEngine, UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
@@ -56,8 +56,16 @@ class Fleet:
         asks = [self._asker(number) for number in range(count)]
         self.servers = KeptServers(asks, TOKEN, "127.0.0.1")
         self.made = policy()
-        self.engine = VllmServer(transfer="tcp", max_model_len=1024, start_timeout_s=60.0)
-        self.engine.fleet = self.servers
+        self.engines: list[RunningServers] = []
+
+    def start(self) -> None:
+        """Start an engine in place of the last."""
+        chosen = VllmServer(transfer="tcp", max_model_len=1024, start_timeout_s=60.0)
+        self.engines.append(chosen.on(self.servers).start(self.made))
+
+    @property
+    def engine(self) -> RunningServers:
+        return self.engines[-1]
 
     def _asker(self, number: int) -> Any:
         def ask(method: str, *arguments: Any) -> Any:
@@ -96,7 +104,8 @@ class Fleet:
         stand_in_server.require_whole(rollouts, DRAW, self.made, version)
 
     def close(self) -> None:
-        self.engine.close()
+        for engine in self.engines:
+            engine.close()
         for keeper in self.keepers:
             keeper.close()
 
@@ -118,7 +127,7 @@ def kill(keeper: ServerKeeper) -> None:
 
 @pytest.mark.parametrize("fleet", [2], indirect=True)
 def test_a_server_killed_within_a_step_costs_no_prompt_and_joins_after_a_sync(fleet: Fleet) -> None:
-    fleet.engine.start(fleet.made)
+    fleet.start()
     assert fleet.states() == [ServerState.READY, ServerState.READY]
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=0)
     assert len(set(fleet.asked())) == 2  # both had a part in it
@@ -154,7 +163,7 @@ def test_a_server_killed_within_a_step_costs_no_prompt_and_joins_after_a_sync(fl
 def test_the_number_of_servers_may_change_between_steps(fleet: Fleet) -> None:
     fleet.unplaced = {2}
     threading.Timer(5.0, fleet.unplaced.clear).start()  # at the start, all are waited for
-    fleet.engine.start(fleet.made)
+    fleet.start()
     assert fleet.states() == [ServerState.READY] * 3
 
     fleet.unplaced = {0, 1}  # their nodes are gone, as far as anybody can tell
@@ -172,16 +181,14 @@ def test_the_number_of_servers_may_change_between_steps(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("fleet", [1], indirect=True)
 def test_the_only_server_is_waited_for_and_another_trainer_finds_it_running(fleet: Fleet) -> None:
-    fleet.engine.start(fleet.made)
+    fleet.start()
     kill(fleet.keepers[0])
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=0)
     pid = fleet.keepers[0].pid()
     fleet.engine.close()
 
     fleet.made.version = 7
-    fleet.engine = VllmServer(transfer="tcp", max_model_len=1024)
-    fleet.engine.fleet = fleet.servers
-    fleet.engine.start(fleet.made)
+    fleet.start()
     assert fleet.keepers[0].pid() == pid
     assert fleet.keepers[0].status().version == 7
     fleet.require_whole(fleet.engine.generate(fleet.batch(), DRAW), version=7)
@@ -191,7 +198,7 @@ def test_the_only_server_is_waited_for_and_another_trainer_finds_it_running(flee
 def test_a_rank_that_cannot_wait_for_the_only_server_ends_so_that_the_run_is_begun_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.engine.start(fleet.made)
+    fleet.start()
     kill(fleet.keepers[0])
     monkeypatch.setattr(distributed, "_rank", 1)
     monkeypatch.setattr(distributed, "_world", 2)
@@ -220,12 +227,10 @@ def test_a_server_that_ends_again_and_again_is_given_up_with_its_last_words(tmp_
     broken.write_text("raise SystemExit('Error: no such device')")
     keeper = ServerKeeper(TOKEN, "127.0.0.1", program=[str(broken)])
     servers = KeptServers([lambda method, *a: getattr(keeper, method)(*a)], TOKEN, "127.0.0.1")
-    engine = VllmServer(transfer="tcp", max_model_len=1024)
-    engine.fleet = servers
+    engine = VllmServer(transfer="tcp", max_model_len=1024).on(servers)
     with pytest.raises(UserError, match=r"every server was given up: .*Error: no such device"):
         engine.start(policy())
     assert keeper.status().state is ServerState.DEAD and keeper._restarts == MAX_RESTARTS + 1
-    engine.close()
     keeper.close()
 
 
@@ -237,10 +242,8 @@ def test_a_server_that_ends_again_and_again_is_given_up_with_its_last_words(tmp_
     ],
 )
 def test_options_that_exclude_kept_servers_are_refused(options: dict[str, Any], words: str) -> None:
-    engine = VllmServer(**options)
-    engine.fleet = KeptServers([], TOKEN, "127.0.0.1")
     with pytest.raises(UserError, match=words):
-        engine.start(policy())
+        VllmServer(**options).on(KeptServers([], TOKEN, "127.0.0.1"))
 
 
 def test_an_engine_without_servers_is_refused() -> None:

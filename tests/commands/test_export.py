@@ -111,8 +111,7 @@ def own_tokens(run: Path) -> list[int]:
     made = policy_of(run)
     sample = Sample("0", "noise", (Media("image", data=b"-"), QUESTION), Truth())
     batch = PromptBatch((make_prompt(sample, [IMAGE], made.family, made.processor),))
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     rollouts = engine.generate(batch, Sampling(n=1, max_tokens=12, greedy=True))
     return list(rollouts.completions[0][0].token_ids)
 

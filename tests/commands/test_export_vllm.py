@@ -12,7 +12,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from helpers.small import loaded, prompt
 from vlmrl.commands.export_files import write_merged
-from vlmrl.engines.vllm_parts.vllm_import import import_vllm
+from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm
 
 
 @pytest.mark.nightly

@@ -12,7 +12,13 @@ import torch
 from helpers.contracts import require
 from helpers.small import mixed_batch, policy
 from vlmrl import plugins
-from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
+from vlmrl.engines.base import (
+    Capabilities,
+    ConcurrentRunningEngine,
+    Engine,
+    RunningEngine,
+    Sampling,
+)
 from vlmrl.errors import UserError
 from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.policy.policy import Policy
@@ -35,12 +41,12 @@ def made() -> Policy:
 
 
 @pytest.fixture(scope="module")
-def engine(part: str, loaded: Any, made: Policy) -> Iterator[Engine]:
+def engine(part: str, loaded: Any, made: Policy) -> Iterator[RunningEngine]:
     required = [name for name, option in plugins.options_of(loaded).items() if option.required]
     require(not required, part, f"give {required} a default, so that the contract can build it")
-    engine = plugins.build("engine", part, OPTIONS.get(part))
+    options = plugins.build("engine", part, OPTIONS.get(part))
     try:
-        engine.start(made)
+        engine = options.start(made)
     except UserError as error:
         if "pip install" in str(error):
             pytest.skip(str(error))
@@ -52,17 +58,29 @@ def engine(part: str, loaded: Any, made: Policy) -> Iterator[Engine]:
 
 def test_it_is_an_engine(part: str, loaded: Any) -> None:
     require(issubclass(loaded, Engine), part, "derive it from vlmrl.engines.base.Engine")
-    for method in ("start", "generate", "sync"):
-        defined = getattr(loaded, method) not in (getattr(Engine, method), None)
+    require(loaded.__dataclass_params__.frozen, part, "make its options a frozen dataclass")
+    require(loaded.start is not Engine.start, part, "define the method start")
+    said = isinstance(loaded.capabilities, Capabilities)
+    require(said, part, "say in `capabilities` what it can do")
+    require("capabilities" not in plugins.options_of(loaded), part, "capabilities is no option")
+
+
+def test_what_start_returns_is_a_running_engine(
+    part: str, loaded: Any, engine: RunningEngine
+) -> None:
+    require(isinstance(engine, RunningEngine), part, "let start return a RunningEngine")
+    for method in ("generate", "sync"):
+        defined = getattr(type(engine), method) is not getattr(RunningEngine, method)
         require(defined, part, f"define the method {method}, as the base class says")
-    if loaded.concurrent:
-        require(issubclass(loaded, ConcurrentEngine), part, "derive it from ConcurrentEngine")
-    for flag in ("exact", "concurrent", "keyed", "placed", "every_rank"):
-        require(isinstance(getattr(loaded, flag), bool), part, f"{flag} is True or False")
+    same = engine.capabilities == loaded.capabilities
+    require(same, part, "give the running engine the capabilities of its options")
+    if engine.capabilities.concurrent:
+        fits = isinstance(engine, ConcurrentRunningEngine)
+        require(fits, part, "derive what runs from ConcurrentRunningEngine")
 
 
 def test_it_writes_whole_groups_in_order_with_the_log_probs_of_what_it_sampled(
-    part: str, engine: Engine, made: Policy
+    part: str, engine: RunningEngine, made: Policy
 ) -> None:
     batch = mixed_batch(made)
     rollouts = engine.generate(batch, Sampling(n=3, max_tokens=MAX_TOKENS, seed=1))
@@ -71,17 +89,19 @@ def test_it_writes_whole_groups_in_order_with_the_log_probs_of_what_it_sampled(
     _require_sound(part, rollouts, made)
 
 
-def test_it_answers_what_the_checks_ask(part: str, engine: Engine, made: Policy) -> None:
+def test_it_answers_what_the_checks_ask(part: str, engine: RunningEngine, made: Policy) -> None:
     prompts = make_probe_prompts(made)
     greedy = Sampling(n=1, max_tokens=MAX_TOKENS, greedy=True)
     rollouts = engine.generate(PromptBatch(prompts), greedy)
     _require_sound(part, rollouts, made)
     found = measure_parity(engine, made, prompts, n=2, max_tokens=MAX_TOKENS)
-    if engine.exact:
+    if engine.capabilities.exact:
         require(found.mean_abs < 1e-4, part, f"exact, but log-probs differ by {found.mean_abs:g}")
 
 
-def test_the_same_call_gives_the_same_completions(part: str, engine: Engine, made: Policy) -> None:
+def test_the_same_call_gives_the_same_completions(
+    part: str, engine: RunningEngine, made: Policy
+) -> None:
     batch = mixed_batch(made)
     for sampling in (
         Sampling(n=2, max_tokens=MAX_TOKENS, seed=7),
@@ -91,7 +111,7 @@ def test_the_same_call_gives_the_same_completions(part: str, engine: Engine, mad
         require(first == again, part, f"the same prompts, {sampling} and weights gave others")
 
 
-def test_new_weights_are_used_after_a_sync(part: str, engine: Engine, made: Policy) -> None:
+def test_new_weights_are_used_after_a_sync(part: str, engine: RunningEngine, made: Policy) -> None:
     batch = mixed_batch(made)
     sampling = Sampling(n=2, max_tokens=MAX_TOKENS, seed=3)
     engine.generate(batch, sampling)

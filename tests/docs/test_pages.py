@@ -121,8 +121,7 @@ def test_the_algorithm_of_the_guide_is_reinforce(tmp_path: Path) -> None:
 
 def test_the_tracker_of_the_guide_writes_lines(tmp_path: Path) -> None:
     name, _ = example("extend/tracker.md", tmp_path)
-    tracker = plugins.build("tracker", name)
-    tracker.start(types.SimpleNamespace(folder=tmp_path))
+    tracker = plugins.build("tracker", name).start(types.SimpleNamespace(folder=tmp_path))
     tracker.log("rl", 3, {"reward/mean": 0.5})
     tracker.close()
     assert (tmp_path / "curves.csv").read_text().splitlines() == ["rl,3,reward/mean,0.5"]
@@ -157,8 +156,8 @@ def test_the_engine_of_the_guide_writes_whole_groups(tmp_path: Path) -> None:
     from vlmrl.engines.base import Sampling
 
     name, _ = example("extend/engine.md", tmp_path)
-    engine, made = plugins.build("engine", name), policy()
-    engine.start(made)
+    made = policy()
+    engine = plugins.build("engine", name).start(made)
     batch = mixed_batch(made)
     rollouts = engine.generate(batch, Sampling(n=2, max_tokens=3, seed=1))
     assert rollouts.shape == (len(batch), 2)

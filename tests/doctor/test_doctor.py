@@ -17,6 +17,7 @@ from vlmrl.config import load
 from vlmrl.doctor import bench, model
 from vlmrl.doctor.data import right_answers
 from vlmrl.doctor.versions import versions
+from vlmrl.engines.base import Capabilities
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_server import VllmServer
@@ -191,15 +192,14 @@ def test_a_blind_model_is_flagged(monkeypatch):
 class Stuck(Hf):
     """An engine that keeps the weights it was started with."""
 
-    exact = False  # type: ignore[misc]
+    capabilities = Capabilities(every_rank=True)
 
     def start(self, policy):
-        self.first = small.policy()
-        self.first.base.load_state_dict(policy.base.state_dict())
-        self._policy = self.first
-
-    def sync(self, policy):
-        self._policy = self.first
+        first = small.policy()
+        first.base.load_state_dict(policy.base.state_dict())
+        running = super().start(first)
+        running.sync = lambda policy: None
+        return running
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def config_of(**turns):
 def bench_of(made, engine, **turns):
     prompts = [small.prompt(made, 0, images=0), small.prompt(made, 2)]
     acting = Driver(engine, {"noise": lambda space: None})
-    return SimpleNamespace(config=config_of(**turns), policy=made, engine=acting, prompts=prompts)
+    return SimpleNamespace(config=config_of(**turns), policy=made, options=acting, prompts=prompts)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from helpers.prompts import converse
 from helpers.small import CORPUS, FAMILIES, TEXT, advantages, mixed_batch, policy
 from vlmrl.config import BuildConfig, ModelConfig
-from vlmrl.engines import hf, kv_cache, prompt_rows
+from vlmrl.engines import hf, prompt_rows
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.packing import pack
@@ -16,8 +16,7 @@ from vlmrl.schema import PromptBatch
 
 
 def engine_for(made):
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     return engine
 
 
@@ -32,8 +31,7 @@ def test_greedy_tokens_are_the_same_batched_grouped_and_alone(family):
     greedy = Sampling(n=1, max_tokens=8, greedy=True)
     batched = tokens(engine_for(made).generate(batch, greedy))
     grouped = tokens(engine_for(made).generate(batch, Sampling(n=3, max_tokens=8, greedy=True)))
-    few_rows = Hf(max_num_seqs=2)
-    few_rows.start(made)
+    few_rows = Hf(max_num_seqs=2).start(made)
     alone = [tokens(few_rows.generate(PromptBatch((p,)), greedy))[0] for p in batch.prompts]
     assert batched == alone
     assert grouped == [group * 3 for group in batched]
@@ -136,7 +134,7 @@ def test_a_cache_with_room_draws_what_transformers_own_cache_draws(monkeypatch, 
     made = make()
     made.stop_ids = tuple(range(0, 200, 6))
     batch, draw = mixed_batch(made), Sampling(n=3, max_tokens=12, seed=3)
-    monkeypatch.setattr(kv_cache, "GROWTH", growth)
+    monkeypatch.setattr(prompt_rows, "GROWTH", growth)
     roomy = engine_for(made).generate(batch, draw)
 
     def copying(cache, rows, more):
@@ -166,8 +164,7 @@ def test_draws_follow_the_probabilities(keyed):
 
 def test_long_prompts_go_in_several_passes_where_draws_do_not_depend_on_company(monkeypatch):
     made = policy()
-    batch, engine = mixed_batch(made), Hf()
-    engine.start(made)
+    batch, engine = mixed_batch(made), Hf().start(made)
     keys = tuple((7 + number,) for number in range(len(batch)))
     told = [list(hf._passes(batch, Sampling(1, 5, keys=keys), 512))]
     whole = engine.generate(batch, Sampling(1, 5, keys=keys)).completions

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from helpers.videos import video
-from vlmrl.engines.vllm_parts.media_parts import MediaFolder, lend, make_shared
+from vlmrl.engines.vllm_parts.requests import MediaFolder, lend, make_shared
 from vlmrl.errors import UserError
 from vlmrl.media_types import Audio
 

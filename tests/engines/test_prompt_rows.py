@@ -38,8 +38,7 @@ def sharing(monkeypatch):
 
 
 def generate(made, draw):
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     return engine.generate(mixed_batch(made), draw)
 
 

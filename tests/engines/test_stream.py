@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from helpers.counting import Counting
-from vlmrl.engines.vllm_parts import stream
+from vlmrl.engines.vllm_parts import transfer
 
 WEIGHTS = {
     "embed.weight": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
@@ -30,7 +30,7 @@ WEIGHTS = {
 def listed(weights: dict[str, torch.Tensor]) -> tuple[list[Any], ...]:
     tensors = weights.values()
     dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]
-    digests = [stream.digest_of(t) for t in tensors]
+    digests = [transfer.digest_of(t) for t in tensors]
     return list(weights), dtypes, [list(t.shape) for t in tensors], digests
 
 
@@ -40,18 +40,18 @@ def sending(
     workers: tuple[int, ...] = (1,),
     timeout: float = 10.0,
     over: Collection[int] = (),
-) -> Iterator[tuple[stream.Meeting, Future[None]]]:
+) -> Iterator[tuple[transfer.Meeting, Future[None]]]:
     """Send to `workers` workers of each server."""
     with (
-        stream.accepting("127.0.0.1", timeout) as (listener, meeting),
+        transfer.accepting("127.0.0.1", timeout) as (listener, meeting),
         ThreadPoolExecutor(1) as pool,
     ):
         given = meeting, workers, over, weights.values()
-        yield meeting, pool.submit(stream.send, Counting.of(listener), *given)
+        yield meeting, pool.submit(transfer.send_by_tcp, Counting.of(listener), *given)
 
 
-def received(meeting: stream.Meeting, weights: dict[str, torch.Tensor], server: int = 0) -> Any:
-    return stream.receive(dataclasses.replace(meeting, server=server), *listed(weights))
+def received(meeting: transfer.Meeting, weights: dict[str, torch.Tensor], server: int = 0) -> Any:
+    return transfer.receive_by_tcp(dataclasses.replace(meeting, server=server), *listed(weights))
 
 
 def assert_whole(got: dict[str, torch.Tensor], weights: dict[str, torch.Tensor]) -> None:
@@ -91,7 +91,7 @@ def test_every_worker_gets_every_weight_and_each_leaves_the_trainer_once(
 
 
 def test_a_worker_that_dies_fails_those_behind_it_and_no_other() -> None:
-    def die(meeting: stream.Meeting) -> None:
+    def die(meeting: transfer.Meeting) -> None:
         got = received(meeting, LARGE, server=1)
         next(got), next(got)
         got.close()
@@ -126,16 +126,16 @@ def test_a_worker_that_hangs_is_given_up_by_the_one_before_it_alone() -> None:
             behind.result()
 
 
-def out_of_reach(meeting: stream.Meeting, size: int, server: int) -> bytes:
+def out_of_reach(meeting: transfer.Meeting, size: int, server: int) -> bytes:
     """Take weights as a worker does, but listen where nobody answers, and reach nobody."""
     with (
         socket.create_connection((meeting.address, meeting.port), 10.0) as trainer,
         trainer.makefile("rb") as heard,
     ):
         secret = bytes.fromhex(meeting.secret)
-        trainer.sendall(hmac.digest(secret, heard.read(stream.SIZE), "sha256"))
+        trainer.sendall(hmac.digest(secret, heard.read(transfer.SIZE), "sha256"))
         trainer.sendall(server.to_bytes(2) + (1).to_bytes(2))
-        place = json.loads(heard.read(stream.PLACE_BYTES))
+        place = json.loads(heard.read(transfer.PLACE_BYTES))
         assert (place["before"] is None) == (server == 0)
         trainer.sendall(b"\0")
         assert heard.read(1) == b"\0"
@@ -171,10 +171,10 @@ def test_a_stranger_who_connects_first_is_sent_nothing_and_the_worker_all(
 ) -> None:
     with sending(WEIGHTS) as (meeting, sent):
         with socket.create_connection((meeting.address, meeting.port)) as stranger:
-            assert len(stranger.recv(stream.SIZE, socket.MSG_WAITALL)) == stream.SIZE
-            stranger.sendall(bytes(stream.SIZE))
+            assert len(stranger.recv(transfer.SIZE, socket.MSG_WAITALL)) == transfer.SIZE
+            stranger.sendall(bytes(transfer.SIZE))
             assert read_all(stranger) == b""
-        got = dict(stream.receive(meeting, *listed(WEIGHTS)))
+        got = dict(transfer.receive_by_tcp(meeting, *listed(WEIGHTS)))
         sent.result()
     assert list(got) == list(WEIGHTS)
     assert "127.0.0.1 connected without this update's secret and is refused" in caplog.text
@@ -182,10 +182,10 @@ def test_a_stranger_who_connects_first_is_sent_nothing_and_the_worker_all(
 
 def test_who_has_another_secret_is_sent_nothing() -> None:
     with sending(WEIGHTS) as (meeting, sent):
-        other = dataclasses.replace(meeting, secret="00" * stream.SIZE)
+        other = dataclasses.replace(meeting, secret="00" * transfer.SIZE)
         with pytest.raises(OSError, match=r"closed|reset"):
-            list(stream.receive(other, *listed(WEIGHTS)))
-        list(stream.receive(meeting, *listed(WEIGHTS)))
+            list(transfer.receive_by_tcp(other, *listed(WEIGHTS)))
+        list(transfer.receive_by_tcp(meeting, *listed(WEIGHTS)))
         sent.result()
 
 
@@ -193,12 +193,12 @@ def test_who_has_another_secret_is_sent_nothing() -> None:
 def test_a_stranger_who_proves_nothing_holds_the_worker_up_for_a_moment_only(
     drips: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "PROOF_S", 0.2)
+    monkeypatch.setattr(transfer, "PROOF_S", 0.2)
     with sending(WEIGHTS) as (meeting, sent):
         with socket.create_connection((meeting.address, meeting.port)) as stranger:
             stranger.sendall(drips)
             start = time.monotonic()
-            list(stream.receive(meeting, *listed(WEIGHTS)))
+            list(transfer.receive_by_tcp(meeting, *listed(WEIGHTS)))
             sent.result()
         assert time.monotonic() - start < 5
 
@@ -206,7 +206,7 @@ def test_a_stranger_who_proves_nothing_holds_the_worker_up_for_a_moment_only(
 def test_weights_that_are_not_the_announced_ones_are_refused_by_name() -> None:
     forged = {**WEIGHTS, "scale": torch.tensor(666.0)}
     with sending(forged) as (meeting, _):
-        got = stream.receive(meeting, *listed(WEIGHTS))
+        got = transfer.receive_by_tcp(meeting, *listed(WEIGHTS))
         assert next(got)[0] == "embed.weight"
         with pytest.raises(ValueError, match="weight 'scale': the bytes that came are not those"):
             next(got)
@@ -214,12 +214,14 @@ def test_weights_that_are_not_the_announced_ones_are_refused_by_name() -> None:
 
 def test_a_stranger_in_the_trainers_place_cannot_feed_weights() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        meeting = stream.Meeting("127.0.0.1", listener.getsockname()[1], "11" * 32, 10.0)
-        worker = pool.submit(lambda: list(stream.receive(meeting, *listed(WEIGHTS))))
+        meeting = transfer.Meeting("127.0.0.1", listener.getsockname()[1], "11" * 32, 10.0)
+        worker = pool.submit(lambda: list(transfer.receive_by_tcp(meeting, *listed(WEIGHTS))))
         connection, _ = listener.accept()
         with connection:
             place = json.dumps({"before": None, "patience": 1.0}).encode()
-            connection.sendall(bytes(stream.SIZE) + place.ljust(stream.PLACE_BYTES) + bytes(1 + 12))
+            connection.sendall(
+                bytes(transfer.SIZE) + place.ljust(transfer.PLACE_BYTES) + bytes(1 + 12)
+            )
             with pytest.raises(ValueError, match=r"weight 'embed\.weight'"):
                 worker.result()
 
@@ -235,5 +237,5 @@ def test_without_workers_it_ends_in_time_and_at_once_when_the_server_has_answere
 
 
 def test_it_listens_on_the_named_address_only() -> None:
-    with stream.accepting("127.0.0.1", 1.0) as (listener, meeting):
+    with transfer.accepting("127.0.0.1", 1.0) as (listener, meeting):
         assert listener.getsockname()[0] == meeting.address == "127.0.0.1"

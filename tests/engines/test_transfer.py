@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.counting import Counting
-from vlmrl.engines.vllm_parts import stream
-from vlmrl.engines.vllm_parts.held_weights import HeldWeights
+from vlmrl.engines.vllm_parts import transfer
 from vlmrl.engines.vllm_parts.requests import EngineFault
-from vlmrl.engines.vllm_parts.transfer import FileTransfer, TcpTransfer
+from vlmrl.engines.vllm_parts.transfer import FileTransfer, HeldWeights, TcpTransfer
 
 EMBED = torch.randn(400, 64)
 UNITS = [
@@ -57,7 +56,7 @@ class Sink:
                 yield from load_file(path).items()
         else:
             listed = (info[key] for key in ("names", "dtypes", "shapes", "digests"))
-            yield from stream.receive(stream.Meeting(**info["meeting"]), *listed)
+            yield from transfer.receive_by_tcp(transfer.Meeting(**info["meeting"]), *listed)
 
 
 @pytest.fixture
@@ -70,14 +69,14 @@ def held(tmp_path: Path) -> HeldWeights:
 @pytest.fixture
 def tcp(held: HeldWeights, monkeypatch: pytest.MonkeyPatch) -> TcpTransfer:
     """A transfer whose bytes on the wire are counted."""
-    accepting = stream.accepting
+    accepting = transfer.accepting
 
     @contextmanager
     def counted(address: str, timeout: float) -> Iterator[Any]:
         with accepting(address, timeout) as (listener, meeting):
             yield Counting.of(listener), meeting
 
-    monkeypatch.setattr(stream, "accepting", counted)
+    monkeypatch.setattr(transfer, "accepting", counted)
     return TcpTransfer(held, "127.0.0.1", 20.0)
 
 

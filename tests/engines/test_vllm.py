@@ -9,7 +9,7 @@ from PIL import Image
 
 from helpers.prompts import VIDEO_CASES, ask, converse
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
-from helpers.vllm_engine import change, engine_for, tokens
+from helpers.vllm_engine import change, engine_for, set_options, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -17,7 +17,7 @@ from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm import Vllm
-from vlmrl.engines.vllm_parts import vllm_model
+from vlmrl.engines.vllm_parts import adapted_vllm
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
@@ -97,8 +97,7 @@ def test_a_tied_head_arrives_with_the_rest():
 
 def test_greedy_tokens_equal_the_hf_engines(pair):
     made, engine = pair
-    reference = Hf()
-    reference.start(made)
+    reference = Hf().start(made)
     draw = Sampling(n=1, max_tokens=8, greedy=True)
     batch = PromptBatch((*mixed_batch(made).prompts, converse(made)))
     assert tokens(engine.generate(batch, draw)) == tokens(reference.generate(batch, draw))
@@ -107,8 +106,7 @@ def test_greedy_tokens_equal_the_hf_engines(pair):
 @pytest.mark.parametrize("mode", forced_thinking.MODES)
 def test_forced_answers_equal_the_hf_engines(pair, mode):
     made, engine = pair
-    reference = Hf()
-    reference.start(made)
+    reference = Hf().start(made)
     batch = mixed_batch(made)
     ours, theirs = (forced_thinking.generate(e, made, batch, mode, 12) for e in (engine, reference))
     assert tokens(ours) == tokens(theirs)
@@ -118,8 +116,7 @@ def test_forced_answers_equal_the_hf_engines(pair, mode):
 
 def test_a_completion_is_what_the_hf_engine_would_make_of_its_ids(pair):
     made, engine = pair
-    reference = Hf()
-    reference.start(made)
+    reference = Hf().start(made)
     draw = Sampling(n=2, max_tokens=8, greedy=True)
     batch = mixed_batch(made)
     rollouts = engine.generate(batch, draw)
@@ -213,7 +210,7 @@ def test_only_the_policys_stop_ids_stop(fresh):
 
 def stale_prefix(engine, made):
     """All weights, but what the cache holds of the prompts is of the old ones."""
-    engine._llm.collective_rpc(vllm_model.load_weights, args=(list(made.weights().items()),))
+    engine._llm.collective_rpc(adapted_vllm.load_weights, args=(list(made.weights().items()),))
     engine._llm.llm_engine.reset_encoder_cache()
 
 
@@ -221,9 +218,9 @@ def stale_images(engine, made):
     """All weights, but the features of known images are of the old ones."""
     model = engine._llm.llm_engine.model_executor.driver_worker.worker.model_runner.get_model()
     config = engine._llm.llm_engine.model_config
-    vllm_model.begin_update(model, config)
+    adapted_vllm.begin_update(model, config)
     model.load_weights(iter(made.weights().items()))
-    vllm_model.finish_update(model, config)
+    adapted_vllm.finish_update(model, config)
     assert engine._llm.reset_prefix_cache()
 
 
@@ -290,7 +287,7 @@ def test_an_update_that_lacks_weights_is_refused(fresh):
     change(made)
     lacking = [(n, w) for n, w in made.weights().items() if n != "lm_head.weight"]
     with pytest.raises(RuntimeError, match=r"no weights of language_model\.lm_head"):
-        engine._llm.collective_rpc(vllm_model.load_weights, args=(lacking,))
+        engine._llm.collective_rpc(adapted_vllm.load_weights, args=(lacking,))
     engine.sync(made)
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
@@ -350,18 +347,18 @@ def test_an_engine_that_fails_in_generation_is_restarted_and_asked_again(fresh, 
 
 def test_an_engine_that_makes_no_progress_meets_the_deadline(fresh, monkeypatch):
     made, engine = fresh
-    engine.max_restarts, engine.generate_timeout_s = 0, 0.5
+    set_options(engine, max_restarts=0, generate_timeout_s=0.5)
     monkeypatch.setattr(engine._llm.llm_engine, "step", list)
     with pytest.raises(UserError, match=r"failed 1 times: generation: 4 of 4 prompts .* 0.5 s"):
         engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=4))
     monkeypatch.undo()
-    engine.generate_timeout_s = 60
+    set_options(engine, generate_timeout_s=60)
     engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=4))  # nothing stayed behind
 
 
 def test_weights_of_another_version_are_not_believed(fresh):
     made, engine = fresh
-    engine.max_restarts = 0
+    set_options(engine, max_restarts=0)
     engine._llm.update_weight_version("7")
     with pytest.raises(UserError, match=r"by weights \(\(7, 4\),\), not by version 0"):
         engine.generate(PromptBatch((prompt(made),)), Sampling(n=1, max_tokens=4))

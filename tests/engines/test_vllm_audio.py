@@ -28,8 +28,7 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
         assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
         engine.sync(made)
         assert measure_parity(engine, made, prompts).max_abs < 1e-5
-    hf, sampling = Hf(), Sampling(n=2, max_tokens=8, greedy=True)
-    hf.start(made)
+    hf, sampling = Hf().start(made), Sampling(n=2, max_tokens=8, greedy=True)
     batch = PromptBatch(tuple(prompts))
     assert tokens(engine.generate(batch, sampling)) == tokens(hf.generate(batch, sampling))
     with pytest.raises(UserError, match=r"5 audios exceed the engine's max_audios \(4\)"):

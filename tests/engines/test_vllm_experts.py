@@ -24,8 +24,7 @@ BLOCK = SMALL["block_size"]
 @pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
 def test_the_experts_are_those_that_the_trainer_would_choose(name):
     made = policy(name, router_replay=True)
-    engine, own = engine_for(made), Hf()
-    own.start(made)
+    engine, own = engine_for(made), Hf().start(made)
     prompts = [*mix_images(made), ask_about_images(made, text="red " * 60)]
     for again in (False, True):  # then the prefix cache has the prompts' whole blocks
         drawn = engine.generate(PromptBatch(tuple(prompts)), Sampling(3, 40, seed=3 + again))

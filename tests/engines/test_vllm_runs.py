@@ -183,9 +183,16 @@ from vlmrl.engines.vllm import Vllm
 class Stale(Vllm):
     """Keeps its prefix cache when new weights come."""
 
-    def sync(self, policy):
-        self._llm.llm_engine.reset_prefix_cache = lambda: True
-        super().sync(policy)
+    def start(self, policy):
+        running = super().start(policy)
+        take = running.sync
+
+        def sync(policy):
+            running._llm.llm_engine.reset_prefix_cache = lambda: True
+            take(policy)
+
+        running.sync = sync
+        return running
 '''
 
 

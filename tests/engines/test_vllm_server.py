@@ -24,7 +24,7 @@ from PIL import Image
 from helpers.faulty_proxy import FaultyProxy, altered
 from helpers.prompts import VIDEO_CASES, ask
 from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
-from helpers.vllm_engine import SMALL, served, tokens
+from helpers.vllm_engine import SMALL, served, set_options, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -32,7 +32,7 @@ from vlmrl.config import LoraConfig
 from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.engines.vllm_parts import stream
+from vlmrl.engines.vllm_parts import transfer
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.engines.vllm_parts.transfer import vllm_client
 from vlmrl.engines.vllm_server import VllmServer
@@ -95,14 +95,15 @@ def child():
 
 @pytest.fixture
 def found(child, monkeypatch):
-    """Makes engines that find the child's server; gives the child its weights back at the end."""
+    """Starts engines that find the child's server; gives the child its weights back at the end."""
     made, owner = child
     (server,) = owner._servers
     monkeypatch.setenv(serve.TOKEN, server.token)
     engines = []
 
-    def find(url=None, **options):
-        engines.append(VllmServer(urls=[url or server.url], start_timeout_s=10, **SMALL, **options))
+    def find(policy, url=None, **options):
+        chosen = VllmServer(urls=[url or server.url], start_timeout_s=10, **SMALL, **options)
+        engines.append(chosen.start(policy))
         return engines[-1]
 
     yield find
@@ -116,8 +117,7 @@ def proxied(child, found):
     """The policy, an engine that found the child's server through a proxy, and the proxy."""
     made, owner = child
     proxy = FaultyProxy(owner._servers[0].url)
-    engine = found(proxy.url)
-    engine.start(made)
+    engine = found(made, proxy.url)
     yield made, engine, proxy
     proxy.close()
 
@@ -139,8 +139,7 @@ def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
 def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     made = policy(family)
-    engine = VllmServer(enforce_eager=True, max_videos=2, **SMALL)
-    engine.start(made)
+    engine = VllmServer(enforce_eager=True, max_videos=2, **SMALL).start(made)
     (server,) = engine._servers
     change(made)
     engine.sync(made)
@@ -148,8 +147,7 @@ def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     assert measure_parity(engine, made, [*make_probe_prompts(made), *videos]).max_abs < 1e-5
     monkeypatch.setenv(serve.TOKEN, server.token)
     adapted = policy(family, lora=LoraConfig(rank=4, alpha=8))
-    other = VllmServer(urls=[server.url], max_videos=2, **SMALL)
-    other.start(adapted)
+    other = VllmServer(urls=[server.url], max_videos=2, **SMALL).start(adapted)
     assert measure_parity(other, adapted, [*make_probe_prompts(adapted), *videos]).max_abs < 1e-5
     change(adapted)
     other.sync(adapted)
@@ -160,8 +158,7 @@ def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
 
 def test_a_lora_policy_arrives_merged(found):
     made = policy(lora=LoraConfig(rank=4, alpha=8, towers=["language", "vision"]))
-    engine = found()
-    engine.start(made)
+    engine = found(made)
     change(made)
     engine.sync(made)
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
@@ -170,8 +167,7 @@ def test_a_lora_policy_arrives_merged(found):
 @pytest.mark.nightly
 def test_an_adapter_arrives_at_every_sync_and_at_a_new_server():
     made = policy(lora=LoraConfig(rank=4, alpha=8))
-    engine = VllmServer(enforce_eager=True, lora="adapter", **SMALL)
-    engine.start(made)
+    engine = VllmServer(enforce_eager=True, lora="adapter", **SMALL).start(made)
     prompts = make_probe_prompts(made)
     for step in range(2):
         change(made, step)
@@ -190,8 +186,7 @@ def test_an_adapter_for_servers_elsewhere_is_refused():
 
 def test_weights_by_tcp_arrive_too(child, found):
     made, _ = child
-    engine = found(transfer="tcp")
-    engine.start(made)
+    engine = found(made, transfer="tcp")
     for step in range(2):
         change(made, step)
         engine.sync(made)
@@ -203,10 +198,9 @@ def test_two_servers_get_weights_by_tcp_and_one_that_dies_meanwhile_is_replaced(
     monkeypatch, caplog
 ):
     made = policy()
-    engine = VllmServer(enforce_eager=True, transfer="tcp", num_servers=2, **SMALL)
-    engine.start(made)
+    engine = VllmServer(enforce_eager=True, transfer="tcp", num_servers=2, **SMALL).start(made)
     prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made)]  # for both servers
-    send, before = stream.send, [server.pid for server in engine._servers]
+    send, before = transfer.send_by_tcp, [server.pid for server in engine._servers]
 
     def deadly(listener, meeting, expected, over, tensors):
         def watched():
@@ -219,7 +213,7 @@ def test_two_servers_get_weights_by_tcp_and_one_that_dies_meanwhile_is_replaced(
         send(listener, meeting, expected, over, watched())
 
     for step, sender in enumerate([send, deadly, send]):
-        monkeypatch.setattr(stream, "send", sender)
+        monkeypatch.setattr(transfer, "send_by_tcp", sender)
         change(made, step)
         assert measure_parity(engine, made, prompts).max_abs > 1e-2
         engine.sync(made)
@@ -247,8 +241,7 @@ def test_vllms_own_client_posts_what_json_cannot_hold():
 
 def test_greedy_tokens_equal_the_hf_engines(child):
     made, engine = child
-    reference = Hf()
-    reference.start(made)
+    reference = Hf().start(made)
     draw = Sampling(n=2, max_tokens=8, greedy=True)
     batch = mixed_batch(made)
     assert tokens(engine.generate(batch, draw)) == tokens(reference.generate(batch, draw))
@@ -339,16 +332,16 @@ def test_it_listens_on_the_loopback_only(child):
 
 def test_a_server_of_another_model_is_refused(found):
     with pytest.raises(UserError, match=r"expected model_type 'qwen2_vl', got 'qwen2_5_vl'"):
-        found().start(policy("qwen2_vl"))
+        found(policy("qwen2_vl"))
 
 
 def test_a_wrong_or_missing_token_is_told(found, monkeypatch):
     monkeypatch.delenv(serve.TOKEN)
     with pytest.raises(UserError, match="set VLMRL_SERVER_TOKEN"):
-        found().start(policy())
+        found(policy())
     monkeypatch.setenv(serve.TOKEN, "guess")
     with pytest.raises(UserError, match="401"):
-        found().start(policy())
+        found(policy())
 
 
 # ----------------------------------------------------------------------- faults, one at a time
@@ -397,7 +390,7 @@ def test_what_a_fault_took_is_asked_for_again_and_comes_out_the_same(fault, prox
     made, engine, proxy = proxied
     batch = mixed_batch(made)
     whole = tokens(engine.generate(batch, DRAW))
-    engine.generate_timeout_s = 2
+    set_options(engine, generate_timeout_s=2)
     asked = proxy.seen.count(GENERATE)
     proxy.breaks(GENERATE, fault)
     again = engine.generate(batch, DRAW)
@@ -417,7 +410,7 @@ def test_a_prompt_that_is_lost_again_and_again_stops_the_run_with_its_name(proxi
 
 def test_a_time_out_names_its_stage(proxied):
     made, engine, proxy = proxied
-    engine.generate_timeout_s, engine.max_restarts = 1, 0
+    set_options(engine, generate_timeout_s=1, max_restarts=0)
     proxy.breaks(GENERATE, hang, times=4)
     with pytest.raises(
         UserError, match=r"media: generation: server .* no answer in .* generate_timeout_s"
@@ -473,10 +466,10 @@ class HalfWay(Qwen25Vl):
 
 def test_an_update_that_breaks_off_in_the_server_spoils_nothing_once_it_is_done_again(child, found):
     made, _ = child
-    engine = found()
-    engine.start(made)
+    engine = found(made)
     change(made, seed=1)
-    family, made.family, engine.max_restarts = made.family, HalfWay(), 0
+    family, made.family = made.family, HalfWay()
+    set_options(engine, max_restarts=0)
     with pytest.raises(UserError, match=r"gave up after 1 tries: sync: .* status 500"):
         engine.sync(made)
     made.family = family
@@ -486,7 +479,7 @@ def test_an_update_that_breaks_off_in_the_server_spoils_nothing_once_it_is_done_
 
 def test_a_server_whose_update_breaks_off_is_replaced(child):
     made, engine = child
-    before, replace = engine._servers[0].pid, engine._held.replace
+    before, replace = engine._servers[0].pid, engine._store.held.replace
     change(made, seed=2)
 
     def hold_the_half_first(units):
@@ -495,9 +488,9 @@ def test_a_server_whose_update_breaks_off_is_replaced(child):
         engine._update(engine._servers)
         replace(units)
 
-    engine._held.replace = hold_the_half_first
+    engine._store.held.replace = hold_the_half_first
     engine.sync(made)
-    engine._held.replace = replace
+    engine._store.held.replace = replace
     assert engine._servers[0].pid != before and not psutil.pid_exists(before)
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
@@ -509,9 +502,9 @@ def test_a_server_that_hangs_meets_the_deadline_and_is_replaced(child):
     _, *workers = processes_of(engine._servers[0])
     for worker in workers:
         worker.suspend()
-    engine.generate_timeout_s = 10
+    set_options(engine, generate_timeout_s=10)
     assert tokens(engine.generate(batch, DRAW)) == whole
-    engine.generate_timeout_s = 1800
+    set_options(engine, generate_timeout_s=1800)
     assert not any(worker.is_running() for worker in workers)
 
 
@@ -533,16 +526,15 @@ def test_a_server_whose_engine_dies_within_an_update_is_not_waited_for(child, ca
 
 def test_weights_that_are_not_the_announced_ones_are_refused_by_name(child, found, caplog):
     made, _ = child
-    engine = found(transfer="tcp")
-    engine.start(made)
-    engine.max_restarts = 0
-    announced = engine._transfer._list
+    engine = found(made, transfer="tcp")
+    set_options(engine, max_restarts=0)
+    announced = engine._store.transfer._list
 
     def announce_another():
         listed = announced()
         return listed | {"digests": [*listed["digests"][:3], "00" * 32, *listed["digests"][4:]]}
 
-    engine._transfer._list = announce_another
+    engine._store.transfer._list = announce_another
     with pytest.raises(UserError, match="gave up after 1 tries"):
         engine.sync(made)
     name = announced()["names"][3]
@@ -553,10 +545,9 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
     child, found, monkeypatch, caplog
 ):
     made, owner = child
-    engine = found(transfer="tcp")
-    engine.start(made)
-    engine.max_restarts, engine.start_timeout_s = 0, 1
-    send = stream.send
+    engine = found(made, transfer="tcp")
+    set_options(engine, max_restarts=0, start_timeout_s=1)
+    send = transfer.send_by_tcp
 
     def deadly(listener, meeting, expected, over, tensors):
         def watched():
@@ -568,7 +559,7 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
 
         send(listener, meeting, expected, over, watched())
 
-    monkeypatch.setattr(stream, "send", deadly)
+    monkeypatch.setattr(transfer, "send_by_tcp", deadly)
     with pytest.raises(UserError, match="gave up after 1 tries"):
         engine.sync(made)
     assert "sync: server" in caplog.text
@@ -607,10 +598,9 @@ import sys, time
 sys.path.insert(0, "{tests}")
 from helpers.small import policy
 from vlmrl.engines.vllm_server import VllmServer
-engine = VllmServer(enforce_eager=True, **{options!r})
 if __name__ == "__main__":
-    engine.start(policy())
-    print(engine._servers[0].pid, engine._folder.name, flush=True)
+    engine = VllmServer(enforce_eager=True, **{options!r}).start(policy())
+    print(engine._servers[0].pid, engine._store.folder, flush=True)
     {end}
 """
 
@@ -636,7 +626,7 @@ def test_no_process_and_no_file_outlives_the_trainer(end, tmp_path):
 def test_close_ends_the_server_and_may_be_called_twice(child):
     _, engine = child
     family = processes_of(engine._servers[0])
-    folder = engine._folder.name
+    folder = engine._store.folder
     engine.close()
     engine.close()
     assert not psutil.wait_procs(family, timeout=5)[1]

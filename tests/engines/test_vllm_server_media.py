@@ -23,8 +23,14 @@ from vlmrl.engines import serve
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.engines.vllm_parts import job
-from vlmrl.engines.vllm_parts.media_parts import as_seen, pack, unpack
-from vlmrl.engines.vllm_parts.requests import EngineFault, sampling_fields
+from vlmrl.engines.vllm_parts.requests import (
+    EngineFault,
+    as_seen,
+    pack,
+    request,
+    sampling_fields,
+    unpack,
+)
 from vlmrl.engines.vllm_parts.server import RequestRefused
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -35,9 +41,7 @@ GREEDY = Sampling(n=1, max_tokens=8, greedy=True)
 
 
 def served(made, **options):
-    engine = VllmServer(enforce_eager=True, **SMALL, **options)
-    engine.start(made)
-    return engine
+    return VllmServer(enforce_eager=True, **SMALL, **options).start(made)
 
 
 def videos_of(made):
@@ -88,8 +92,7 @@ def test_clips_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(pair)
 def test_both_vllm_engines_and_hf_agree_on_clips(pair):
     made, server = pair
     inside = engine_for(made, max_videos=2)
-    hf = Hf()
-    hf.start(made)
+    hf = Hf().start(made)
     batch = PromptBatch(tuple(videos_of(made)))
     reference = hf.generate(batch, GREEDY)
     for engine in (server, inside):
@@ -120,8 +123,7 @@ def test_recordings_have_the_trainers_ids_and_log_probs_before_and_after_a_sync(
     change(made)
     engine.sync(made)
     assert measure_parity(engine, made, prompts).max_abs < 1e-5
-    hf, batch = Hf(), PromptBatch(prompts)
-    hf.start(made)
+    hf, batch = Hf().start(made), PromptBatch(prompts)
     assert tokens(engine.generate(batch, GREEDY)) == tokens(hf.generate(batch, GREEDY))
     engine.close()
 
@@ -137,7 +139,7 @@ def test_more_clips_than_the_server_was_started_for_are_refused_by_name(pair):
 
 def test_turns_and_groups_write_a_clip_once_and_a_server_reads_no_other_file(pair, tmp_path):
     made, engine = pair
-    folder = Path(engine._shared.name) / "rank-0"
+    folder = Path(engine._store.media) / "rank-0"
     clip, before = video(6, fps=3.0), set(folder.iterdir())
     batch = PromptBatch((ask(made, clip), ask(made, clip)))
     for seed in (1, 2):
@@ -145,7 +147,7 @@ def test_turns_and_groups_write_a_clip_once_and_a_server_reads_no_other_file(pai
     assert len(set(folder.iterdir()) - before) == 1
     secret = tmp_path / "secret.bmp"
     Image.new("RGB", (28, 28)).save(secret)
-    body = job.request(ask(made), sampling_fields(made, GREEDY, 0), [])
+    body = request(ask(made), sampling_fields(made, GREEDY, 0), [])
     for url in (secret.as_uri(), (folder / ".." / ".." / ".." / secret.name).as_uri()):
         wrong = {**body, "content_parts": [{"type": "image_url", "url": url}]}
         with pytest.raises((RequestRefused, EngineFault), match=r"subpath|No such file"):
@@ -171,15 +173,13 @@ def test_a_server_that_does_not_read_the_media_folder_is_refused(pair, tmp_path,
     other = VllmServer(urls=[engine._servers[0].url], media_folder=str(tmp_path), **SMALL)
     with pytest.raises(UserError, match=r"it may not read .*--allowed-local-media-path"):
         other.start(made)
-    other.close()
     assert not list(tmp_path.iterdir())
-    within = Path(engine._shared.name)
+    within = Path(engine._store.media)
     other = VllmServer(
         urls=[engine._servers[0].url], media_folder=str(within), max_videos=2, **SMALL
-    )
-    other.start(made)
+    ).start(made)
     assert measure_parity(other, made, videos_of(made)[:1]).max_abs < 1e-5
-    assert list(Path(other._shared.name).rglob("*")) != []
+    assert list(Path(other._store.media).rglob("*")) != []
     other.close()
 
 
@@ -220,7 +220,7 @@ def test_what_is_no_packed_clip_is_refused(data):
 def test_the_server_refuses_what_is_no_packed_clip_and_serves_on(pair):
     made, engine = pair
     prompt = ask(made, video(2))
-    body = job.request(prompt, sampling_fields(made, GREEDY, 0), [])
+    body = request(prompt, sampling_fields(made, GREEDY, 0), [])
     for data in NO_VIDEOS.values():
         url = "data:video/x-vlmrl;base64," + base64.b64encode(data).decode()
         wrong = {**body, "content_parts": [{"type": "video_url", "url": url}]}

@@ -8,14 +8,13 @@ import pytest
 from helpers.driving import Shows
 from helpers.small import policy, prompt
 from helpers.turns import packed
-from helpers.vllm_engine import change, engine_for, served
+from helpers.vllm_engine import change, engine_for, served, set_options
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import Engine, Sampling
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.concurrent_driver import ConcurrentDriver
-from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.driver import Driver, RunningDriver, TurnLimits
 from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
@@ -31,14 +30,25 @@ def asks_in_every_turn(monkeypatch):
             return (), last.finish_reason
         return (AskedCall("crop"),), self._reached(row, sampling)
 
-    monkeypatch.setattr(Driver, "_asked", asked)
+    monkeypatch.setattr(RunningDriver, "_asked", asked)
 
 
-def drive(kind, made, engine, runner=None, **limits):
-    run = kind(engine, {"noise": lambda space: runner or Shows()}, TurnLimits(**limits))
-    run._policy = made
-    run._runners["noise"] = runner or Shows()
-    return run
+class Started(Engine):
+    """An engine that runs already."""
+
+    def __init__(self, running):
+        self.running, self.capabilities = running, running.capabilities
+
+    def start(self, policy):
+        return self.running
+
+    def require_room(self, *asked):
+        self.running.options.require_room(*asked)
+
+
+def drive(made, engine, runner=None, **limits):
+    tools = runner or Shows()
+    return Driver(Started(engine), {"noise": lambda _: tools}, TurnLimits(**limits)).start(made)
 
 
 def batch_of(made):
@@ -61,7 +71,7 @@ def gaps(made, rollouts):
 def test_every_turn_has_the_trainers_log_probs_before_and_after_a_sync():
     made = policy()
     engine = engine_for(made)
-    run = drive(Driver, made, engine, max_turns=3)
+    run = drive(made, engine, max_turns=3)
     for step in range(2):
         found = gaps(made, run.generate(batch_of(made), DRAW))
         assert [*found] == [0, 1, 2]
@@ -69,7 +79,7 @@ def test_every_turn_has_the_trainers_log_probs_before_and_after_a_sync():
         assert measure_parity(run, made, make_probe_prompts(made, turns=True)).max_abs < 1e-5
         change(made, step)
         engine.sync(made)
-    engine.max_images = 3  # vLLM was started for more
+    set_options(engine, max_images=3)  # vLLM was started for more
     said = run.generate(batch_of(made), DRAW).completions
     assert [{one.finish_reason for one in group} for group in said] == [
         {"turns"},
@@ -87,7 +97,7 @@ def child():
 
 def test_a_server_has_the_trainers_log_probs_in_every_turn(child):
     made, engine = child
-    run = drive(ConcurrentDriver, made, engine, max_turns=3)
+    run = drive(made, engine, max_turns=3)
     first = run.generate(batch_of(made), DRAW)
     found = gaps(made, first)
     assert [*found] == [0, 1, 2]
@@ -112,7 +122,7 @@ def test_a_server_killed_within_a_turn_loses_and_doubles_nothing(child):
             return Shows().run_all(turns)
 
     kills, handed = Kills(), []
-    run = drive(ConcurrentDriver, made, engine, kills, max_turns=2)
+    run = drive(made, engine, kills, max_turns=2)
     found = run.generate(batch_of(made), DRAW, lambda number, group: handed.append(number))
     assert sorted(handed) == [0, 1, 2]
     assert len(kills.views) == 6  # one for each rollout

@@ -35,8 +35,7 @@ def test_head_logprobs_equal_a_full_log_softmax_with_its_gradients(monkeypatch, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_of_a_mixed_batch_equal_one_plain_hf_forward_per_completion(family):
     made = policy(family)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     rollouts = engine.generate(mixed_batch(made), Sampling(n=2, max_tokens=6, seed=3))
     (batch,) = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6)
     (micro,) = batch.micro

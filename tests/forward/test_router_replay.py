@@ -31,8 +31,7 @@ def made(request: pytest.FixtureRequest) -> Policy:
 
 
 def rollouts_of(made: Policy) -> Rollouts:
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     return engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from typing import ClassVar
 
-from helpers.copy_engine import DrainedEngine
+from helpers.copy_engine import DrainedEngine, RunningDrained
+from vlmrl.engines.base import Capabilities
 from vlmrl.engines.completions import Sampled, make_completions
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.schema import Completion, Prompt, Rollouts
 
 
@@ -45,15 +45,25 @@ def write_call(policy, prompt: Prompt, call) -> Completion:
 class AskingHf(Hf):
     """The engine `hf`, asking."""
 
-    exact: ClassVar[bool] = False
+    capabilities = Capabilities(routes=True, every_rank=True)
 
+    def start(self, policy):
+        return RunningAskingHf(self, policy)
+
+
+class RunningAskingHf(RunningHf):
     def generate(self, batch, sampling):
-        return asking(super().generate(batch, sampling), self._policy)
+        return asking(super().generate(batch, sampling), self.policy)
 
 
 class AskingAhead(DrainedEngine):
     """Generates ahead of the trainer, asking."""
 
+    def start(self, policy):
+        return RunningAskingAhead(self, policy)
+
+
+class RunningAskingAhead(RunningDrained):
     def _generate(self, batch, sampling, finished, chance):
         groups = {}
 

@@ -6,11 +6,17 @@ import copy
 import random
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from vlmrl.engines.base import ConcurrentEngine, Finished, Sampling
+from vlmrl.engines.base import (
+    Capabilities,
+    ConcurrentRunningEngine,
+    Engine,
+    Finished,
+    Sampling,
+)
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
@@ -18,8 +24,8 @@ from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system.seeds import seed_of
 
 
-@dataclass
-class CopyEngine(ConcurrentEngine):
+@dataclass(frozen=True)
+class CopyEngine(Engine):
     """The hf engine on a copy of the model, prompt by prompt.
 
     `pause`: longest random wait before a prompt, in seconds. `poison`: sample whose prompt fails.
@@ -27,22 +33,29 @@ class CopyEngine(ConcurrentEngine):
 
     pause: float = 0.0
     poison: str = ""
-    exact: ClassVar[bool] = False
-    concurrent: ClassVar[bool] = True
-    every_rank: ClassVar[bool] = True
-    calls: list[tuple[str, list[str]]] = field(default_factory=list, init=False)
-    """Thread and samples of every call of generate that sampled."""
-    mixed: bool = field(default=False, init=False)
-    """Whether greedy and sampled calls ever ran at a time."""
+    capabilities = Capabilities(concurrent=True, every_rank=True)
 
-    def start(self, policy: Policy) -> None:
-        self._hf, self._lock, self._ended = Hf(), threading.Lock(), False
+    def start(self, policy: Any) -> RunningCopy:
+        return RunningCopy(self, policy)
+
+
+class RunningCopy(ConcurrentRunningEngine):
+    """The copy, and what was asked of it."""
+
+    def __init__(self, options: Any, policy: Policy) -> None:
+        super().__init__(options.capabilities)
+        self.options = options
+        self.calls: list[tuple[str, list[str]]] = []
+        """Thread and samples of every call of generate that sampled."""
+        self.mixed = False
+        """Whether greedy and sampled calls ever ran at a time."""
+        self._lock, self._ended = threading.Lock(), False
         self._running: list[Sampling] = []
         self._policy: Any = copy.copy(policy)
         self._policy.base = copy.deepcopy(policy.base)
-        self._hf.start(self._policy)
+        self._hf = Hf().start(self._policy)
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: Any) -> None:
         with self._lock:
             self._policy.base.load_state_dict(policy.base.state_dict())
             self._policy.version = policy.version
@@ -63,12 +76,12 @@ class CopyEngine(ConcurrentEngine):
     def _generate(self, batch: Any, sampling: Any, finished: Any, chance: Any) -> Rollouts:
         groups = []
         for number, prompt in enumerate(batch.prompts):
-            time.sleep(chance.uniform(0, self.pause))
+            time.sleep(chance.uniform(0, self.options.pause))
             with self._lock:
                 self.mixed |= len({s.greedy for s in self._running}) > 1
                 if self._ended:
                     raise UserError("generation was aborted")
-                if prompt.sample.id == self.poison:
+                if prompt.sample.id == self.options.poison:
                     raise UserError(f"sample {prompt.sample.id!r} is refused")
                 seed = seed_of(sampling.seed, number)
                 draw = replace(sampling, seed=seed, keys=sampling.keys[number : number + 1])
@@ -88,24 +101,34 @@ class CopyEngine(ConcurrentEngine):
 class DrainedEngine(CopyEngine):
     """Finishes what was issued before it takes new weights, so that a run is the same every time."""
 
-    def sync(self, policy: Policy) -> None:
+    def start(self, policy: Any) -> RunningCopy:
+        return RunningDrained(self, policy)
+
+
+class RunningDrained(RunningCopy):
+    def sync(self, policy: Any) -> None:
         for thread in threading.enumerate():
             if thread.name == "rollouts":
                 thread.join()
         super().sync(policy)
 
 
-@dataclass
+@dataclass(frozen=True)
 class RewardedEngine(CopyEngine):
     """Generates a prompt after the first one only when a reward of the first has been computed."""
 
     mark: str = ""
 
+    def start(self, policy: Any) -> RunningCopy:
+        return RunningRewarded(self, policy)
+
+
+class RunningRewarded(RunningCopy):
     def _generate(self, batch: Any, sampling: Any, finished: Any, chance: Any) -> Rollouts:
         def and_wait(number: int, group: Any) -> None:
             finished(number, group)
             deadline = time.monotonic() + 120
-            while not Path(self.mark).exists():
+            while not Path(self.options.mark).exists():
                 if time.monotonic() > deadline:
                     raise UserError("no reward was computed while the others were generated")
                 time.sleep(0.01)

@@ -6,15 +6,15 @@ import dataclasses
 
 from PIL import Image
 
-from vlmrl.engines.base import Engine
+from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.engines.completions import Sampled, make_completions
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.interaction.tools import PolicyTurn, ToolOutcome
 from vlmrl.schema import Call, Rollouts
 from vlmrl.tools.views import Shown, View
 
 
-class Scripted(Engine):
+class Scripted(Engine, RunningEngine):
     """Writes one given text after another, turn by turn; remembers what it was asked."""
 
     def __init__(self, *texts):
@@ -22,6 +22,7 @@ class Scripted(Engine):
 
     def start(self, policy):
         self.policy = policy
+        return self
 
     def sync(self, policy):
         self.policy = policy
@@ -81,9 +82,18 @@ def ending(rollouts, policy):
     return dataclasses.replace(rollouts, completions=groups)
 
 
+class EndingHf(Hf):
+    """Draws for real, and ends each turn in time."""
+
+    def start(self, policy):
+        return RunningEndingHf(self, policy)
+
+
+class RunningEndingHf(RunningHf):
+    def generate(self, batch, sampling):
+        return ending(super().generate(batch, sampling), self.policy)
+
+
 def end_every_turn(monkeypatch):
     """Let engine `hf` end each turn that it draws."""
-    generate = Hf.generate
-    monkeypatch.setattr(
-        Hf, "generate", lambda self, *asked: ending(generate(self, *asked), self._policy)
-    )
+    monkeypatch.setattr(Hf, "start", lambda self, policy: RunningEndingHf(self, policy))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from helpers.runs import CLOCKS
 from helpers.witness_engine import WITNESSES
 from vlmrl.config import load
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.runs import rank_shards, run_folder
 from vlmrl.schema import ElsewhereError, PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -58,8 +58,13 @@ CASES: dict[str, list[str]] = {
 class PlacedHf(Hf):
     """The engine `hf`, whose draw for a prompt depends on its place in the batch alone."""
 
-    placed: ClassVar[bool] = True
+    capabilities = replace(Hf.capabilities, placed=True)
 
+    def start(self, policy: Any) -> RunningHf:
+        return RunningPlacedHf(self, policy)
+
+
+class RunningPlacedHf(RunningHf):
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         keys = sampling.keys or sampling.at(range(len(batch))).keys
         own = tuple(tuple(seed_of(key, g) for g, key in enumerate(group)) for group in keys)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 from helpers.asking_engine import write_call
 from helpers.hostile_tools import Misbehave
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.base import Capabilities
+from vlmrl.engines.hf import Hf, RunningHf
 
 HOWS = sorted(name.removeprefix("do_") for name in dir(Misbehave) if name.startswith("do_"))
 
@@ -15,7 +15,13 @@ HOWS = sorted(name.removeprefix("do_") for name in dir(Misbehave) if name.starts
 class HostileHf(Hf):
     """The engine `hf`; first turns, which are written in groups, ask the tool to misbehave."""
 
-    exact: ClassVar[bool] = False
+    capabilities = Capabilities(routes=True, every_rank=True)
+
+    def start(self, policy):
+        return RunningHostileHf(self, policy)
+
+
+class RunningHostileHf(RunningHf):
     asked: int = 0
 
     def generate(self, batch, sampling):
@@ -30,7 +36,7 @@ class HostileHf(Hf):
                 # Only what never answers has little time: a busy machine is slow with all else.
                 name = "hang" if how in ("hang", "spin", "leave") else "misbehave"
                 call = {"name": name, "arguments": {"how": how}}
-                said.append(write_call(self._policy, prompt, call))
+                said.append(write_call(self.policy, prompt, call))
                 self.asked += 1
             groups.append(tuple(said))
         return dataclasses.replace(found, completions=tuple(groups))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Capabilities, Engine, RunningEngine, Sampling
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.hf import Hf
 from vlmrl.policy.policy import Policy
@@ -23,7 +23,7 @@ SELF_PLAY = [
 ENGINE = f"engine.name={__file__}:ProposingEngine"
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProposingEngine(Engine):
     """The hf engine, but what it proposes is a scene by chance, or outside of the grid.
 
@@ -31,14 +31,18 @@ class ProposingEngine(Engine):
     """
 
     wrong: float = 0.3
-    exact: ClassVar[bool] = False
-    every_rank: ClassVar[bool] = True
+    capabilities = Capabilities(every_rank=True)
 
-    def start(self, policy: Policy) -> None:
-        self._hf, self._policy = Hf(), policy
-        self._hf.start(policy)
+    def start(self, policy: Any) -> RunningProposing:
+        return RunningProposing(self, policy)
 
-    def sync(self, policy: Policy) -> None:
+
+class RunningProposing(RunningEngine):
+    def __init__(self, options: ProposingEngine, policy: Policy) -> None:
+        super().__init__(options.capabilities)
+        self._options, self._hf, self._policy = options, Hf().start(policy), policy
+
+    def sync(self, policy: Any) -> None:
         self._hf.sync(policy)
 
     def generate(self, batch: PromptBatch, sampling: Sampling, finished: Any = None) -> Rollouts:
@@ -54,13 +58,10 @@ class ProposingEngine(Engine):
     def _write(self, chance: random.Random) -> Sampled:
         x, y, side = chance.randint(0, 6), chance.randint(0, 6), chance.randint(2, 5)
         scene = f"{chance.choice(['red', 'green'])} circle {x} {y} {x + side} {y + side}"
-        answer = REFUSED if chance.random() < self.wrong else scene
+        answer = REFUSED if chance.random() < self._options.wrong else scene
         text = f"<think></think><answer>{answer}</answer>"
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False).input_ids)
         return Sampled(ids, (-1.0,) * len(ids), "stop", ((self._policy.version, len(ids)),))
-
-    def abort(self) -> None:
-        self._hf.abort()
 
     def close(self) -> None:
         self._hf.close()

@@ -26,7 +26,7 @@ from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.engines.vllm import Vllm, _items
-from vlmrl.engines.vllm_parts.held_weights import HeldWeights
+from vlmrl.engines.vllm_parts.transfer import HeldWeights
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack

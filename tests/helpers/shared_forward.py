@@ -63,8 +63,7 @@ def with_live_adapter(made):
 
 
 def rollouts_of(made):
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     return engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
 
 

@@ -85,10 +85,10 @@ class StandIn:
         }
 
     def receive(self, update: dict[str, Any]) -> None:
-        from vlmrl.engines.vllm_parts import stream
+        from vlmrl.engines.vllm_parts import transfer
 
         listed = (update[key] for key in ("names", "dtypes", "shapes", "digests"))
-        for _ in stream.receive(stream.Meeting(**update["meeting"]), *listed):
+        for _ in transfer.receive_by_tcp(transfer.Meeting(**update["meeting"]), *listed):
             pass
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:

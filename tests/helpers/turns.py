@@ -9,7 +9,7 @@ from PIL import Image
 from helpers.small import audio, prompt
 from vlmrl.answers import templates
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.trail import Trail
 from vlmrl.schema import Advantages, PromptBatch, Rollouts
@@ -35,8 +35,7 @@ def noise(made, number: int):
 
 def talk(made, start, observations, seed=0, max_tokens=5):
     """A completion of as many turns as there are observations, and one more."""
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     trail = Trail(made.family, made.processor, start)
     for turn in range(len(observations) + 1):
         sampling = Sampling(1, max_tokens, 0.9, seed=seed + 100 * turn)
@@ -71,18 +70,18 @@ def packed(rollouts, sharing=False, micro_tokens=10**6):
 
 
 def script_turns(monkeypatch, say):
-    """Let `Hf` write what `say(prompt)` returns instead of what it draws, each turn with its end."""
+    """Let engine `hf` write what `say(prompt)` returns instead of what it draws, each turn with its end."""
 
     def generate(self, batch, sampling):
         def completion(prompt):
             text = say(prompt)
-            ids = self._policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-            told = {"token_ids": (*ids, self._policy.stop_ids[0]), "finish_reason": "stop"}
+            ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+            told = {"token_ids": (*ids, self.policy.stop_ids[0]), "finish_reason": "stop"}
             told |= {"logprobs": (-0.1,) * (len(ids) + 1)}
-            told |= {"versions": ((self._policy.version, len(ids) + 1),)}
+            told |= {"versions": ((self.policy.version, len(ids) + 1),)}
             return templates.completion(text, prompt.sample.template, prompt.frame, **told)
 
         groups = tuple(tuple(completion(p) for _ in range(sampling.n)) for p in batch.prompts)
-        return Rollouts(batch, groups, self._policy.version, sampling.max_tokens)
+        return Rollouts(batch, groups, self.policy.version, sampling.max_tokens)
 
-    monkeypatch.setattr(Hf, "generate", generate)
+    monkeypatch.setattr(RunningHf, "generate", generate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import contextmanager
 
 import torch
@@ -18,17 +19,19 @@ SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "bloc
 
 
 def engine_for(made, **options):
-    engine = Vllm(enforce_eager=True, **SMALL, **options)
-    engine.start(made)
-    return engine
+    return Vllm(enforce_eager=True, **SMALL, **options).start(made)
+
+
+def set_options(engine, **options):
+    """Let a running engine go on with other options."""
+    engine.options = dataclasses.replace(engine.options, **options)
 
 
 @contextmanager
 def served():
     """A policy and an engine with one server of its own."""
     made = policy()
-    engine = VllmServer(enforce_eager=True, **SMALL)
-    engine.start(made)
+    engine = VllmServer(enforce_eager=True, **SMALL).start(made)
     yield made, engine
     engine.close()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Capabilities, Engine, RunningEngine, Sampling
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt, PromptBatch, Rollouts
@@ -34,20 +34,26 @@ BLIND = "red"
 """What is answered without media and without a description."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class WitnessEngine(Engine):
     """Writes `SCRIPT` for prompts with media; from a description it reads "It is ...", else it is `BLIND`."""
 
-    exact: ClassVar[bool] = False
-    every_rank: ClassVar[bool] = True
-    placed: ClassVar[bool] = True
-    asked: list[Prompt] = field(default_factory=list, init=False)
-    """All prompts without media that it was given."""
+    capabilities = Capabilities(every_rank=True, placed=True)
 
-    def start(self, policy: Policy) -> None:
+    def start(self, policy: Any) -> RunningWitness:
+        return RunningWitness(self, policy)
+
+
+class RunningWitness(RunningEngine):
+    """What it was asked."""
+
+    def __init__(self, options: WitnessEngine, policy: Policy) -> None:
+        super().__init__(options.capabilities)
         self._policy = policy
+        self.asked: list[Prompt] = []
+        """All prompts without media that it was given."""
 
-    def sync(self, policy: Policy) -> None:
+    def sync(self, policy: Any) -> None:
         self._policy = policy
 
     def generate(self, batch: PromptBatch, sampling: Sampling, finished: Any = None) -> Rollouts:
@@ -67,9 +73,3 @@ class WitnessEngine(Engine):
             text = f"<info>a</info><think>a</think><answer>{BLIND}</answer>"
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False).input_ids)
         return Sampled(ids, (-1.0,) * len(ids), "stop", ((self._policy.version, len(ids)),))
-
-    def abort(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from helpers import small
-from helpers.copy_engine import CopyEngine
-from helpers.driving import Shows, ending, shows
+from helpers.copy_engine import CopyEngine, RunningCopy
+from helpers.driving import EndingHf, Shows, end_every_turn, ending, shows
 from helpers.turns import packed
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import with_tools
@@ -21,7 +21,6 @@ from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.branching import Branching, choose_turns, rise
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.tools import World, WorldStep
 from vlmrl.schema import PromptBatch, Segment
@@ -42,16 +41,14 @@ def asks_always(monkeypatch):
     monkeypatch.setattr(driver, "parse_calls", lambda text: asked)
 
 
-class Ending(Hf):
-    """Draws for real, and ends each turn in time."""
-
-    def generate(self, batch, sampling):
-        return ending(super().generate(batch, sampling), self._policy)
-
-
 class Threads(CopyEngine):
-    """Draws what `Ending` draws, and hands over group by group."""
+    """Draws what `EndingHf` draws, and hands over group by group."""
 
+    def start(self, policy):
+        return RunningThreads(self, policy)
+
+
+class RunningThreads(RunningCopy):
     def _generate(self, batch, sampling, finished, chance):
         found = ending(self._hf.generate(batch, sampling), self._policy)
         for number, group in enumerate(found.completions):
@@ -60,12 +57,14 @@ class Threads(CopyEngine):
         return found
 
 
-def drawn(made, branching, numbers=(0,), sampling=GROUP, runner=None, kind=Driver, source="noise"):
+def drawn(
+    made, branching, numbers=(0,), sampling=GROUP, runner=None, threads=False, source="noise"
+):
     """The groups of these prompts, in rollouts of three turns."""
-    engine = Ending() if kind is Driver else Threads()
+    engine = Threads() if threads else EndingHf()
     tools = runner or Shows()
-    run = kind(engine, {source: lambda space: tools}, TurnLimits(max_turns=3), branching)
-    run.start(made)
+    limits = TurnLimits(max_turns=3)
+    run = Driver(engine, {source: lambda space: tools}, limits, branching).start(made)
     batch = PromptBatch(tuple(small.prompt(made, number) for number in numbers))
     return run.generate(batch, sampling)
 
@@ -105,7 +104,7 @@ def test_branches_know_neither_company_nor_order_nor_threads(made):
     together = ids(drawn(made, some, (0, 1, 2)))
     assert [ids(drawn(made, some, (number,)))[0] for number in (0, 1, 2)] == together
     assert ids(drawn(made, some, (2, 1, 0))) == together[::-1]
-    assert ids(drawn(made, some, (0, 1, 2), kind=ConcurrentDriver)) == together
+    assert ids(drawn(made, some, (0, 1, 2), threads=True)) == together
     assert together != ids(drawn(made, None, (0, 1, 2)))
 
 
@@ -143,7 +142,7 @@ def test_a_branch_goes_on_in_the_world_of_its_turn(made):
 def test_one_forward_gives_the_log_probs_of_branches(made):
     rollouts = drawn(made, ALWAYS)
     (micro,) = packed(rollouts).micro
-    drawn_here = micro.mask & (micro.token_ids != made.stop_ids[0])  # `Ending` wrote the others
+    drawn_here = micro.mask & (micro.token_ids != made.stop_ids[0])  # `EndingHf` wrote the others
     logprobs, _ = made.logprobs(micro)
     assert (logprobs - micro.sampling_logprobs)[drawn_here].abs().max() < 1e-5
 
@@ -193,10 +192,7 @@ def test_a_config_that_cannot_branch_is_refused(more, wanted):
 
 @pytest.mark.slow
 def test_a_run_that_branches_goes_on_from_a_checkpoint_as_if_never_stopped(tmp_path, monkeypatch):
-    generate = Hf.generate
-    monkeypatch.setattr(
-        Hf, "generate", lambda self, *asked: ending(generate(self, *asked), self._policy)
-    )
+    end_every_turn(monkeypatch)
 
     def lines(name, *steps):
         for step in steps:

@@ -8,14 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from helpers import small
-from helpers.copy_engine import CopyEngine
-from helpers.driving import Shows, ending, shows
+from helpers.copy_engine import CopyEngine, RunningCopy
+from helpers.driving import EndingHf, Shows, ending, shows
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.schema import PromptBatch
 
@@ -33,6 +31,11 @@ def asks_always(monkeypatch):
 class Keyed(CopyEngine):
     """Draws what `Hf` draws, and ends each turn in time."""
 
+    def start(self, policy):
+        return RunningKeyed(self, policy)
+
+
+class RunningKeyed(RunningCopy):
     def _generate(self, batch, sampling, finished, chance):
         with self._lock:
             if self._ended:
@@ -44,22 +47,15 @@ class Keyed(CopyEngine):
         return found
 
 
-class Ending(Hf):
-    def generate(self, batch, sampling):
-        return ending(super().generate(batch, sampling), self._policy)
-
-
-def start(kind, made, engine, runner):
-    run = kind(engine, {"noise": lambda space: runner}, TurnLimits(max_turns=3))
-    run.start(made)
-    return run
+def start(made, engine, runner):
+    return Driver(engine, {"noise": lambda space: runner}, TurnLimits(max_turns=3)).start(made)
 
 
 def test_what_is_drawn_is_what_the_plain_driver_draws(made):
     batch = PromptBatch(tuple(small.prompt(made, number) for number in (0, 1, 0)))
     handed = {}
-    plain = start(Driver, made, Ending(), Shows()).generate(batch, Sampling(2, 5, seed=3))
-    run = start(ConcurrentDriver, made, Keyed(), Shows())
+    plain = start(made, EndingHf(), Shows()).generate(batch, Sampling(2, 5, seed=3))
+    run = start(made, Keyed(), Shows())
     found = run.generate(batch, Sampling(2, 5, seed=3), handed.__setitem__)
     ids = [[said.token_ids for said in group] for group in plain.completions]
     assert [[said.token_ids for said in group] for group in found.completions] == ids
@@ -81,7 +77,7 @@ def test_a_slow_tool_holds_up_its_own_rollout_only(made):
 
     slow, quick = small.prompt(made, 0), small.prompt(made, 1)
     assert slow.media[0].size != quick.media[0].size
-    run = start(ConcurrentDriver, made, Keyed(), Slow())
+    run = start(made, Keyed(), Slow())
     order = []
 
     def finished(number, group):
@@ -98,7 +94,7 @@ def test_the_error_of_one_ends_all(made):
         def run_all(self, turns):
             raise UserError("no tools here")
 
-    run = start(ConcurrentDriver, made, Keyed(), Broken())
+    run = start(made, Keyed(), Broken())
     batch = PromptBatch(tuple(small.prompt(made, number) for number in range(2)))
     with pytest.raises(UserError, match="no tools here"):
         run.generate(batch, Sampling(2, 4))
@@ -113,7 +109,7 @@ def test_an_abort_ends_what_waits_for_a_tool(made):
             assert aborted.wait(60)
             return super().run_all(turns)
 
-    run = start(ConcurrentDriver, made, Keyed(), Waits())
+    run = start(made, Keyed(), Waits())
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(run.generate, PromptBatch((small.prompt(made),)), Sampling(2, 4))
         assert called.wait(60)

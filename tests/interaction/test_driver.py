@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from helpers.driving import Scripted, Shows, ending, shows
+from helpers.driving import EndingHf, Scripted, Shows, shows
 from helpers.small import policy, prompt
 from helpers.turns import packed
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.calls import AskedCall
@@ -28,8 +27,7 @@ def made():
 
 
 def drive(made, engine, runner, **limits):
-    run = Driver(engine, {"noise": lambda space: runner}, TurnLimits(**limits))
-    run.start(made)
+    run = Driver(engine, {"noise": lambda space: runner}, TurnLimits(**limits)).start(made)
     return run
 
 
@@ -132,18 +130,10 @@ def test_what_the_family_cannot_show_counts_as_a_fault_as_well(made, monkeypatch
 
 
 def test_prompts_of_other_sources_have_one_turn(made):
-    run = Driver(Scripted(LOOK), {"other": lambda space: Shows()})
-    run.start(made)
+    run = Driver(Scripted(LOOK), {"other": lambda space: Shows()}).start(made)
     (said,) = run.generate(PromptBatch((prompt(made, 0),)), Sampling(1, 64)).completions[0]
     assert said.text == LOOK
     assert not said.segments
-
-
-class Ending(Hf):
-    """Draws for real, and ends each turn in time."""
-
-    def generate(self, batch, sampling):
-        return ending(super().generate(batch, sampling), self._policy)
 
 
 def test_draws_know_neither_company_nor_order(made, monkeypatch):
@@ -151,7 +141,7 @@ def test_draws_know_neither_company_nor_order(made, monkeypatch):
     prompts = [prompt(made, number) for number in range(3)]
 
     def drawn(chosen):
-        run = drive(made, Ending(), Shows(), max_turns=3)
+        run = drive(made, EndingHf(), Shows(), max_turns=3)
         found = run.generate(PromptBatch(tuple(chosen)), Sampling(2, 5, seed=3)).completions
         return [[said.token_ids for said in group] for group in found]
 

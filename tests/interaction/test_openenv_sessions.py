@@ -59,8 +59,9 @@ def worlds() -> Iterator[tuple[Server, Worlds]]:
 
 def rolled(made: Any, worlds: Worlds, *texts: str, **limits: Any) -> Any:
     """Two rollouts that say these texts, turn by turn."""
-    run = Driver(Scripted(*texts), {"noise": lambda space: worlds}, TurnLimits(**limits))
-    run.start(made)
+    run = Driver(Scripted(*texts), {"noise": lambda space: worlds}, TurnLimits(**limits)).start(
+        made
+    )
     start = prompt(made, 0)
     sample = dataclasses.replace(start.sample, meta={"environment_seed": 7})
     batch = PromptBatch((dataclasses.replace(start, sample=sample),))

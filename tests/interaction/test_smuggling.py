@@ -74,8 +74,7 @@ def rolled(made, runner, text, name):
         Scripted(asked(text), wrong, NO_ANSWER),
         {"noise": lambda space: runner},
         TurnLimits(max_tokens=10**6, max_length=10**6),
-    )
-    run.start(made)
+    ).start(made)
     start, truth = prompt(made, 0), Truth(text="4", number=4)
     samples = [
         dataclasses.replace(start.sample, id=template, template=template, truth=truth)

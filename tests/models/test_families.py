@@ -131,8 +131,7 @@ def test_rows_with_different_numbers_of_pictures_equal_each_prompt_alone(name):
 @each_family
 def test_log_probs_of_the_hf_engine_are_the_trainers(name):
     made = shared_policy(name)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     batch = PromptBatch(tuple(mix_images(made)))
     rollouts = engine.generate(batch, Sampling(n=3, max_tokens=6, seed=1))
     (packed,) = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=700, max_tokens=6)

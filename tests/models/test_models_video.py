@@ -148,8 +148,7 @@ def test_rows_of_mixed_media_equal_each_prompt_alone(name):
 def test_the_hf_engines_log_probs_and_the_shared_forward_are_the_trainers(name):
     made = shared_policy(name)
     prompts = tuple(ask(made, *VIDEO_CASES[c]()) for c in ("one", "mixed", "two"))
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     rollouts = engine.generate(PromptBatch(prompts), Sampling(n=2, max_tokens=6, seed=1))
     (packed,) = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=2000, max_tokens=6)
     for micro in packed.micro:

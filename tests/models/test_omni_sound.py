@@ -158,8 +158,8 @@ def test_logits_equal_the_hf_forward_alone_and_in_rows_that_repeat_and_skip():
 
 @pytest.mark.slow
 def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_alone():
-    engine, trained = Hf(), policy(NAME)
-    engine.start(trained)
+    trained = policy(NAME)
+    engine = Hf().start(trained)
     assert measure_parity(engine, trained, mixed()).max_abs < 1e-5
     sampling = Sampling(n=1, max_tokens=4, greedy=True)
     together = engine.generate(PromptBatch(tuple(mixed())), sampling).completions
@@ -169,8 +169,8 @@ def test_what_is_generated_has_the_trainers_log_probs_and_is_that_of_the_prompt_
 
 
 def test_greedy_tokens_are_those_of_hfs_generate():
-    engine, trained = Hf(), policy(NAME)
-    engine.start(trained)
+    trained = policy(NAME)
+    engine = Hf().start(trained)
     for case in ("heard for a moment only", "with an image and a recording"):
         theirs = trained.base.generate(
             **hf_inputs(loaded(NAME), made(case)),
@@ -196,8 +196,8 @@ def test_the_shared_forward_equals_the_plain_one(training):
 
 
 def test_the_control_group_hears_the_same_sound_to_shuffled_frames():
-    engine, trained = Hf(), policy(NAME)
-    engine.start(trained)
+    trained = policy(NAME)
+    engine = Hf().start(trained)
     prompt = ask(loaded(NAME), heard(6, 2.9), image((84, 56)))
     config = load("quickstart", ["rollout.max_tokens=3"])
     scorer, timers = Scorer({}, ScoringConfig()), PhaseTimers()

@@ -100,8 +100,7 @@ def test_the_shared_forward_equals_the_plain_one(training):
 
 def test_log_probs_of_the_hf_engine_are_the_trainers():
     made = policy(NAME)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     assert measure_parity(engine, made, mixed()).max_abs < 1e-5
     assert len(made.banned) == 7
 
@@ -151,8 +150,7 @@ def test_too_long_and_forged_media_are_clear_errors():
 
 def test_greedy_tokens_are_those_of_one_prompt_at_a_time():
     made = policy(NAME)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     sampling = Sampling(n=1, max_tokens=6, greedy=True)
     together = engine.generate(PromptBatch(tuple(mixed())), sampling).completions
     for prompt, (completion,) in zip(mixed(), together, strict=True):

@@ -110,8 +110,7 @@ def test_the_encoder_hears_every_recording_once():
 
 def test_log_probs_of_the_hf_engine_are_the_trainers_and_no_media_token_is_drawn():
     made = policy(NAME)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     with torch.no_grad():  # the likeliest token
         made.family.head(made.base).weight[made.banned] *= 30
     rollouts = engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
@@ -126,8 +125,7 @@ def test_log_probs_of_the_hf_engine_are_the_trainers_and_no_media_token_is_drawn
 
 def test_greedy_tokens_equal_transformers_own_generate():
     made = policy(NAME)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     batch = mixed_batch(made)
     ours = engine.generate(batch, Sampling(n=1, max_tokens=8, greedy=True))
     for p, (completion,) in zip(batch.prompts, ours.completions, strict=True):

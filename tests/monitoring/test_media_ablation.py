@@ -23,8 +23,7 @@ from vlmrl.scoring.scorer import Scorer
 
 
 def found(policy, prompts, max_tokens=8):
-    engine = Hf()
-    engine.start(policy)
+    engine = Hf().start(policy)
     rewards = {source: [RewardConfig(verifier="format")] for source in ("noise", "t")}
     with Scorer(rewards, ScoringConfig()) as scorer:
         return measure_reliance(engine, policy, scorer, prompts, max_tokens)
@@ -100,8 +99,7 @@ def test_the_drop_is_that_of_hugging_faces_own_model_under_blank_media(family, c
     policy = small.policy(family)
     prompt = prompts_of(policy, case)[0]
     drop = found(policy, [prompt], max_tokens=3)
-    engine = Hf()
-    engine.start(policy)
+    engine = Hf().start(policy)
     ((written,),) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions
     inputs = heard_by(policy, prompt, make_blanks(prompt))
     tokens = torch.tensor(written.token_ids)

@@ -86,13 +86,12 @@ def measured(config, made, engine, prompts):
 def test_the_forecast_is_within_a_fifth_of_the_measured_peak(optimizer, model):
     config = config_of(optimizer, model)
     made, engine = policy_of(config), Hf()
-    engine.start(made)
     prompts = [small.prompt(made, 2) for _ in range(P)]
     setting = made.sharing
     found = memory_forecast.forecast(config, made, engine, prompts, kl=False)
     assert made.sharing is setting
     assert all(p.grad is None for p in made.trainable)
-    stays, generating, updating = measured(config, made, engine, prompts)
+    stays, generating, updating = measured(config, made, engine.start(made), prompts)
     assert found.peak == pytest.approx(stays + max(generating, updating), rel=0.2)
 
 
@@ -102,10 +101,9 @@ def test_a_layer_that_checkpointing_computes_again_stays_until_all_gradients_are
     config = config_of(optimizer, {"gradient_checkpointing": True})
     config.model.build.text.update(WIDE, num_hidden_layers=8)
     made, engine = policy_of(config), Hf()
-    engine.start(made)
     prompts = [small.prompt(made, 2, images=2) for _ in range(P)]
     found = memory_forecast.forecast(config, made, engine, prompts, kl=False)
-    stays, _, updating = measured(config, made, engine, prompts)
+    stays, _, updating = measured(config, made, engine.start(made), prompts)
     update = replace(found, parts={**found.parts, "kv cache": 0})
     assert 0 < found.recomputed < found.parts["activations"]
     assert update.peak == pytest.approx(stays + updating, rel=0.1)

@@ -17,7 +17,7 @@ from helpers.runs import CLOCKS
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.assemble import lifecycle
 from vlmrl.config import ChecksConfig, RewardConfig, ScoringConfig, load
-from vlmrl.engines.base import Sampling
+from vlmrl.engines.base import Capabilities, Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
@@ -30,12 +30,11 @@ from vlmrl.scoring.scorer import Scorer
 class Remote(Hf):
     """An engine that does not claim to be exact and may hold another policy's weights."""
 
-    exact = False  # type: ignore[misc]
+    capabilities = Capabilities(every_rank=True)
 
 
 def checks(policy, said: list[str], engine=None, **settings) -> Checks:
-    engine = engine or Hf()
-    engine.start(policy)
+    engine = (engine or Hf()).start(policy)
     prompts = [small.prompt(policy, i) for i in range(4)]
     scorer = Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig())
     return Checks(ChecksConfig(**settings), policy, engine, scorer, prompts, 8, said.append)
@@ -61,8 +60,7 @@ def test_other_pictures_cost_a_model_that_looks_its_answers_and_a_blind_one_noth
 def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
     policy = small.policy()
     prompt = small.prompt(policy, 1)
-    engine = Hf()
-    engine.start(policy)
+    engine = Hf().start(policy)
     with Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig()) as scorer:
         found = measure_reliance(engine, policy, scorer, [prompt], max_tokens=3)
     (written,) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions[0]
@@ -150,8 +148,8 @@ def test_an_engine_with_other_weights_stops_the_run_with_numbers_and_causes():
 
 @pytest.mark.parametrize("micro_tokens", [10**6, 1])
 def test_every_step_says_how_far_the_engines_log_probs_are_from_the_trainers(micro_tokens):
-    policy, engine = small.policy(), Hf()
-    engine.start(policy)
+    policy = small.policy()
+    engine = Hf().start(policy)
     rollouts = engine.generate(small.mixed_batch(policy), Sampling(n=2, max_tokens=5, seed=1))
     rng, gaps = np.random.default_rng(0), []
 

@@ -10,7 +10,7 @@ import torch
 from helpers import small, turns
 from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import OptimizerConfig, RewardConfig, ScoringConfig
-from vlmrl.engines.hf import Hf
+from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.interaction.trail import Trail
 from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
@@ -27,9 +27,14 @@ def made():
 class Talks(Hf):
     """Writes real completions of two turns, with a noise image between them."""
 
+    def start(self, policy):
+        return RunningTalks(self, policy)
+
+
+class RunningTalks(RunningHf):
     def generate(self, batch, sampling):
         said = [
-            (turns.talk(self._policy, prompt, [["look", number]]),)
+            (turns.talk(self.policy, prompt, [["look", number]]),)
             for number, prompt in enumerate(batch.prompts)
         ]
         return Rollouts(batch, tuple(said), 0, 8)
@@ -52,22 +57,19 @@ def test_the_probe_has_a_second_turn_with_another_medium(made):
     assert len(second.media) == 2
     assert second.media[0].size != second.media[1].size
     assert second.encoded.ids[: len(more[0].encoded.ids)] == more[0].encoded.ids
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     assert measure_parity(engine, made, more).max_abs < 1e-5
 
 
 @pytest.mark.parametrize("family", ["gemma3", "llava_onevision", "qwen2_audio"])
 def test_other_families_have_a_second_turn_too(family):
     made = small.policy(family)
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     assert measure_parity(engine, made, make_probe_prompts(made, turns=True)).max_abs < 1e-5
 
 
 def test_blank_media_are_those_of_observations_too(made):
-    engine = Talks()
-    engine.start(made)
+    engine = Talks().start(made)
     prompts = [small.prompt(made, 0, images=1), small.prompt(made, 1, images=0)]
     seen = engine.generate(PromptBatch(tuple(prompts)), None)
     blank, swapped = [], []

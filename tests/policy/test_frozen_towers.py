@@ -37,8 +37,7 @@ CALLED = {
 
 def step(made, keep, batch):
     """Two updates of rollouts with their old and reference log-probs; all that came of it."""
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     with made.seeing_once() if keep else contextlib.nullcontext():
         rollouts = engine.generate(batch, Sampling(n=2, max_tokens=5, seed=1))
         batches = pack(rollouts, advantages(rollouts), updates=2, micro_tokens=400, max_tokens=5)

@@ -19,8 +19,7 @@ from vlmrl.policy.policy import Policy
 
 
 def rollouts_of(made, n=3, max_tokens=6):
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     return engine.generate(mixed_batch(made), Sampling(n=n, max_tokens=max_tokens, seed=1))
 
 

@@ -29,8 +29,7 @@ NF4 += [0.7229568362236023, 1.0]
 
 
 def batch_for(made):
-    engine = Hf()
-    engine.start(made)
+    engine = Hf().start(made)
     rollouts = engine.generate(mixed_batch(made), Sampling(n=3, max_tokens=6, seed=1))
     batches = pack(rollouts, advantages(rollouts), updates=1, micro_tokens=10**6, max_tokens=6)
     return batches, rollouts

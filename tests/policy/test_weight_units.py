@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from helpers.small import policy
 from vlmrl import plugins
 from vlmrl.config import LoraConfig, ModelConfig
-from vlmrl.engines.vllm_parts.held_weights import HeldWeights
+from vlmrl.engines.vllm_parts.transfer import HeldWeights
 from vlmrl.models.loading import fingerprint, load_model
 from vlmrl.policy import fsdp, weights
 from vlmrl.system import distributed

@@ -64,19 +64,26 @@ from vlmrl.engines.vllm_server import VllmServer
 class Dies(VllmServer):
     """Its server is killed before the second update, and before the rollouts after the third."""
 
-    def sync(self, policy):
-        if policy.version == 2:
-            self._kill()
-        super().sync(policy)
+    def start(self, policy):
+        running = super().start(policy)
+        take, write = running.sync, running.generate
 
-    def generate(self, batch, sampling, finished=None):
-        if self._version == 3:
-            self._kill()
-        return super().generate(batch, sampling, finished)
+        def kill():
+            if distributed.is_main():
+                os.killpg(running._servers[0].pid, signal.SIGKILL)
 
-    def _kill(self):
-        if distributed.is_main():
-            os.killpg(self._servers[0].pid, signal.SIGKILL)
+        def sync(policy):
+            if policy.version == 2:
+                kill()
+            take(policy)
+
+        def generate(*asked):
+            if running._version == 3:
+                kill()
+            return write(*asked)
+
+        running.sync, running.generate = sync, generate
+        return running
 '''
 
 

@@ -85,8 +85,7 @@ def test_only_prompts_with_clips_are_asked_again(family: str) -> None:
     policy = small.policy(family)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (56, 56, 3), np.uint8))
     prompts = (ask(policy, image), ask(policy, image, video(4)), ask(policy))
-    engine = Hf()
-    engine.start(policy)
+    engine = Hf().start(policy)
 
     def made(seed: int, wanted: int = 3) -> Rollouts | None:
         config = load("quickstart", ["rollout.max_tokens=4"])

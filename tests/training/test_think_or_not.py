@@ -203,8 +203,7 @@ def test_a_forced_answer_is_the_greedy_one_after_that_beginning(
     request: pytest.FixtureRequest, which: str, mode: forced_thinking.Mode
 ) -> None:
     model: Policy = request.getfixturevalue(which)
-    engine = Hf()
-    engine.start(model)
+    engine = Hf().start(model)
     batch = batch_of(model, 4)
     rollouts = forced_thinking.generate(engine, model, batch, mode, max_tokens=14)
     assert rollouts.batch is batch
@@ -225,8 +224,7 @@ def test_a_forced_answer_is_the_greedy_one_after_that_beginning(
 
 @pytest.mark.slow
 def test_a_policy_that_never_thinks_is_forced_to(direct: Policy) -> None:
-    engine = Hf()
-    engine.start(direct)
+    engine = Hf().start(direct)
     batch = batch_of(direct, 4)
     free = engine.generate(batch, Sampling(n=1, max_tokens=40, greedy=True))
     assert {group[0].parsed.mode for group in free.completions} == {"direct"}
@@ -242,8 +240,7 @@ def scorer() -> Scorer:
 
 
 def evaluated(model: Policy, batches: list[PromptBatch], **plan: Any) -> evaluation.Evaluation:
-    engine = Hf()
-    engine.start(model)
+    engine = Hf().start(model)
     with scorer() as judge:
         settings = EvaluationConfig(bootstrap_resamples=100, **plan)
         return evaluation.evaluate(iter(batches), engine, judge, settings, 40, policy=model)

@@ -31,11 +31,11 @@ from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
-from vlmrl.engines.base import Engine, require_concurrent, require_routes
-from vlmrl.engines.served_weights import ServerLifecycle
+from vlmrl.engines.base import Engine, RunningEngine, require_concurrent, require_routes
 from vlmrl.engines.vllm_parts.server import Fleet
+from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
-from vlmrl.interaction.driver import Driver
+from vlmrl.interaction.driver import RunningDriver
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.monitoring.loopholes.watch import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
@@ -92,12 +92,12 @@ def build_trainer(
         held_out = [*open_held_out(config), *benchmarks]
     scorer = build_scorer(config, pools.make_pool)
     stack.callback(scorer.close)
-    engine = build_engine(config, pools.fleet)
-    stack.callback(engine.close)
+    chosen = build_engine(config, pools.fleet)
     algorithms = build_algorithms(config)
     policy = _build_policy(config, start, train_sources, output)
     with output.doing(f"starting engine {config.engine.name}"):
-        engine.start(policy)
+        engine = chosen.start(policy)
+    stack.callback(engine.close)
     quarantine, decode = Quarantine(config.folder / "quarantine.jsonl"), pools.make_decoders
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
     loader = build_loader(config, train_sources, policy, size, quarantine, decode, sampler, weights)
@@ -167,30 +167,30 @@ def build_scorer(config: Config, make_pool: MakePool) -> Scorer:
 def build_checks(
     config: Config,
     policy: Policy,
-    engine: Engine,
+    engine: RunningEngine,
     scorer: Scorer,
     shown: Sequence[Prompt],
     tracker: RunLog,
 ) -> Checks:
     """Build the checks of a run, which look at prompts with media."""
-    most, turns = config.last.rollout.max_tokens, isinstance(engine, Driver)
+    most, turns = config.last.rollout.max_tokens, isinstance(engine, RunningDriver)
     return Checks(config.checks, policy, engine, scorer, shown, most, tracker.message, turns)
 
 
-def build_engine(config: Config, fleet: Fleet | None) -> Any:
+def build_engine(config: Config, fleet: Fleet | None) -> Engine:
     """Build the engine with its tools; it takes its servers from the fleet if there is one.
 
     Raises:
         UserError: the engine has no servers, cannot generate ahead, or works in one process only where
             the config asks for that.
     """
-    engine = plugins.build("engine", config.engine.name, config.engine.options)
+    engine: Engine = plugins.build("engine", config.engine.name, config.engine.options)
     if fleet is not None:
-        if not isinstance(engine, ServerLifecycle):
+        if not isinstance(engine, VllmServer):
             raise UserError(
                 f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"
             )
-        engine.fleet = fleet
+        engine = engine.on(fleet)
     require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
     require_routes(engine, config.engine.name, config.model.router_replay)
     require_distributed(config, engine)
@@ -296,7 +296,7 @@ def require_distributed(config: Config, engine: Engine) -> None:
             there are fewer prompts than processes.
     """
     world = distributed.world()
-    if world > 1 and not engine.every_rank:
+    if world > 1 and not engine.capabilities.every_rank:
         raise UserError(
             f"engine {config.engine.name!r} works in one process only, got {world} processes; use "
             "'hf', 'vllm' or 'vllm_server'"

@@ -13,7 +13,6 @@ from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
 from vlmrl.interaction.branching import Branching
-from vlmrl.interaction.concurrent_driver import ConcurrentDriver
 from vlmrl.interaction.driver import Driver, TurnLimits
 from vlmrl.interaction.exclusions import (
     refuse_branching_of_live_worlds,
@@ -24,15 +23,6 @@ from vlmrl.interaction.worlds import Worlds
 from vlmrl.media.access import Access
 from vlmrl.schema import Space
 from vlmrl.tools.base import Tool
-
-__all__ = [
-    "drive",
-    "opened_tools",
-    "schemas_of",
-    "tools_by_source",
-    "with_tools",
-    "with_tools_of",
-]
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -71,8 +61,7 @@ def drive(
     opened = {
         label: functools.partial(_open, s, turns, access[label]) for label, s in acting.items()
     }
-    made = ConcurrentDriver if engine.concurrent else Driver
-    return made(engine, opened, limits, branching)
+    return Driver(engine, opened, limits, branching)
 
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:

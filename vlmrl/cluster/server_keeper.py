@@ -23,8 +23,7 @@ from typing import Any
 
 from vlmrl.cluster.ray_host import own_address
 from vlmrl.engines.vllm_parts.requests import EngineFault
-from vlmrl.engines.vllm_parts.server import LOOK, PROGRAM, Server
-from vlmrl.engines.vllm_parts.server_options import command_line
+from vlmrl.engines.vllm_parts.server import LOOK, PROGRAM, Server, command_line
 from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
 from vlmrl.system.launched import parent_watch

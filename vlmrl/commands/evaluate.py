@@ -31,7 +31,7 @@ from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import access_of, open_source, reading_of, target
-from vlmrl.engines.base import Engine
+from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
@@ -149,14 +149,14 @@ def _start(
     access: Access,
     policy: Policy,
     stack: ExitStack,
-) -> Engine:
+) -> RunningEngine:
     """Start the engine, with a driver around it where the source has tools; the stack closes it."""
     engine: Engine = plugins.build("engine", chosen.name, chosen.options)
     if source.acts:
         engine = drive(engine, [source], turns, {source.label: access})
-    stack.callback(engine.close)
-    engine.start(policy)
-    return engine
+    running = engine.start(policy)
+    stack.callback(running.close)
+    return running
 
 
 def _scoring() -> Any:

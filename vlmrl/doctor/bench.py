@@ -22,7 +22,7 @@ from vlmrl.assemble.sources import (
 from vlmrl.assemble.turns import opened_tools, with_tools
 from vlmrl.config import Config
 from vlmrl.data.source import Source
-from vlmrl.engines.base import Engine
+from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.tools import Runner
@@ -54,7 +54,9 @@ class Bench:
 
     config: Config
     policy: Policy
-    engine: Engine
+    options: Engine
+    """The engine that the config names, with a driver around it if a source acts."""
+    engine: RunningEngine
     scorer: Scorer
     algorithms: Sequence[Algorithm]
     """As they are at the moments of the config's schedules; the first is that of the start."""
@@ -72,7 +74,12 @@ class Bench:
     @property
     def turns(self) -> bool:
         """Whether rollouts have several turns."""
-        return isinstance(self.engine, Driver)
+        return isinstance(self.options, Driver)
+
+    @property
+    def generator(self) -> Engine:
+        """What generates each turn."""
+        return self.options.inner if isinstance(self.options, Driver) else self.options
 
     def opened_tools(self) -> AbstractContextManager[Mapping[str, Runner]]:
         """Open the tools or worlds of all sources that act for a `with`, by label."""
@@ -92,9 +99,8 @@ def build(config: Config, stack: ExitStack) -> Bench:
     sources = open_training(config)
     scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
     stack.callback(scorer.close)
-    engine = plugins.build("engine", config.engine.name, config.engine.options)
-    engine = with_tools(config, engine)
-    stack.callback(engine.close)
+    options: Engine = plugins.build("engine", config.engine.name, config.engine.options)
+    options = with_tools(config, options)
     algorithms = build_algorithms(config)
     build_sampler(config)
     loaded = load_policy_model(config, None, sources)
@@ -102,9 +108,10 @@ def build(config: Config, stack: ExitStack) -> Bench:
     prompts, bad = _prompts(config, with_audio(sources, policy.family), policy)
     if not prompts:
         raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
-    engine.start(policy)
+    engine = options.start(policy)
+    stack.callback(engine.close)
     engine.sync(policy)
-    return Bench(config, policy, engine, scorer, algorithms, prompts, bad)
+    return Bench(config, policy, options, engine, scorer, algorithms, prompts, bad)
 
 
 def _prompts(

@@ -19,7 +19,6 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.packing import pack
 from vlmrl.forward.sequence_parallel import find_obstacle
-from vlmrl.interaction.driver import Driver
 from vlmrl.monitoring.engine_parity import Parity, make_probe_prompts, measure_parity, tolerance
 from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, cached_completions, forecast
@@ -103,9 +102,8 @@ def memory(bench: Bench) -> Iterator[CheckResult]:
     else:
         text = f"{device}: a step{largest} needs about {seen}; {seen.advice()}"
         yield CheckResult("FAIL" if seen.share > 1 else "warn", "memory", text)
-    engine = bench.engine.inner if isinstance(bench.engine, Driver) else bench.engine
-    if isinstance(engine, VllmOptions) and seen.parts["engine"] + seen.parts["kv cache"]:
-        yield _vllm_share(bench, engine)
+    if isinstance(bench.generator, VllmOptions) and seen.parts["engine"] + seen.parts["kv cache"]:
+        yield _vllm_share(bench, bench.generator)
 
 
 def first_parity(bench: Bench) -> Iterator[CheckResult]:
@@ -158,7 +156,7 @@ def second_parity(bench: Bench) -> Iterator[CheckResult]:
     found = _parity(bench)
     found.require(allowed, "after a change of all trained weights")
     text = f"after a change of all trained weights: {_numbers(found)}"
-    if bench.engine.exact:
+    if bench.engine.capabilities.exact:
         yield CheckResult("ok", "sync", f"{text}; the engine shares the trainer's weights")
     elif stale.mean_abs > 10 * allowed:
         yield CheckResult("ok", "sync", f"{text}; before the sync {stale.mean_abs:.2g}")
@@ -183,8 +181,7 @@ def _vllm_share(bench: Bench, engine: VllmOptions) -> CheckResult:
 
 def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:
     """Forecast a step of whole rollouts, where a source acts in several turns."""
-    engine = bench.engine.inner if isinstance(bench.engine, Driver) else bench.engine
-    prompt = longest_of(bench)
+    prompt, engine = longest_of(bench), bench.generator
     if prompt is None:
         return forecast(now, bench.policy, engine, bench.prompts, kl)
     return forecast(now, bench.policy, engine, [prompt], kl, write_longest(now, bench, prompt))

@@ -11,14 +11,12 @@ from vlmrl.interaction.trail import Trail
 from vlmrl.media_types import Decoded, PilImage
 from vlmrl.schema import Completion, Prompt
 
-__all__ = ["longest_of", "require_engine_room", "write_longest"]
-
 
 def longest_of(bench: Bench) -> Prompt | None:
     """Return the longest prompt of a source that acts; None: no source does."""
-    if not isinstance(bench.engine, Driver):
+    if not isinstance(bench.options, Driver):
         return None
-    acting = [p for p in bench.prompts if p.sample.source in bench.engine.open_runner]
+    acting = [p for p in bench.prompts if p.sample.source in bench.options.open_runner]
     return max(acting, key=lambda prompt: len(prompt.encoded.ids), default=None)
 
 
@@ -29,10 +27,10 @@ def write_longest(config: Config, bench: Bench, prompt: Prompt) -> Completion:
 
 def require_engine_room(bench: Bench, prompt: Prompt) -> CheckResult | None:
     """Say in one line where the engine's limits end a rollout before those of the config do."""
-    assert isinstance(bench.engine, Driver)
+    assert isinstance(bench.options, Driver)
     _, last = _write(bench.config.at(0), bench, prompt)
     try:
-        bench.engine.inner.require_room(bench.policy, last, bench.config.at(0).rollout.max_tokens)
+        bench.options.inner.require_room(bench.policy, last, bench.config.at(0).rollout.max_tokens)
     except UserError as error:
         text = f"rollout.turns allows more than the engine takes, which ends rollouts: {error}"
         return CheckResult("warn", "turns", text)

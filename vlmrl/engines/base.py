@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from vlmrl.config import ModelConfig, RolloutConfig
-
-__all__ = [
-    "ConcurrentEngine",
-    "Engine",
-    "Finished",
-    "Sampling",
-    "ServedPolicy",
-    "require_concurrent",
-    "require_routes",
-]
 
 
 class ServedPolicy(Protocol):
@@ -114,11 +104,50 @@ Finished = Callable[[int, tuple[Completion, ...]], None]
 """Called with a prompt's number in its batch and its whole group, from any thread."""
 
 
-class Engine:
-    """Base of engines: a dataclass whose fields are its options.
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do; whoever uses engines asks this, never for a class."""
 
-    The trainer is not the only one that asks. Any prompt may come, at any time between `start` and
-    `close`, also while nothing trains:
+    exact: bool = False
+    """Its log-probs equal the trainer's; then no importance correction is needed."""
+    concurrent: bool = False
+    """It runs as a `ConcurrentRunningEngine`."""
+    keyed: bool = False
+    """A draw depends on its own prompt and the seed, never on the rest of the batch."""
+    placed: bool = False
+    """Its draw for the prompt at a place of a batch is the one by the key of `Sampling.at`."""
+    routes: bool = False
+    """Its completions hold the experts that it chose, where `model.router_replay` asks for them."""
+    every_rank: bool = False
+    """A run of several processes can use it: each has one, and all call `start` and `sync`."""
+
+
+class Engine:
+    """Base of engines: a frozen dataclass whose fields are its options; `start` makes it run."""
+
+    capabilities: Capabilities = Capabilities()
+    """Set without an annotation in a subclass: no option."""
+
+    def start(self, policy: ServedPolicy) -> RunningEngine:
+        """Return the engine, ready to generate with this policy's weights; free all if that fails.
+
+        Raises:
+            UserError: the engine cannot serve this model, or what it needs is not installed.
+        """
+        raise TypeError(f"{type(self).__name__} must define start")
+
+    def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
+        """Refuse a prompt that it cannot continue by this many tokens.
+
+        Raises:
+            UserError: it is too long, or has too many media; the message names the option.
+        """
+
+
+class RunningEngine:
+    """An engine between `start` and `close`.
+
+    The trainer is not the only one that asks. Any prompt may come, at any time, also while nothing trains:
 
     * the prompts of the run, `rollout.group_size` completions each, with a new seed every step;
     * the held-out prompts of an evaluation, mostly `greedy`, with `n` 1;
@@ -135,26 +164,8 @@ class Engine:
     prompts, sampling and weights give the same completions.
     """
 
-    exact: ClassVar[bool] = False
-    """Whether its log-probs equal the trainer's; then no importance correction is needed."""
-    concurrent: ClassVar[bool] = False
-    """Whether it is a `ConcurrentEngine`."""
-    keyed: ClassVar[bool] = False
-    """Whether a draw depends on its own prompt and the seed, never on the rest of the batch."""
-    placed: ClassVar[bool] = False
-    """Whether its draw for the prompt at a place of a batch is the one by the key of `Sampling.at`."""
-    routes: ClassVar[bool] = False
-    """Whether its completions hold the experts that it chose, where `model.router_replay` asks for them."""
-    every_rank: ClassVar[bool] = False
-    """Whether a run of several processes can use it: each has one, and all call `start` and `sync`."""
-
-    def start(self, policy: ServedPolicy) -> None:
-        """Get ready to generate with this policy's weights.
-
-        Raises:
-            UserError: the engine cannot serve this model, or what it needs is not installed.
-        """
-        raise TypeError(f"{type(self).__name__} must define start")
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         """Return `sampling.n` completions for every prompt, in the prompts' order.
@@ -164,13 +175,6 @@ class Engine:
         """
         raise TypeError(f"{type(self).__name__} must define generate")
 
-    def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
-        """Refuse a prompt that it cannot continue by this many tokens.
-
-        Raises:
-            UserError: it is too long, or has too many media; the message names the option.
-        """
-
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights; afterwards no completion uses older ones."""
         raise TypeError(f"{type(self).__name__} must define sync")
@@ -179,10 +183,10 @@ class Engine:
         """Leave the trainer as much memory as possible: nothing is generated before the next `sync`."""
 
     def close(self) -> None:
-        """Free everything; safe to call twice, and without `start`."""
+        """Free everything; safe to call twice."""
 
 
-class ConcurrentEngine(Engine):
+class ConcurrentRunningEngine(RunningEngine):
     """An engine that generates in other threads while the policy trains and `sync` is called.
 
     A call of `sync` does not wait for calls of `generate`: completions in progress continue with the
@@ -190,12 +194,10 @@ class ConcurrentEngine(Engine):
     processes such a call of `generate` must not wait for the other ranks.
     """
 
-    concurrent: ClassVar[bool] = True
-
     def generate(
         self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
     ) -> Rollouts:
-        """Generate as in `Engine`; `finished` is given every group as soon as it is whole."""
+        """Generate as in `RunningEngine`; `finished` is given every group as soon as it is whole."""
         raise TypeError(f"{type(self).__name__} must define generate")
 
     def abort(self) -> None:
@@ -203,26 +205,26 @@ class ConcurrentEngine(Engine):
         raise TypeError(f"{type(self).__name__} must define abort")
 
 
-def require_concurrent(engine: Any, name: str, staleness: int) -> None:
+def require_concurrent(engine: Engine | type[Engine], name: str, staleness: int) -> None:
     """Refuse an engine (or its class) that cannot generate ahead of the trainer where it must.
 
     Raises:
-        UserError: `staleness` is positive and the engine is not a `ConcurrentEngine`.
+        UserError: `staleness` is positive and the engine is not concurrent.
     """
-    if staleness > 0 and not getattr(engine, "concurrent", False):
+    if staleness > 0 and not engine.capabilities.concurrent:
         raise UserError(
             f"rollout.max_staleness is {staleness}, but engine {name!r} cannot generate while the "
             "policy trains: use engine vllm_server, or rollout.max_staleness 0"
         )
 
 
-def require_routes(engine: Any, name: str, replay: bool) -> None:
+def require_routes(engine: Engine | type[Engine], name: str, replay: bool) -> None:
     """Refuse an engine (or its class) that does not return which experts it chose where it must.
 
     Raises:
         UserError: `replay` is true and the engine does not return them.
     """
-    if replay and not getattr(engine, "routes", False):
+    if replay and not engine.capabilities.routes:
         raise UserError(
             f"model.router_replay: engine {name!r} does not return which experts it chose: use engine "
             "vllm or hf"

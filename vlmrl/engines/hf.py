@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import torch
 
-from vlmrl.engines.base import Engine, Sampling, ServedPolicy
+from vlmrl.engines.base import Capabilities, Engine, RunningEngine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.prompt_rows import hold, prefill
 from vlmrl.engines.routed_experts import Recorder, watching
@@ -29,28 +29,29 @@ SHRINK = 0.75
 """Drop finished rows from the cache once less than this share of its rows is unfinished."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Hf(Engine):
     """In the trainer's own process, with its own weights."""
 
     max_num_seqs: int = 512
     """Completions generated at the same time."""
-    exact: ClassVar[bool] = True
-    routes: ClassVar[bool] = True
-    every_rank: ClassVar[bool] = True
-    _policy: Any = field(default=None, init=False, repr=False)
+    capabilities = Capabilities(exact=True, routes=True, every_rank=True)
 
-    def start(self, policy: ServedPolicy) -> None:
+    def start(self, policy: ServedPolicy) -> RunningHf:
         """Generate with this policy from now on."""
-        self._policy = policy
+        return RunningHf(self, policy)
+
+
+class RunningHf(RunningEngine):
+    """The engine on a policy, whose weights are always the newest."""
+
+    def __init__(self, options: Hf, policy: ServedPolicy) -> None:
+        super().__init__(options.capabilities)
+        self.options, self.policy = options, policy
 
     def sync(self, policy: ServedPolicy) -> None:
         """Keep the policy: its weights are already the new ones."""
-        self._policy = policy
-
-    def close(self) -> None:
-        """Release the policy."""
-        self._policy = None
+        self.policy = policy
 
     @torch.no_grad()
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
@@ -58,12 +59,11 @@ class Hf(Engine):
 
         The draw depends on `sampling.seed` and on the batch alone, or on `sampling.keys`.
         """
-        assert self._policy is not None, "engine.start was not called"
-        policy: ServedPolicy = self._policy
+        policy = self.policy
         generator = torch.Generator(policy.device).manual_seed(sampling.seed)
         groups: list[tuple[Completion, ...]] = []
         with policy.generating(), watching(policy) as record:
-            for part in _passes(batch, sampling, max(1, self.max_num_seqs // sampling.n)):
+            for part in _passes(batch, sampling, max(1, self.options.max_num_seqs // sampling.n)):
                 prompts = batch.prompts[part]
                 keys = [key for own in sampling.keys[part] for key in own]
                 shares = _shares_of(keys) if keys else _shares_from(generator)

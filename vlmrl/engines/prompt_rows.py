@@ -5,6 +5,9 @@ rows of a prompt on its keys, which are held and read once, and each row's query
 
 Legend: P prompts, G rows of the prompt with most, R rows; H query heads, K key heads, D head width; L and
 T tokens of the longest prompt and of what the rows have written.
+
+A row's own keys and values have room to grow: a token is written there, and nothing else is copied.
+transformers' `DynamicCache` makes the keys and values of all tokens anew for every token.
 """
 
 from __future__ import annotations
@@ -21,13 +24,64 @@ from transformers.cache_utils import DynamicLayer
 from vlmrl.attention.dispatch import Mask, cast, installed, masked_by
 from vlmrl.attention.parts import attend, merge
 from vlmrl.engines.base import ServedPolicy
-from vlmrl.engines.kv_cache import RoomyLayer, take_rows
 from vlmrl.schema import Prompt
-
-__all__ = ["prefill"]
 
 MIN_SAVED = 2**12
 """Least number of tokens of the cache that sharing prompts must save; below it one part is faster."""
+GROWTH = 128
+"""Tokens of room that a layer gets when it is full."""
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values [rows, K, T, D] of a layer that are the first T places of larger tensors."""
+
+    def __init__(
+        self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, room: int
+    ) -> None:
+        """Hold these rows [.] of keys and values [., K, T, D], with room for `room` more tokens."""
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        self.keys, self.values = keys, values
+        self._make_room(rows, room)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write keys and values [rows, K, 1, D] behind those that are there; returns all of them."""
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        if end > self._rooms[0].shape[-2]:
+            self._make_room(torch.arange(len(key_states), device=key_states.device), GROWTH)
+        for room, new in zip(self._rooms, (key_states, value_states), strict=True):
+            room[:, :, start:end] = new
+        self.keys, self.values = (room[:, :, :end] for room in self._rooms)
+        return self.keys, self.values
+
+    def _make_room(self, rows: torch.Tensor, room: int) -> None:
+        assert self.keys is not None and self.values is not None
+        self._rooms = _with_room(self.keys, rows, room), _with_room(self.values, rows, room)
+        length = self.keys.shape[-2]
+        self.keys, self.values = (room[:, :, :length] for room in self._rooms)
+
+
+def _with_room(x: torch.Tensor, rows: torch.Tensor, room: int) -> torch.Tensor:
+    """Copy these rows of x [., K, T, D] to the first T of T + room places."""
+    larger = x.new_empty((len(rows), x.shape[1], x.shape[2] + room, x.shape[3]))
+    torch.index_select(x, 0, rows, out=larger[:, :, : x.shape[2]])
+    return larger
+
+
+def take_rows(cache: DynamicCache, rows: torch.Tensor, more: int) -> None:
+    """Let the cache hold these of its rows [.], a row more than once where asked; `more` tokens follow.
+
+    Layers that are no plain keys and values (sliding windows, linear attention) stay what they are.
+    """
+    layers: list[Any] = cache.layers
+    for number, layer in enumerate(layers):
+        if type(layer) in (DynamicLayer, RoomyLayer):
+            layers[number] = RoomyLayer(layer.keys, layer.values, rows, min(more, GROWTH))
+        else:
+            layer.reorder_cache(rows)
 
 
 class CopiedPrompts:

@@ -20,8 +20,6 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Experts
 from vlmrl.schema.experts import expert_dtype
 
-__all__ = ["Recorder", "StepRecorder", "join_group", "watching"]
-
 
 def routers_of(policy: ServedPolicy) -> dict[int, Any]:
     """Return the policy's routers, by layer, if its config replays their choices; else nothing."""

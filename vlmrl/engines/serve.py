@@ -19,13 +19,11 @@ from typing import Any
 
 import torch
 
-from vlmrl.engines.vllm_parts import media_parts
-from vlmrl.engines.vllm_parts.vllm_import import import_vllm
+from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm
+from vlmrl.engines.vllm_parts.requests import LOADER, register_loader
 from vlmrl.errors import UserError
 from vlmrl.system.launched.network import TOKEN
 from vlmrl.system.launched.parent_watch import end_with
-
-__all__ = ["TOKEN", "TokenGuard"]
 
 PARENT = "VLMRL_SERVER_PARENT"
 FOLDER = "VLMRL_SERVER_FOLDER"
@@ -33,7 +31,7 @@ FOLDER = "VLMRL_SERVER_FOLDER"
 that goes with that process."""
 
 READ_WITH = {
-    "video": {"video_backend": media_parts.LOADER},
+    "video": {"video_backend": LOADER},
     "audio": {"audio_backend": "soundfile"},
 }
 """Readers that change nothing: videos and audio arrive as the trainer has them."""
@@ -97,7 +95,7 @@ def main() -> None:
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     sys.argv[1:1] = REQUIRED
     if torch.version.cuda is None:
-        sys.argv[1:1] = ["--no-enable-chunked-prefill"]  # for the reason given in `_options.py`
+        sys.argv[1:1] = ["--no-enable-chunked-prefill"]  # for the reason given in `options.py`
     from vllm.entrypoints.launchers.api_server import entry
 
     entry.main()
@@ -113,7 +111,7 @@ if __name__ in ("__main__", "__mp_main__"):
         import_vllm()
     except UserError as error:
         raise SystemExit(str(error)) from error
-    media_parts.register()
+    register_loader()
 
 if __name__ == "__main__":
     main()

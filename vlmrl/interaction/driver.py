@@ -3,17 +3,29 @@
 A turn is one more call of the inner engine, with a longer prompt and one completion. What is drawn
 depends on the seed, the prompt, the number of the completion and of the turn, and the place of the token,
 never on the company. Every limit is checked before an observation is appended.
+
+Around an engine that generates in several threads, every rollout has a thread from its second turn on: a slow
+tool holds up its own rollout. What is drawn is the same, whoever waits for whom.
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, cast
 
-from vlmrl.engines.base import Engine, Sampling, ServedPolicy
+from vlmrl.engines.base import (
+    ConcurrentRunningEngine,
+    Engine,
+    Finished,
+    RunningEngine,
+    Sampling,
+    ServedPolicy,
+)
 from vlmrl.errors import UserError
 from vlmrl.interaction.branching import Branching, choose_turns
 from vlmrl.interaction.calls import AskedCall, parse_calls
@@ -25,10 +37,10 @@ from vlmrl.schema import Call, Completion, FinishReason, Prompt, PromptBatch, Ro
 from vlmrl.system.seeds import seed_of
 from vlmrl.tools.views import Shown, View
 
-__all__ = ["Driver", "TurnLimits", "first_view"]
-
 WINDOW = 200
 """Calls over which the share of faults is taken."""
+MAX_THREADS = 256
+"""Rollouts of one call that go on at a time, each in a thread; others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,38 +93,57 @@ class _Row:
         return sum(len(s.token_ids) for s in self.trail.segments if s.of_policy)
 
 
-@dataclass
 class Driver(Engine):
     """The inner engine, with tools for the prompts of some sources; others have a single turn."""
 
-    keyed: ClassVar[bool] = True
-    inner: Engine
-    open_runner: Mapping[str, Callable[[Space], Runner]]
-    """By source: opens its tools or its worlds, for a policy that writes coordinates in this space."""
-    limits: TurnLimits = TurnLimits()
-    branching: Branching | None = None
-    """How rollouts of `Sampling.branch` share their first turns; None: none does."""
-    _policy: Any = field(default=None, init=False, repr=False)
-    _runners: dict[str, Runner] = field(default_factory=dict, init=False, repr=False)
-    _faults: deque[bool] = field(
-        default_factory=lambda: deque(maxlen=WINDOW), init=False, repr=False
-    )
+    def __init__(
+        self,
+        inner: Engine,
+        open_runner: Mapping[str, Callable[[Space], Runner]],
+        limits: TurnLimits = TurnLimits(),
+        branching: Branching | None = None,
+    ) -> None:
+        """Open tools or worlds by source, each for a policy that writes coordinates in a space.
 
-    def __post_init__(self) -> None:
-        self.exact = self.inner.exact  # type: ignore[misc]
-        self.every_rank = self.inner.every_rank  # type: ignore[misc]
+        `branching` says how rollouts of `Sampling.branch` share their first turns; None: none does.
+        """
+        self.inner, self.open_runner = inner, open_runner
+        self.limits, self.branching = limits, branching
+        # Later turns are drawn by keys of the driver's own, and no choice of experts is put together.
+        self.capabilities = replace(inner.capabilities, keyed=True, placed=False, routes=False)
 
-    def start(self, policy: ServedPolicy) -> None:
+    def start(self, policy: ServedPolicy) -> RunningDriver:
         """Start the inner engine and the tools.
 
         Raises:
             UserError: the model's chat template cannot show what a tool returns.
         """
-        self._policy = policy
         policy.family.reply(policy.processor, ["ready"])  # refused here, not at every call
-        self.inner.start(policy)
-        for source, opened in self.open_runner.items():
-            self._runners[source] = opened(policy.family.space)
+        concurrent = self.capabilities.concurrent
+        running = (ConcurrentRunningDriver if concurrent else RunningDriver)(self, policy)
+        try:
+            running.open_runners()
+        except BaseException:
+            running.close()
+            raise
+        return running
+
+
+class RunningDriver(RunningEngine):
+    """The inner engine while it runs, and the tools of the sources that act."""
+
+    def __init__(self, driver: Driver, policy: ServedPolicy) -> None:
+        super().__init__(driver.capabilities)
+        self.driver, self.limits, self.branching = driver, driver.limits, driver.branching
+        self.inner = driver.inner.start(policy)
+        self._policy = policy
+        self._runners: dict[str, Runner] = {}
+        self._faults: deque[bool] = deque(maxlen=WINDOW)
+
+    def open_runners(self) -> None:
+        """Open the tools and worlds of all sources that act."""
+        for source, opened in self.driver.open_runner.items():
+            self._runners[source] = opened(self._policy.family.space)
 
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights."""
@@ -276,7 +307,7 @@ class Driver(Engine):
         policy = self._policy
         after = row.trail.observe(segment, encoded)
         try:
-            self.inner.require_room(policy, after.next_prompt(), sampling.max_tokens)
+            self.driver.inner.require_room(policy, after.next_prompt(), sampling.max_tokens)
         except UserError:
             return "budget"
         frames = [policy.family.frame(policy.processor, one.medium) for one in outcome.shown]
@@ -303,6 +334,110 @@ class Driver(Engine):
                 f"{sum(self._faults)} of the last {WINDOW} calls of tools failed, the limit is "
                 f"{self.limits.fault_limit:.0%}; the last: {failed.name}: {failed.note}"
             )
+
+
+class ConcurrentRunningDriver(RunningDriver, ConcurrentRunningEngine):
+    """The same around an engine that generates in several threads."""
+
+    def __init__(self, driver: Driver, policy: ServedPolicy) -> None:
+        super().__init__(driver, policy)
+        self._lock = threading.RLock()
+        self._calls: set[_Call] = set()
+
+    def generate(
+        self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
+    ) -> Rollouts:
+        """Generate as in `RunningDriver`; `finished` is given every group as soon as it is whole."""
+        keys = keys_of(batch, sampling)
+        with ThreadPoolExecutor(min(MAX_THREADS, len(batch) * sampling.n)) as pool:
+            call = _Call(self, batch, sampling, keys, finished, pool)
+            self._calls.add(call)
+            try:
+                first = cast(ConcurrentRunningEngine, self.inner).generate(
+                    batch, with_keys(self._first(sampling), keys), call.begin
+                )
+                call.wait()
+            except BaseException:
+                call.ended.set()
+                raise
+            finally:
+                self._calls.discard(call)
+        if call.errors:
+            raise call.errors[0]
+        whole = tuple(call.groups[number] for number in range(len(batch)))
+        return replace(first, batch=batch, completions=whole)
+
+    def abort(self) -> None:
+        """Make every running call of `generate` raise soon."""
+        for call in list(self._calls):
+            call.ended.set()
+        cast(ConcurrentRunningEngine, self.inner).abort()
+
+    # A tokenizer serves one thread at a time.
+    def _show(self, row: _Row, outcome: ToolOutcome, sampling: Sampling) -> FinishReason | None:
+        with self._lock:
+            return super()._show(row, outcome, sampling)
+
+    def _count(self, calls: Sequence[Call]) -> None:
+        with self._lock:
+            super()._count(calls)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call of `generate`: groups fill by prompt number, from the threads of their rollouts."""
+
+    driver: ConcurrentRunningDriver
+    batch: PromptBatch
+    sampling: Sampling
+    keys: Sequence[Sequence[tuple[int, ...]]]
+    finished: Finished | None
+    pool: ThreadPoolExecutor
+    groups: dict[int, tuple[Completion, ...]] = field(default_factory=dict)
+    futures: deque[Future[None]] = field(default_factory=deque)
+    errors: list[BaseException] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when no rollout is to go on."""
+
+    def begin(self, number: int, said: Sequence[Completion]) -> None:
+        """Let the rollouts of a group go on after their first turns."""
+        rows = self.driver._begin(self.batch.prompts[number], said, self.keys[number])
+        self._submit(number, rows, rows)
+
+    def wait(self) -> None:
+        """Wait for all rollouts; one that begins others has named them before it ends."""
+        while self.futures:
+            self.futures.popleft().result()
+
+    def _submit(self, number: int, group: list[_Row], rows: Sequence[_Row]) -> None:
+        left = set(rows)
+        for row in rows:
+            self.futures.append(self.pool.submit(self._run, number, group, row, left))
+
+    def _run(self, number: int, group: list[_Row], row: _Row, left: set[_Row]) -> None:
+        """Run one rollout of a group to its end; the last of them ends the group or begins its rest."""
+        try:
+            self.driver._go_on([row], self.sampling, self._require_going)
+            with self.driver._lock:
+                left.discard(row)
+                whole = not left
+            if whole:
+                self._end(number, group)
+        except BaseException as error:  # `generate` raises it again
+            self.errors.append(error)
+            self.ended.set()
+
+    def _end(self, number: int, group: list[_Row]) -> None:
+        if rest := self.driver._branch(group, self.keys[number], self.sampling):
+            self._submit(number, [*group, *rest], rest)
+            return
+        self.groups[number] = finish(group)
+        if self.finished is not None:
+            self.finished(number, self.groups[number])
+
+    def _require_going(self) -> None:
+        if self.ended.is_set():
+            raise UserError("generation was aborted")
 
 
 def first_view(family: Family, processor: Any, prompt: Prompt) -> View:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from vlmrl.data.prompt import continue_prompt, make_prompt
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.media_types import Audio, Decoded
@@ -75,7 +75,11 @@ def tolerance(policy: Policy) -> float:
 
 
 def measure_parity(
-    engine: Engine, policy: Policy, prompts: Sequence[Prompt], n: int = 4, max_tokens: int = 16
+    engine: RunningEngine,
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    n: int = 4,
+    max_tokens: int = 16,
 ) -> Parity:
     """Let the engine write `n` completions for each prompt and score them with the policy.
 

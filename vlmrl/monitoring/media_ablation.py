@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from vlmrl.data.prompt import with_media
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
 from vlmrl.media_types import Audio, Decoded, Video, kind_of
@@ -96,7 +96,7 @@ class Reliance:
 
 
 def measure_reliance(
-    engine: Engine,
+    engine: RunningEngine,
     policy: Policy,
     scorer: Scorer,
     prompts: Sequence[Prompt],

@@ -141,10 +141,10 @@ def forecast(
         "activations": activations,
         "logits": _logits(policy, limit if low_memory else rows * limit),
         "kv cache": generating,
-        "casts": _casts(policy) if engine.exact and spread.shards == 1 else 0,
+        "casts": _casts(policy) if engine.capabilities.exact and spread.shards == 1 else 0,
         "sums": sum_bytes(policy.trainable) if spread.world > spread.shards == 1 else 0,
         "gathered": own.gathered,
-        "gathered to generate": own.whole if engine.exact else 0,
+        "gathered to generate": own.whole if engine.capabilities.exact else 0,
     }
     several = low_memory or rows * config.optimizer.minibatches < trained
     return Forecast(parts, capacity, several, again)
@@ -323,7 +323,7 @@ def _engine(
         return engine.memory(served, capacity)
     most = getattr(engine, "max_num_seqs", None)
     cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
-    return 0 if engine.exact else policy.weight_bytes(), cached
+    return 0 if engine.capabilities.exact else policy.weight_bytes(), cached
 
 
 def _on_gpu(policy: Policy) -> Any:

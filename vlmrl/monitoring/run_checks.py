@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vlmrl.config import ChecksConfig
-from vlmrl.engines.base import Engine
+from vlmrl.engines.base import RunningEngine
 from vlmrl.errors import UserError
 from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
 from vlmrl.monitoring.media_ablation import measure_reliance
@@ -27,7 +27,7 @@ class Checks:
 
     config: ChecksConfig
     policy: Policy
-    engine: Engine
+    engine: RunningEngine
     scorer: Scorer
     prompts: Sequence[Prompt]
     max_tokens: int
@@ -60,7 +60,7 @@ class Checks:
 
     def _parity_due(self, done: int) -> bool:
         every = self.config.parity_every
-        wanted = self.config.parity_exact or not self.engine.exact
+        wanted = self.config.parity_exact or not self.engine.capabilities.exact
         return wanted and every > 0 and (done == 1 or _due(done, every))
 
     def _parity(self, done: int) -> dict[str, float]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vlmrl import plugins
 from vlmrl.config import Config
 from vlmrl.engines.vllm_parts.options import VllmOptions
-from vlmrl.engines.vllm_parts.server_options import ServerOptions
 from vlmrl.errors import UserError
 
 __all__ = ["GpuLayout", "as_overrides", "enumerate_layouts", "layout_of"]
@@ -146,13 +146,9 @@ def _servers_of(config: Config) -> tuple[int, int]:
         return 0, 1
     if (serve := config.cluster.serve).replicas:
         return serve.replicas, serve.gpus
-    options = config.engine.options
-    made = ServerOptions(**{key: options[key] for key in _SERVER_KEYS if key in options})
-    servers = len(made.urls) or len(made.devices) or made.num_servers
-    return servers, max((len(each.split(",")) for each in made.devices), default=1)
-
-
-_SERVER_KEYS = ("devices", "urls", "num_servers")
+    engine = plugins.build("engine", config.engine.name, config.engine.options)
+    servers = len(engine.urls) or len(engine.devices) or engine.num_servers
+    return servers, max((len(each.split(",")) for each in engine.devices), default=1)
 
 
 def enumerate_layouts(

@@ -17,7 +17,7 @@ from typing import get_args
 
 import numpy as np
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.runs.rollout_rows import Row
 from vlmrl.schema import (
     ORIGINS,
@@ -56,21 +56,21 @@ def numbers_here(batch: PromptBatch) -> list[int]:
     return [number for number, prompt in enumerate(batch.prompts) if is_here(prompt)]
 
 
-def own_draws(engine: Engine, sampling: Sampling, numbers: Sequence[int]) -> Sampling:
+def own_draws(engine: RunningEngine, sampling: Sampling, numbers: Sequence[int]) -> Sampling:
     """Return the sampling with which this rank's engine draws for the prompts of these numbers.
 
     Where the engine can draw a prompt as one rank would in the whole batch, it does; else each rank
     has a seed of its own, and a draw depends on the number of ranks.
     """
-    if distributed.world() == 1 or engine.keyed:
+    if distributed.world() == 1 or engine.capabilities.keyed:
         return sampling
-    if engine.placed:
+    if engine.capabilities.placed:
         return sampling.at(numbers)
     return replace(sampling, seed=seed_of(sampling.seed, distributed.rank()))
 
 
 def generate(
-    engine: Engine, batch: PromptBatch, sampling: Sampling, whole: bool = False
+    engine: RunningEngine, batch: PromptBatch, sampling: Sampling, whole: bool = False
 ) -> Rollouts:
     """Generate completions of the whole batch; each rank's engine writes those of its own prompts.
 

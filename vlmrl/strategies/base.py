@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.runs import rank_shards
@@ -69,7 +69,7 @@ class RunParts:
     """The parts of a run that a strategy works with. All ranks call its functions alike."""
 
     policy: Policy
-    engine: Engine
+    engine: RunningEngine
     scorer: Scorer
     config: Config
     timers: PhaseTimers

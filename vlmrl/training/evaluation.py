@@ -14,7 +14,7 @@ import numpy as np
 from vlmrl.benchmarking.scoring import Figure
 from vlmrl.config import EvaluationConfig
 from vlmrl.data.source import Source
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.runs.rollout_rows import rows
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
@@ -65,7 +65,7 @@ class Evaluation:
 
 def evaluate(
     batches: Iterable[PromptBatch],
-    engine: Engine,
+    engine: RunningEngine,
     scorer: Scorer,
     config: EvaluationConfig,
     max_tokens: int,
@@ -171,7 +171,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def _generate(
-    engine: Engine,
+    engine: RunningEngine,
     policy: Policy | None,
     batch: PromptBatch,
     config: EvaluationConfig,
@@ -187,7 +187,7 @@ def _generate(
 
 
 def _generate_forced(
-    engine: Engine, policy: Policy | None, batch: PromptBatch, max_tokens: int
+    engine: RunningEngine, policy: Policy | None, batch: PromptBatch, max_tokens: int
 ) -> list[tuple[str, Rollouts]]:
     """Generate both forced answers to the prompts of a batch that can be forced."""
     assert policy is not None, "config.force_thinking needs the policy"

@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.answers import templates
 from vlmrl.data.prompt import continue_prompt
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def can_be_forced(prompt: Prompt) -> bool:
 
 
 def generate(
-    engine: Engine, policy: Policy, batch: PromptBatch, mode: Mode, max_tokens: int
+    engine: RunningEngine, policy: Policy, batch: PromptBatch, mode: Mode, max_tokens: int
 ) -> Rollouts:
     r"""Generate one greedy completion for every prompt; each must pass `can_be_forced`.
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
-from vlmrl.engines.base import ConcurrentEngine, Engine, Sampling
+from vlmrl.engines.base import ConcurrentRunningEngine, RunningEngine, Sampling
 from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
@@ -45,7 +45,7 @@ GRACE = 15.0
 class RolloutQueue:
     """The batches that are issued and not yet trained on, oldest first.
 
-    With η > 0 the engine must be a `ConcurrentEngine`. `whole` as in `rank_shards.gather_groups`. Each
+    With η > 0 the engine must be a `ConcurrentRunningEngine`. `whole` as in `rank_shards.gather_groups`. Each
     group of a concurrent engine is given to `finished` as soon as it is whole, with the progress of the
     step that trains on it; from any thread.
     """
@@ -53,7 +53,7 @@ class RolloutQueue:
     def __init__(
         self,
         loader: Loader,
-        engine: Engine,
+        engine: RunningEngine,
         policy: Policy,
         config: Config,
         whole: bool = False,
@@ -118,7 +118,7 @@ class RolloutQueue:
         deadline = time.monotonic() + GRACE
         while any(pending.running for pending in self._pending) and time.monotonic() < deadline:
             # Repeatedly: a thread may be just about to call the engine.
-            cast(ConcurrentEngine, self._engine).abort()
+            cast(ConcurrentRunningEngine, self._engine).abort()
             for pending in self._pending:
                 pending.join(0.1)
         self._pending.clear()
@@ -251,7 +251,7 @@ class _PendingBatch:
         batch: PromptBatch,
         groups: dict[int, Group],
         sampling: Sampling,
-        engine: Engine,
+        engine: RunningEngine,
         meter: IdleMeter,
     ) -> None:
         self.key, self.batch, self.groups, self.sampling = key, batch, groups, sampling
@@ -315,7 +315,7 @@ class _PendingBatch:
         if len(missing) < len(batch):
             batch = batch.part(missing)
         sampling = rank_shards.own_draws(self._engine, self.sampling, missing)
-        if isinstance(self._engine, ConcurrentEngine):
+        if isinstance(self._engine, ConcurrentRunningEngine):
             self._engine.generate(batch, sampling, lambda n, g: self._add(missing[n], g))
         else:
             generated = self._engine.generate(batch, sampling).completions

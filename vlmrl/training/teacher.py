@@ -16,9 +16,7 @@ import torch
 from vlmrl.config import Config, ModelConfig, TeacherConfig
 from vlmrl.config.named_models import checkpoint_of
 from vlmrl.data.prompt import continue_prompt
-from vlmrl.engines.vllm_parts.job import request
-from vlmrl.engines.vllm_parts.media_parts import lend
-from vlmrl.engines.vllm_parts.requests import EngineFault, require_same_prompt
+from vlmrl.engines.vllm_parts.requests import EngineFault, lend, request, require_same_prompt
 from vlmrl.engines.vllm_parts.server import Server
 from vlmrl.errors import UserError
 from vlmrl.forward import packing

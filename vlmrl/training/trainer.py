@@ -14,7 +14,7 @@ from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.config import Config, PluginRef
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source
-from vlmrl.engines.base import Engine
+from vlmrl.engines.base import RunningEngine
 from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
@@ -58,7 +58,7 @@ class Trainer:
     policy: Policy
     loader: Loader
     queue: RolloutQueue
-    engine: Engine
+    engine: RunningEngine
     scorer: Scorer
     algorithm: Algorithm
     run_parts: RunParts
@@ -322,7 +322,7 @@ class Trainer:
         with self.timers("generate"):
             self.queue.drain()
         name = f"evaluation at step {self.done}"
-        exact = self.engine.exact or self.config.evaluation.force_thinking
+        exact = self.engine.capabilities.exact or self.config.evaluation.force_thinking
         with (
             self.timers("evaluate"),
             self.policy.whole(exact),

@@ -65,10 +65,10 @@ def evaluate_benchmarks(
     turns = _turns(run, plan)
     results = []
     with ExitStack() as stack:
-        engine = build_engine(plan, sources, turns)
-        stack.callback(engine.close)
+        chosen = build_engine(plan, sources, turns)
         with output.doing(f"starting engine {plan.engine.name}"):
-            engine.start(policy)
+            engine = chosen.start(policy)
+        stack.callback(engine.close)
         for benchmark, source in zip(opened, sources, strict=True):
             session = Session(engine, policy, plan, folder, output, turns)
             result = session.evaluate(benchmark, source)

@@ -22,7 +22,7 @@ from vlmrl.data.files.rows import RowsView
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_target
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import Engine, RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
@@ -99,7 +99,7 @@ def build_engine(plan: Plan, sources: Sequence[Source], turns: TurnsConfig | Non
 class Session:
     """An engine that serves a policy, and how it is to be asked."""
 
-    engine: Engine
+    engine: RunningEngine
     policy: Policy
     plan: Plan
     model: str

@@ -30,7 +30,7 @@ from vlmrl.config import Config, EvaluationConfig
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.joined.ratings import Rating, read_ratings
 from vlmrl.data.source import open_configured
-from vlmrl.engines.base import Engine, Sampling
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.runs.output.events import Rated
 from vlmrl.runs.output.outputs import Output
@@ -50,7 +50,7 @@ class _Rater:
     """An engine that serves a policy, and all that turns rows into ratings."""
 
     config: Config
-    engine: Engine
+    engine: RunningEngine
     scorer: Scorer
     make: Callable[..., Prompt]
     samples: int
@@ -138,12 +138,12 @@ def rate(
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
         before = begin(out, hide_secrets(manifest), read_ratings)
-        engine = with_tools_of(
+        chosen = with_tools_of(
             config, plugins.build("engine", config.engine.name, config.engine.options)
         )
-        stack.callback(engine.close)
         with output.doing(f"starting engine {config.engine.name}"):
-            engine.start(policy)
+            engine = chosen.start(policy)
+        stack.callback(engine.close)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
         make = prompt_maker_of(config, policy)

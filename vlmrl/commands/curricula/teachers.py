@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,8 @@ Teacher = Callable[[Sequence[Prompt], int, int], Sequence[Sequence[Completion]]]
 @contextmanager
 def generating(config: Config, policy: Policy) -> Iterator[Teacher]:
     """Give the teacher that the policy's weights are, by the config's engine."""
-    with ExitStack() as stack:
-        engine: Engine = plugins.build("engine", config.engine.name, config.engine.options)
-        stack.callback(engine.close)
-        engine.start(policy)
+    chosen: Engine = plugins.build("engine", config.engine.name, config.engine.options)
+    with closing(chosen.start(policy)) as engine:
 
         def write(
             prompts: Sequence[Prompt], count: int, seed: int

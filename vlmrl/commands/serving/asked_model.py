@@ -49,8 +49,8 @@ class ServedModel:
             parameter.requires_grad_(False)
             parameter.data = narrow(parameter, settings)
         self._reading = Reading(with_audio=self._policy.family.hears_videos)
-        self._engine: Engine = plugins.build("engine", engine.name, engine.options)
-        self._engine.start(self._policy)
+        self._options: Engine = plugins.build("engine", engine.name, engine.options)
+        self._engine = self._options.start(self._policy)
 
     def prompt(self, sample: Sample, access: Access) -> Prompt:
         """Return the prompt of a sample, with the instruction of its template.
@@ -149,7 +149,7 @@ class ServedModel:
                     f"a prompt of {length} tokens and an answer of up to {sampling.max_tokens}: the model "
                     f"reads at most {longest}"
                 )
-            self._engine.require_room(self._policy, prompt, sampling.max_tokens)
+            self._options.require_room(self._policy, prompt, sampling.max_tokens)
         return list(self._engine.generate(PromptBatch(tuple(prompts)), sampling).completions)
 
     def close(self) -> None:

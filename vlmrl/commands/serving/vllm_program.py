@@ -5,7 +5,7 @@ Its spawned processes import this module again, and with it what vLLM needs here
 
 from __future__ import annotations
 
-from vlmrl.engines.vllm_parts.vllm_import import import_vllm
+from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm
 
 if __name__ in ("__main__", "__mp_main__"):
     import_vllm()

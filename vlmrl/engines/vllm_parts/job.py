@@ -13,15 +13,11 @@ from typing import Any
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.routed_experts import read_routes
-from vlmrl.engines.vllm_parts.media_parts import MediaFolder, Part, lend
-from vlmrl.engines.vllm_parts.requests import EngineFault, ServerAnswer
+from vlmrl.engines.vllm_parts.requests import EngineFault, MediaFolder, ServerAnswer, lend, request
 from vlmrl.engines.vllm_parts.server import NoAnswer, RequestRefused, Server
-from vlmrl.engines.vllm_parts.vllm_model import ADAPTER
 from vlmrl.errors import LostEngine, UserError
 from vlmrl.media_types import num_bytes
 from vlmrl.schema import Completion, Experts, Prompt
-
-__all__ = ["request"]
 
 IN_FLIGHT = 2**29
 """Largest number of bytes of decoded media in flight to one server, unless one prompt exceeds it."""
@@ -86,19 +82,6 @@ class Job:
         """Fail the job; the first error counts."""
         with self._lock:
             self.error = self.error or error
-
-
-def request(
-    prompt: Prompt, fields: Mapping[str, Any], media: Sequence[Part], adapter: bool = False
-) -> dict[str, Any]:
-    """Return the body of the request for one prompt with its media, see `ask`."""
-    return {
-        **({"model": ADAPTER} if adapter else {}),
-        "token_ids": list(prompt.encoded.compact_ids),
-        "content_parts": list(media),
-        "sampling_params": fields,
-        "return_token_ids": True,
-    }
 
 
 def ask(

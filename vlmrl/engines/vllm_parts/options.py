@@ -15,16 +15,15 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from vlmrl.engines.vllm_parts import vllm_model
-from vlmrl.engines.vllm_parts.requests import refuse_long, refuse_many
+from vlmrl.engines.base import Capabilities, Engine
+from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
+from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt
 from vlmrl.system.atomic_files import writing
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
-
-__all__ = ["VllmOptions"]
 
 GIB = 2**30
 Weights = Mapping[str, torch.Tensor]
@@ -32,9 +31,11 @@ BATCHED_TOKENS = 8192
 """Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
 
 
-@dataclass
-class VllmOptions:
+@dataclass(frozen=True)
+class VllmOptions(Engine):
     """Base of the vLLM engines; the fields are options."""
+
+    capabilities = Capabilities(placed=True, routes=True, every_rank=True)
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and activations. auto: that of `model.dtype`."""
@@ -91,29 +92,29 @@ class VllmOptions:
         return min(self.max_model_len, policy.base.config.get_text_config().max_position_embeddings)
 
     def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
-        """See `Engine`."""
-        refuse_long(prompt, max_tokens, self.length_limit(policy))
-        refuse_many(prompt, self.limits)
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """Most media of one prompt, by option."""
-        return {
-            "max_images": self.max_images,
-            "max_audios": self.max_audios,
-            "max_videos": self.max_videos,
+        """Refuse a prompt as `Engine.require_room` says; vLLM would cut its completions short."""
+        name, own, limit = prompt.sample.id, len(prompt.encoded.ids), self.length_limit(policy)
+        if own + max_tokens > limit:
+            raise UserError(
+                f"sample {name!r}: {own} prompt tokens and {max_tokens} new ones exceed the engine's "
+                f"max_model_len ({limit})"
+            )
+        media = {
+            "max_images": (len(prompt.images), self.max_images),
+            "max_audios": (sum(isinstance(m, Audio) for m in prompt.media), self.max_audios),
+            "max_videos": (sum(isinstance(m, Video) for m in prompt.media), self.max_videos),
         }
+        for option, (count, most) in media.items():
+            if count > most:
+                raise UserError(
+                    f"sample {name!r}: {count} {option[4:]} exceed the engine's {option} ({most})"
+                )
 
     def _media_limits(self, policy: ServedPolicy) -> dict[str, int]:
-        """Return the same by vLLM's names, for what the model takes."""
-        by_kind = {
-            "image": self.max_images,
-            "audio": self.max_audios,
-            "video": self.max_videos,
-        }
-        kinds: tuple[str, ...] = policy.family.kinds
-        limits = {kind: limit for kind, limit in by_kind.items() if kind in kinds}
-        return {"video": 0, **limits} if "image" in kinds else limits
+        """Return the most media of one prompt by vLLM's names, for what the model takes."""
+        by_kind = {"image": self.max_images, "audio": self.max_audios, "video": self.max_videos}
+        limits = {kind: most for kind, most in by_kind.items() if kind in policy.family.kinds}
+        return {"video": 0, **limits} if "image" in limits else limits
 
     def dtype_name(self, policy: ServedPolicy) -> str:
         """Name of torch's dtype in which the engine computes."""
@@ -121,9 +122,9 @@ class VllmOptions:
 
     def arguments(self, policy: ServedPolicy, folder: str) -> dict[str, Any]:
         """Keyword arguments of `vllm.LLM` for the model whose files but the weights are in `folder`."""
-        given = {
+        arguments = {
             "model": folder,
-            "load_format": vllm_model.LOAD_FORMAT,
+            "load_format": LOAD_FORMAT,
             "dtype": self.dtype_name(policy),
             "max_model_len": self.length_limit(policy),
             "max_num_seqs": self.max_num_seqs,
@@ -139,23 +140,23 @@ class VllmOptions:
         if policy.device.type == "cpu":
             # vLLM dies of a seeded request whose prompt is prefilled in pieces: "CPU Generator does
             # not use offset".
-            given["enable_chunked_prefill"] = False
-            given["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
-            given["kv_cache_memory_bytes"] = GIB
+            arguments["enable_chunked_prefill"] = False
+            arguments["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
+            arguments["kv_cache_memory_bytes"] = GIB
         if policy.config.router_replay:
             if policy.device.type == "cpu":
-                given["enforce_eager"] = True  # compiled, routers cannot be watched
+                arguments["enforce_eager"] = True  # compiled, routers cannot be watched
             else:
-                given["enable_return_routed_experts"] = True
+                arguments["enable_return_routed_experts"] = True
         if self.kv_cache_gib is not None:
-            given["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
+            arguments["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
         if self.block_size is not None:
-            given["block_size"] = self.block_size
+            arguments["block_size"] = self.block_size
         if self.lora == "adapter":
             assert policy.config.lora is not None
-            given |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
-            given["max_lora_rank"] = _served_rank(policy.config.lora.rank)
-        return given
+            arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
+            arguments["max_lora_rank"] = _served_rank(policy.config.lora.rank)
+        return arguments
 
     def lacks_weights(self, first: bool) -> bool:
         """Return whether a sync brings full weights; `first`: vLLM has none yet."""

@@ -23,8 +23,6 @@ from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
 
-__all__ = ["LOOK", "PROGRAM", "Fleet", "Server"]
-
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
 
@@ -289,6 +287,18 @@ class Server:
                 f"{self}: engine option media_folder: it may not read {folder}; start it with "
                 "--allowed-local-media-path and the folder"
             )
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments of `vllm.LLM` as command-line arguments of the server."""
+    out: list[str] = []
+    for name, value in arguments.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            out.append(flag if value else "--no-" + flag[2:])
+        else:
+            out += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return out
 
 
 def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> dict[Server, EngineFault]:

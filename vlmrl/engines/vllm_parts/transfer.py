@@ -1,30 +1,125 @@
-"""Send weights from the trainer to a server: through a file in shared memory, tcp, nccl or ipc.
+"""Weights from the trainer to its servers: held as files, and sent by file, tcp, nccl or ipc.
 
-Each is a vLLM weight transfer back-end; its other half is in `worker.py` (file, tcp) or in vLLM
+The rank that sends holds the weights last synced on this machine, never in its own memory. Every server gets
+them from there, also one that is started again later. They are files of one unit each, in shared memory if
+they fit, so that whoever writes or sends them holds a unit at a time.
+
+Each way to send is a vLLM weight transfer back-end; its other half is in `worker` (file, tcp) or in vLLM
 (nccl and ipc, for trainers with CUDA).
+
+By tcp the workers of all servers stand in a chain: the trainer sends once, to the first, and each passes on
+what it receives while it receives it. A worker that dies ends the update of those behind it, and of no
+other. Each update has a secret and digests of its weights; both reach the workers with the server's token.
+Who lacks the secret is sent nothing, and bytes that lack their digest are never loaded.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
+import json
 import logging
+import secrets
 import socket
-from collections.abc import Iterator, Sequence
+import struct
+import time
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import safetensors.torch
 import torch
+from safetensors import safe_open
 
-from vlmrl.engines.vllm_parts import stream
-from vlmrl.engines.vllm_parts.held_weights import HeldWeights
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import Server, ask_all
 from vlmrl.errors import UserError
+from vlmrl.system.atomic_files import writing
 
 log = logging.getLogger(__name__)
 
 Name = Literal["file", "tcp", "nccl", "ipc"]
+
+PROOF_S = 5.0
+"""Seconds within which whoever connects must prove that it is a worker."""
+LINK_S = 10.0
+"""Seconds within which a worker must reach the one before it."""
+LOOK_S = 0.2
+"""Seconds between looks whether workers are still to come."""
+SIZE = hashlib.sha256().digest_size
+PART = 2**20
+"""Bytes that are sent, or passed on, at a time."""
+PLACE_BYTES = 256
+"""Length of the message that gives a worker its place."""
+HELLO = struct.Struct("!HH")
+"""What a worker says: its server's number, and the port at which it listens."""
+YES, NO = b"\1", b"\0"
+
+
+class HeldWeights:
+    """Weights under vLLM's names, replaced at every sync."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, list[str]] = {}
+        self.number = 0
+        """Number of the last file: another one means other weights."""
+        self.kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        """Dtype and shape of every weight, in the order of `tensors`."""
+        self.tied: dict[str, list[str]] = {}
+        """Further names of tied weights, by the name under which they are held."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files, in the model's order."""
+        return list(self._files)
+
+    def replace(self, units: Iterable[Mapping[str, torch.Tensor]]) -> None:
+        """Write these weights in place of the last; a server may still read those, whose names go.
+
+        A weight that has several names in its unit is written under the first.
+
+        Raises:
+            UserError: there is no room for them.
+        """
+        self.clear()
+        for unit in units:
+            self.number += 1
+            file = self._folder / f"weights-{self.number}.safetensors"
+            first: dict[int, str] = {}
+            for name, weight in unit.items():
+                if first.setdefault(id(weight), name) != name:
+                    self.tied.setdefault(first[id(weight)], []).append(name)
+            named = {name: unit[name].detach().to("cpu").contiguous() for name in first.values()}
+            with writing(file):
+                safetensors.torch.save_file(named, file)
+            self._files[file] = list(named)
+            self.kinds |= {name: (w.dtype, tuple(w.shape)) for name, w in named.items()}
+            del unit, named  # before the next one is gathered
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the weights with their names, once each; they are read as they are used."""
+        for file, names in self._files.items():
+            with safe_open(file, framework="pt") as opened:
+                for name in names:
+                    yield name, opened.get_tensor(name)
+
+    def names(self, first: str) -> list[str]:
+        """Return all names of a weight, by the one under which it is held."""
+        return [first, *self.tied.get(first, ())]
+
+    def clear(self) -> None:
+        """Remove the files."""
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        self._files, self.kinds, self.tied = {}, {}, {}
+
+
+# ------------------------------------------------------------------------------------- ways to send
 
 
 class Transfer(Protocol):
@@ -43,7 +138,7 @@ class Transfer(Protocol):
         """Free everything."""
 
 
-def transfer(name: Name, held: HeldWeights, address: str, timeout: float) -> Transfer:
+def build_transfer(name: Name, held: HeldWeights, address: str, timeout: float) -> Transfer:
     """Return the transfer of this name; servers elsewhere find us at `address`.
 
     Raises:
@@ -86,7 +181,7 @@ class FileTransfer:
 
 
 class TcpTransfer:
-    """Sent over the network, see `stream`: once, however many servers there are and wherever they are."""
+    """Sent over the network, once, however many servers there are and wherever they are."""
 
     backend = "vlmrl"
 
@@ -112,7 +207,7 @@ class TcpTransfer:
         over: set[int] = set()
         listed = self._list()
         with (
-            _accepting(self._address, self._timeout) as (listener, meeting),
+            accepting(self._address, self._timeout) as (listener, meeting),
             ThreadPoolExecutor(1) as pool,
         ):
 
@@ -126,7 +221,7 @@ class TcpTransfer:
 
             workers = [self._workers[server] for server in servers]
             weights = (tensor for _, tensor in self._held.tensors())
-            sent = pool.submit(stream.send, listener, meeting, workers, over, weights)
+            sent = pool.submit(send_by_tcp, listener, meeting, workers, over, weights)
             faults = ask_all(update, servers)
             if (error := sent.exception()) is None:
                 return faults
@@ -143,7 +238,7 @@ class TcpTransfer:
         if self._listed_number != self._held.number:
             kinds = self._held.kinds.values()
             with ThreadPoolExecutor() as pool:  # hashing leaves Python's lock
-                digests = pool.map(lambda held: stream.digest_of(held[1]), self._held.tensors())
+                digests = pool.map(lambda held: digest_of(held[1]), self._held.tensors())
             self._listed = {
                 "names": list(self._held.kinds),
                 "dtypes": [str(dtype).removeprefix("torch.") for dtype, _ in kinds],
@@ -187,7 +282,7 @@ class CudaTransfer:
         if self.backend == "ipc":
             info: Any = IPCTrainerInitInfo(rank=0)
         else:
-            with _accepting(self._address, 60.0) as (_, meeting):
+            with accepting(self._address, 60.0) as (_, meeting):
                 port = meeting.port
             world = 1 + _world_size(server, 60.0)
             info = NCCLTrainerInitInfo(self._address, port, world, rank=0)
@@ -243,17 +338,323 @@ def vllm_client(server: Server) -> Any:
     return Client(server.url)
 
 
-@contextmanager
-def _accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, stream.Meeting]]:
-    with ExitStack() as stack:
-        try:
-            opened = stack.enter_context(stream.accepting(address, timeout))
-        except OSError as error:
-            raise UserError(
-                f"engine option transfer_address: this machine cannot listen on {address!r}: {error}"
-            ) from error
-        yield opened
-
-
 def _world_size(server: Server, timeout: float) -> int:
     return int(server.call("GET", "/get_world_size", None, timeout, "sync")["world_size"])
+
+
+# --------------------------------------------------------------------------------------- the stream
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the trainer listens during one update, and what proves that one is a worker."""
+
+    address: str
+    port: int
+    secret: str
+    timeout: float
+    """Seconds without progress after which either side gives up."""
+    server: int = 0
+    """Number of the server that is told of this; its workers say it."""
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a contiguous CPU tensor's bytes, in hexadecimal."""
+    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+
+
+@contextmanager
+def accepting(address: str, timeout: float) -> Iterator[tuple[socket.socket, Meeting]]:
+    """Listen on this address only, with a secret made for this one update.
+
+    Raises:
+        UserError: this machine has no such address.
+    """
+    try:
+        listener = socket.create_server((address, 0))
+    except OSError as error:
+        raise UserError(
+            f"engine option transfer_address: this machine cannot listen on {address!r}: {error}"
+        ) from error
+    with listener:
+        port = listener.getsockname()[1]
+        yield listener, Meeting(address, port, secrets.token_hex(SIZE), timeout)
+
+
+def send_by_tcp(
+    listener: socket.socket,
+    meeting: Meeting,
+    expected: Sequence[int],
+    over: Collection[int],
+    tensors: Iterable[torch.Tensor],
+) -> None:
+    """Send contiguous CPU tensors to the first of a chain of workers, who pass them on.
+
+    `expected[n]` workers of server n come, unless n gets into `over` meanwhile: it has answered. Others
+    who connect are logged and sent nothing. A worker that cannot reach the one before it is sent them, too.
+
+    Raises:
+        OSError: a worker did not come in time, or one that is sent to went.
+    """
+    with ExitStack() as stack:
+        members = _assemble(listener, meeting, expected, over, stack)
+        roots = _link(members, meeting.timeout)
+        lost: OSError | None = None
+        for tensor in tensors:
+            for root in [*roots]:
+                try:
+                    _send_bytes(root.connection, _bytes_of(tensor))
+                except OSError as error:  # the servers of those behind it say so, too
+                    lost = error
+                    roots.remove(root)
+            if not roots:
+                break
+        if lost is not None:
+            raise lost
+
+
+def receive_by_tcp(
+    meeting: Meeting,
+    names: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[Sequence[int]],
+    digests: Sequence[str],
+) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """Yield the tensors of an update with their names, each when its digest has been found right.
+
+    What comes goes on at once to the worker behind this one, which finds the digests right itself.
+
+    Raises:
+        OSError: the trainer or a worker before this one is gone.
+        ValueError: a tensor is not the one that was announced; the message names it.
+    """
+    with ExitStack() as stack:
+        place = _take_place(meeting, stack)
+        for name, dtype, shape, digest in zip(names, dtypes, shapes, digests, strict=True):
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+            for part in _read_parts(place.before, _bytes_of(tensor)):
+                place.pass_on(part)
+            if digest_of(tensor) != digest:
+                raise ValueError(
+                    f"weight {name!r}: the bytes that came are not those that the trainer "
+                    "announced (their SHA-256 differs), so it is not loaded"
+                )
+            yield name, tensor
+
+
+# ------------------------------------------------------------------ the stream: the trainer's side
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A worker that has proved itself, as the trainer sees it."""
+
+    connection: socket.socket
+    server: int
+    address: tuple[str, int]
+    """Where it listens for the worker behind it."""
+
+
+def _assemble(
+    listener: socket.socket,
+    meeting: Meeting,
+    expected: Sequence[int],
+    over: Collection[int],
+    stack: ExitStack,
+) -> list[_Member]:
+    """Return the workers that come, those of a server together; their connections close with `stack`."""
+    deadline = time.monotonic() + meeting.timeout
+    members: list[_Member] = []
+    listener.settimeout(LOOK_S)
+    while any(
+        server not in over and count > sum(member.server == server for member in members)
+        for server, count in enumerate(expected)
+    ):
+        try:
+            connection, (host, *_) = listener.accept()
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
+            continue
+        stack.enter_context(connection)
+        if not _is_worker(connection, meeting):
+            connection.close()
+            log.warning("weights: %s connected without this update's secret and is refused", host)
+            continue
+        with suppress(OSError):  # it went at once
+            server, port = HELLO.unpack(_read(connection, bytearray(HELLO.size)))
+            members.append(_Member(connection, server, (host, port)))
+    return sorted(members, key=lambda member: (member.server, member.address))
+
+
+def _link(members: Sequence[_Member], timeout: float) -> list[_Member]:
+    """Give every worker its place; return those that the trainer sends to: the first, if all can link.
+
+    Patience decreases along the chain, so that who waits for one that hangs gives it up, and none before.
+    """
+    for number, member in enumerate(members):
+        before = members[number - 1].address if number else None
+        patience = timeout / 4 * (2 - (number + 1) / len(members))
+        with suppress(OSError):  # it went; the next call finds out
+            _tell(member.connection, {"before": before, "patience": patience})
+    deadline = time.monotonic() + min(3 * LINK_S, timeout / 2)
+    linked = [_answers_yes(member.connection, deadline) for member in members]
+    for number, member in enumerate(members):
+        member.connection.settimeout(timeout / 2)
+        followed = linked[number + 1 :][:1] == [True]
+        with suppress(OSError):
+            member.connection.sendall(YES if followed else NO)
+        if number and linked[number] is False:
+            log.warning(
+                "weights: the worker at %s cannot reach the one at %s:%d, so that the trainer sends to "
+                "both: let the servers' machines reach each other",
+                *(member.address[0], *members[number - 1].address),
+            )
+    return [member for member, yes in zip(members, linked, strict=True) if yes is False]
+
+
+def _answers_yes(connection: socket.socket, deadline: float) -> bool | None:
+    """Return a worker's answer; None if it is gone, or gives none by the deadline."""
+    connection.settimeout(max(0.001, deadline - time.monotonic()))
+    try:
+        return bytes(_read(connection, bytearray(1))) == YES
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------- the stream: the worker's side
+
+
+@dataclass
+class _Place:
+    """A worker's place in the chain."""
+
+    before: socket.socket
+    """Whence the weights come: the trainer, or another worker."""
+    behind: socket.socket | None
+
+    def pass_on(self, part: memoryview) -> None:
+        """Send to the worker behind this one, if there is one and it has not gone."""
+        if self.behind is None:
+            return
+        try:
+            self.behind.sendall(part)
+        except OSError as error:
+            log.warning("weights: the worker behind this one is gone: %r", error)
+            self.behind.close()
+            self.behind = None
+
+
+def _take_place(meeting: Meeting, stack: ExitStack) -> _Place:
+    """Prove to the trainer that this is a worker, and meet the workers before and behind it."""
+    address = meeting.address, meeting.port
+    trainer = stack.enter_context(socket.create_connection(address, meeting.timeout))
+    _prove(trainer, meeting)
+    own = trainer.getsockname()[0]
+    listener = stack.enter_context(socket.create_server((own, 0), family=trainer.family))
+    admitted = stack.enter_context(ThreadPoolExecutor(1)).submit(_admit, listener, meeting)
+    stack.callback(_stop, listener)  # or its thread would go on
+    trainer.sendall(HELLO.pack(meeting.server, listener.getsockname()[1]))
+    told = _hear(trainer)
+    before = trainer
+    if told["before"] is not None:
+        host, port = told["before"]
+        with suppress(OSError):  # then the trainer sends to this worker, too
+            before = stack.enter_context(_join(host, int(port), meeting))
+    trainer.sendall(NO if before is trainer else YES)
+    if bytes(_read(trainer, bytearray(1))) != YES:
+        return _Place(before, None)
+    behind = stack.enter_context(admitted.result())
+    behind.settimeout(float(told["patience"]))
+    return _Place(before, behind)
+
+
+def _admit(listener: socket.socket, meeting: Meeting) -> socket.socket:
+    """Return the connection of the worker behind this one (OSError: none came)."""
+    listener.settimeout(meeting.timeout)
+    while True:
+        connection, (host, *_) = listener.accept()
+        if _is_worker(connection, meeting):
+            with suppress(OSError):
+                connection.sendall(YES)
+                return connection
+        connection.close()
+        log.warning("weights: %s connected without this update's secret and is refused", host)
+
+
+def _join(host: str, port: int, meeting: Meeting) -> socket.socket:
+    """Return a connection to the worker before this one (OSError: it cannot be reached)."""
+    connection = socket.create_connection((host, port), min(LINK_S, meeting.timeout / 4))
+    try:
+        _prove(connection, meeting)
+        _read(connection, bytearray(1))
+    except OSError:
+        connection.close()
+        raise
+    connection.settimeout(meeting.timeout)
+    return connection
+
+
+def _stop(listener: socket.socket) -> None:
+    """Wake the thread that waits in `accept`."""
+    with suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _prove(connection: socket.socket, meeting: Meeting) -> None:
+    challenge = _read(connection, bytearray(SIZE))
+    connection.sendall(_proof(meeting, challenge))
+
+
+def _is_worker(connection: socket.socket, meeting: Meeting) -> bool:
+    challenge = secrets.token_bytes(SIZE)
+    deadline = time.monotonic() + PROOF_S
+    try:
+        connection.settimeout(PROOF_S)
+        connection.sendall(challenge)
+        answer = _read(connection, bytearray(SIZE), deadline)
+    except OSError:  # it went, or said nothing
+        return False
+    return hmac.compare_digest(answer, _proof(meeting, challenge))
+
+
+def _proof(meeting: Meeting, challenge: bytes | bytearray) -> bytes:
+    return hmac.digest(bytes.fromhex(meeting.secret), challenge, "sha256")
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Return the tensor's own memory, as bytes that can be read and filled."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode().ljust(PLACE_BYTES))
+
+
+def _hear(connection: socket.socket) -> dict[str, Any]:
+    return json.loads(bytes(_read(connection, bytearray(PLACE_BYTES))))
+
+
+def _send_bytes(connection: socket.socket, view: memoryview) -> None:
+    """Send all in parts, for each of which the connection's time limit holds."""
+    for start in range(0, len(view), PART):
+        connection.sendall(view[start : start + PART])
+
+
+def _read_parts(connection: socket.socket, view: memoryview) -> Iterator[memoryview]:
+    """Fill `view`; yield what has come each time."""
+    filled = 0
+    while filled < len(view):
+        count = connection.recv_into(view[filled : filled + PART])
+        if count == 0:
+            raise ConnectionError("the other side closed the connection")
+        yield view[filled : filled + count]
+        filled += count
+
+
+def _read(connection: socket.socket, buffer: bytearray, deadline: float | None = None) -> bytearray:
+    """Fill a buffer, by the deadline if there is one (OSError: it was not filled)."""
+    for _ in _read_parts(connection, memoryview(buffer)):
+        if deadline is not None:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+    return buffer

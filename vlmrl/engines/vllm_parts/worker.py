@@ -22,7 +22,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.lora.request import LoRARequest
 
-from vlmrl.engines.vllm_parts import stream, vllm_model
+from vlmrl.engines.vllm_parts import adapted_vllm
+from vlmrl.engines.vllm_parts.transfer import Meeting, receive_by_tcp
 
 
 class Worker:
@@ -33,17 +34,17 @@ class Worker:
     add_lora: Callable[[LoRARequest], bool]
 
     def set_temperature(self, temperature: float) -> None:
-        """Divide all logits by the temperature, see `_model.set_temperature`."""
-        vllm_model.set_temperature(self.model_runner.get_model(), temperature)
+        """Divide all logits by the temperature, see `adapted_vllm.set_temperature`."""
+        adapted_vllm.set_temperature(self.model_runner.get_model(), temperature)
 
     def abandon_update(self) -> None:
-        """Forget an update that broke off, see `_model.abandon_update`; vLLM's own do not."""
+        """Forget an update that broke off, see `adapted_vllm.abandon_update`; vLLM's own do not."""
         self._weight_update_active = False
-        vllm_model.abandon_update(self.model_runner.get_model(), self.vllm_config.model_config)
+        adapted_vllm.abandon_update(self.model_runner.get_model(), self.vllm_config.model_config)
 
     def take_adapter(self, folder: str) -> None:
         """Replace the adapter that requests name, also of those that are being answered."""
-        self.add_lora(LoRARequest(vllm_model.ADAPTER, 1, folder, load_inplace=True))
+        self.add_lora(LoRARequest(adapted_vllm.ADAPTER, 1, folder, load_inplace=True))
 
     def look_at(self, folder: str) -> dict[str, bool]:
         """Return whether this folder is here, and whether requests may name files in it."""
@@ -99,7 +100,7 @@ class WorkerTransfer(WeightTransferEngine):
 
     def start_weight_update(self) -> None:
         """Get ready for all weights."""
-        vllm_model.begin_update(self.model, self.model_config)
+        adapted_vllm.begin_update(self.model, self.model_config)
 
     def receive_weights(self, update_info: Update) -> None:
         """Load the weights of the update."""
@@ -112,16 +113,16 @@ class WorkerTransfer(WeightTransferEngine):
 
     def finish_weight_update(self) -> None:
         """Make them the model's; some missing is an error."""
-        vllm_model.finish_update(self.model, self.model_config)
+        adapted_vllm.finish_update(self.model, self.model_config)
 
     def shutdown(self) -> None:
         """Do nothing: no connection outlives its update."""
 
     def _sent(self, update: Update) -> Generator[tuple[str, torch.Tensor], None, None]:
         assert update.meeting is not None
-        meeting = stream.Meeting(**update.meeting)
+        meeting = Meeting(**update.meeting)
         listed = update.names, update.dtypes, update.shapes, update.digests
-        with closing(stream.receive(meeting, *listed)) as received:
+        with closing(receive_by_tcp(meeting, *listed)) as received:
             for name, tensor in received:
                 yield name, tensor.to(self.device)
 

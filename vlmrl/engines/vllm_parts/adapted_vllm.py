@@ -1,14 +1,22 @@
-"""Changes to a model inside vLLM: load weights strictly, scale logits by the temperature.
+"""vLLM as we need it: imported quietly, its models given all weights strictly, logits at the temperature.
 
-Runs in the trainer's process (engine `vllm`) or in the server's workers (engine `vllm_server`).
+Every process of ours that touches vLLM imports it here: the trainer (engine `vllm`), a server, its workers
+(engine `vllm_server`). So the torchvision shim comes first, and nothing calls home.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+import os
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from vlmrl.errors import UserError
+from vlmrl.system import torchvision_shim  # noqa: F401  before vLLM imports transformers
 
 LOAD_FORMAT = "vlmrl"
 """vLLM's `load_format` of a model that is given all its weights by us."""
@@ -16,8 +24,67 @@ LOAD_FORMAT = "vlmrl"
 ADAPTER = "policy"
 """Name of the one adapter that is served."""
 
+MISSING = "the vllm engines need vLLM: pip install 'vlmrl[vllm]'; on a CPU, make venv-vllm"
 
-def register_loader() -> None:
+_SETTINGS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Not ERROR: what a weight update could not load is a warning.
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    # Not stdout: that is for our own results.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    # Else vLLM pins this process, the trainer with it, to some of the cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+def require_vllm() -> None:
+    """Raise UserError unless vLLM is installed; imports nothing."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise UserError(MISSING)
+
+
+def import_vllm() -> ModuleType:
+    """Import the module `vllm`.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm
+        from vllm.model_executor.models import registry
+    except ImportError as error:
+        raise UserError(f"{MISSING} ({error})") from error
+    _register_loader()
+    # Warns of layers that have nothing to load; `finish_update` knows them from real ones.
+    _quiet("vllm.model_executor.model_loader.reload.layerwise")
+    _quiet("vllm.triton_utils.dispatcher")  # warns when a second engine is started
+    if torch.version.cuda is None:
+        # vLLM looks at a model class in a fresh Python, to keep CUDA out of this one; a fresh
+        # Python has no shim, and here there is no CUDA.
+        registry._run_in_subprocess = lambda look: look()
+        # Warn of what we chose (seed, chunked prefill) and of what a CPU lacks, at every start.
+        for part in ("v1.worker.cpu_worker", "engine.arg_utils", "config.vllm", "platforms.cpu"):
+            _quiet(f"vllm.{part}")
+    return vllm
+
+
+def _quiet(logger: str) -> None:
+    # A filter: the level is set back whenever vLLM configures its logging.
+    logging.getLogger(logger).addFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+# ---------------------------------------------------------------------------------- its models
+
+
+def _register_loader() -> None:
     """Teach vLLM to make a model without weights; they come with the first update.
 
     Not vLLM's own format for that, which also overwrites buffers with noise.
@@ -114,7 +181,9 @@ def set_temperature(model: torch.nn.Module, temperature: float) -> None:
     """
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
 
-    found = [m for m in model.modules() if isinstance(m, LogitsProcessor)]
-    if len(found) != 1:
-        raise RuntimeError(f"{type(model).__name__} has {len(found)} logits processors, not one")
-    found[0].scale = 1.0 / temperature
+    processors = [m for m in model.modules() if isinstance(m, LogitsProcessor)]
+    if len(processors) != 1:
+        raise RuntimeError(
+            f"{type(model).__name__} has {len(processors)} logits processors, not one"
+        )
+    processors[0].scale = 1.0 / temperature
