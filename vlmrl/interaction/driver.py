@@ -109,7 +109,7 @@ class Driver(Engine):
         """
         self.inner, self.open_runner = inner, open_runner
         self.limits, self.branching = limits, branching
-        # Later turns are drawn by keys of the driver's own, and no choice of experts is put together.
+        # The keys are the driver's own (`keys_of`), and a trail keeps no experts.
         self.capabilities = replace(inner.capabilities, keyed=True, placed=False, routes=False)
 
     def start(self, policy: ServedPolicy) -> RunningDriver:
@@ -119,14 +119,9 @@ class Driver(Engine):
             UserError: the model's chat template cannot show what a tool returns.
         """
         policy.family.reply(policy.processor, ["ready"])  # refused here, not at every call
-        concurrent = self.capabilities.concurrent
-        running = (ConcurrentRunningDriver if concurrent else RunningDriver)(self, policy)
-        try:
-            running.open_runners()
-        except BaseException:
-            running.close()
-            raise
-        return running
+        return (ConcurrentRunningDriver if self.capabilities.concurrent else RunningDriver)(
+            self, policy
+        )
 
 
 class RunningDriver(RunningEngine):
@@ -139,11 +134,12 @@ class RunningDriver(RunningEngine):
         self._policy = policy
         self._runners: dict[str, Runner] = {}
         self._faults: deque[bool] = deque(maxlen=WINDOW)
-
-    def open_runners(self) -> None:
-        """Open the tools and worlds of all sources that act."""
-        for source, opened in self.driver.open_runner.items():
-            self._runners[source] = opened(self._policy.family.space)
+        try:
+            for source, opened in driver.open_runner.items():
+                self._runners[source] = opened(policy.family.space)
+        except BaseException:
+            self.close()
+            raise
 
     def sync(self, policy: ServedPolicy) -> None:
         """Take the policy's new weights."""
@@ -342,7 +338,7 @@ class ConcurrentRunningDriver(RunningDriver, ConcurrentRunningEngine):
     def __init__(self, driver: Driver, policy: ServedPolicy) -> None:
         super().__init__(driver, policy)
         self._lock = threading.RLock()
-        self._calls: set[_Call] = set()
+        self._calls: set[_Generation] = set()
 
     def generate(
         self, batch: PromptBatch, sampling: Sampling, finished: Finished | None = None
@@ -350,7 +346,7 @@ class ConcurrentRunningDriver(RunningDriver, ConcurrentRunningEngine):
         """Generate as in `RunningDriver`; `finished` is given every group as soon as it is whole."""
         keys = keys_of(batch, sampling)
         with ThreadPoolExecutor(min(MAX_THREADS, len(batch) * sampling.n)) as pool:
-            call = _Call(self, batch, sampling, keys, finished, pool)
+            call = _Generation(self, batch, sampling, keys, finished, pool)
             self._calls.add(call)
             try:
                 first = cast(ConcurrentRunningEngine, self.inner).generate(
@@ -384,7 +380,7 @@ class ConcurrentRunningDriver(RunningDriver, ConcurrentRunningEngine):
 
 
 @dataclass(eq=False)
-class _Call:
+class _Generation:
     """A call of `generate`: groups fill by prompt number, from the threads of their rollouts."""
 
     driver: ConcurrentRunningDriver
