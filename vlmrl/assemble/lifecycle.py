@@ -235,7 +235,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
     def measure() -> float:
         trainer.engine.sync(trainer.policy)
         with (
-            trainer.policy.whole(trainer.engine.exact),
+            trainer.policy.whole(trainer.engine.capabilities.exact),
             trainer.tracker.doing("validating the cold start", rows) as activity,
         ):
             found = evaluate(

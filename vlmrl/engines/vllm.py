@@ -95,7 +95,10 @@ class RunningVllm(RunningEngine):
         self._adapter: Any = None
         """What requests name, and vLLM has; None: vLLM has no weights yet, or needs no adapter."""
         self._adapter_folder: tempfile.TemporaryDirectory[str] | None = None
-        self._launch()
+        self._routers = routers_of(policy)
+        self._llm = _launch(options, policy)
+        self._recorder = _install_recorder(self._llm, policy)
+        self._temperature, self._asleep = 1.0, False
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         """Generate groups of `sampling.n` completions, in the prompts' order.
@@ -157,39 +160,11 @@ class RunningVllm(RunningEngine):
 
     # ------------------------------------------------------------------------------------- starting
 
-    def _launch(self) -> None:
-        """Start a vLLM that has no weights yet."""
-        from vllm import LLM
-
-        policy = self._policy
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        with scratch(0) as folder, undisturbed():
-            save_model_files(policy, folder)
-            arguments = self.options.arguments(policy, folder)
-            if distributed.world() > 1:  # else it would take each rank for a world of its own
-                arguments["distributed_executor_backend"] = "external_launcher"
-            if policy.device.type == "cuda":
-                arguments["enable_sleep_mode"] = self.options.enable_sleep_mode
-            try:
-                self._llm: Any = LLM(**arguments)
-            except (ValueError, RuntimeError) as error:
-                raise UserError(f"vLLM does not start with these options: {error}") from error
-        self._routers = routers_of(policy)
-        self._recorder = self._install_recorder()
-        self._temperature, self._asleep = 1.0, False
-
-    def _install_recorder(self) -> StepRecorder | None:
-        """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs vLLM does that."""
-        if not self._routers or self._policy.device.type != "cpu":
-            return None
-        num_experts = max(router.num_experts for router in self._routers.values())
-        recorder = StepRecorder(list(self._routers), num_experts)
-        self._llm.collective_rpc(recorder.install)
-        return recorder
-
     def _restart(self) -> None:
         self.close()
-        self._launch()
+        self._llm = _launch(self.options, self._policy)
+        self._recorder = _install_recorder(self._llm, self._policy)
+        self._temperature, self._asleep = 1.0, False
         self._take_weights()
 
     # -------------------------------------------------------------------------------------- weights
@@ -324,6 +299,35 @@ class RunningVllm(RunningEngine):
         if len(outputs) != count:
             raise EngineFault(f"{len(outputs)} answers came back for {count} prompts")
         return outputs
+
+
+def _launch(options: Vllm, policy: ServedPolicy) -> Any:
+    """Return a vLLM that has no weights yet."""
+    from vllm import LLM
+
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    with scratch(0) as folder, undisturbed():
+        save_model_files(policy, folder)
+        arguments = options.arguments(policy, folder)
+        if distributed.world() > 1:  # else it would take each rank for a world of its own
+            arguments["distributed_executor_backend"] = "external_launcher"
+        if policy.device.type == "cuda":
+            arguments["enable_sleep_mode"] = options.enable_sleep_mode
+        try:
+            return LLM(**arguments)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"vLLM does not start with these options: {error}") from error
+
+
+def _install_recorder(llm: Any, policy: ServedPolicy) -> StepRecorder | None:
+    """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs vLLM does that."""
+    routers = routers_of(policy)
+    if not routers or policy.device.type != "cpu":
+        return None
+    num_experts = max(router.num_experts for router in routers.values())
+    recorder = StepRecorder(list(routers), num_experts)
+    llm.collective_rpc(recorder.install)
+    return recorder
 
 
 def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

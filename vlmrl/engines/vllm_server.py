@@ -417,7 +417,7 @@ class RunningServers(ConcurrentRunningEngine):
     def _join(self, version: int) -> None:
         """Let all ranks use the main one's servers, which hold weights of this version."""
         own = [(server.url, server.token) for server in self._servers if server.ready]
-        servers, media = distributed.from_main((own, self._store and self._store.media))
+        servers, media = distributed.from_main((own, self._store.media if self._store else None))
         if self._media is None and media is not None:
             self._media = MediaFolder(Path(media) / f"rank-{distributed.rank()}")
         if distributed.is_main():

@@ -205,7 +205,7 @@ class RolloutQueue:
         }
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
-        again = bool(finished) and not self._engine.keyed
+        again = bool(finished) and not self._engine.capabilities.keyed
         seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
         sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
         pending = _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)

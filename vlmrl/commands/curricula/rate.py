@@ -138,11 +138,11 @@ def rate(
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
         before = begin(out, hide_secrets(manifest), read_ratings)
-        chosen = with_tools_of(
+        options = with_tools_of(
             config, plugins.build("engine", config.engine.name, config.engine.options)
         )
         with output.doing(f"starting engine {config.engine.name}"):
-            engine = chosen.start(policy)
+            engine = options.start(policy)
         stack.callback(engine.close)
         scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
         stack.callback(scorer.close)
