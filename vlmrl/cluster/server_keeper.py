@@ -23,12 +23,11 @@ from typing import Any
 
 from vlmrl.cluster.ray_host import own_address
 from vlmrl.engines.vllm_parts.requests import EngineFault
-from vlmrl.engines.vllm_parts.server import LOOK, PROGRAM, Server, command_line
+from vlmrl.engines.vllm_parts.server import PROGRAM, Server, command_line
 from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
+from vlmrl.system.http_client import LOOK_S
 from vlmrl.system.launched import parent_watch
-
-__all__ = ["KeptServers", "ServerKeeper", "ServerState", "fleet_of", "start_keepers"]
 
 WATCH_S = 0.5
 """Seconds between two looks of a keeper at its server."""
@@ -97,7 +96,7 @@ class ServerKeeper:
     ) -> None:
         """Keep a server that listens at `host` and runs on `gpus` GPUs, those that this process sees."""
         self._token = token
-        self._server = Server("", token, sync_timeout_s=LOOK)
+        self._server = Server("", token, sync_timeout_s=LOOK_S)
         self._host, self._gpus, self._program = host, gpus, tuple(program)
         self._folder = tempfile.TemporaryDirectory(prefix="vlmrl-server-")
         self._asked: tuple[Mapping[str, Any], Mapping[str, bytes]] = {}, {}
@@ -178,7 +177,7 @@ class ServerKeeper:
                     self._begin_again(f"{self._server} ended: {self._server.last_words()}")
         elif before.state is ServerState.STARTING and self._server.pid is not None:
             try:
-                self._server.call("GET", "/health", None, LOOK, "start")
+                self._server.call("GET", "/health", None, LOOK_S, "start")
             except EngineFault:
                 return
             with self._lock:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import socket
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-__all__ = ["Invalid", "Reply", "Unavailable", "chat"]
+from vlmrl.system import http_client
+from vlmrl.system.http_client import NoReply
 
 MAX_BYTES = 1_000_000
 """A longer reply is no chat completion."""
@@ -55,64 +50,31 @@ def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> 
         Unavailable: no connection, no reply in time, or an error status.
         Invalid: a reply that is no chat completion.
     """
-    status, headers, data = _post(url, json.dumps(body).encode(), key, seconds)
-    if status != 200:
-        after = headers.get("Retry-After", "")
+    address = f"{url.rstrip('/')}/chat/completions"
+    try:
+        reply = http_client.request("POST", address, body, key, seconds, MAX_BYTES)
+    except NoReply as error:
+        raise Unavailable(str(error)) from error
+    if len(reply.data) > MAX_BYTES:
+        raise Invalid(f"a reply of more than {MAX_BYTES} bytes")
+    if reply.status != 200:
+        after = reply.headers.get("Retry-After", "")
         raise Unavailable(
-            f"HTTP {status}",
-            again=status >= 500 or status in RETRYABLE,
+            f"HTTP {reply.status}",
+            again=reply.status >= 500 or reply.status in RETRYABLE,
             retry_after=float(after) if after.isdecimal() else None,
         )
     try:
-        found = json.loads(data)
-        text = found["choices"][0]["message"]["content"]
+        tree = json.loads(reply.data)
+        text = tree["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise Invalid(f"no chat completion: {data[:80]!r}") from error
+        raise Invalid(f"no chat completion: {reply.data[:80]!r}") from error
     if not isinstance(text, str):
         raise Invalid(f"a chat completion without text: {text!r:.80}")
-    usage = found.get("usage")
+    usage = tree.get("usage")
     return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
 
 
 def _tokens(usage: Any, key: str) -> int:
     count = usage.get(key) if isinstance(usage, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0
-
-
-def _post(
-    url: str, body: bytes, key: str | None, seconds: float
-) -> tuple[int, Mapping[str, str], bytes]:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    end = time.monotonic() + seconds
-    connection = kind(parts.hostname or "", parts.port, timeout=max(seconds, 0.001))
-    late: threading.Timer | None = None
-    try:
-        connection.connect()
-        # A socket's own time-out starts anew with every byte: a server that drips would never end.
-        late = threading.Timer(max(end - time.monotonic(), 0.0), _cut, (connection.sock,))
-        late.start()
-        connection.request("POST", f"{parts.path.rstrip('/')}/chat/completions", body, headers)
-        reply = connection.getresponse()
-        data = reply.read(MAX_BYTES + 1)
-    except (OSError, http.client.HTTPException) as error:
-        if time.monotonic() >= end:
-            raise Unavailable(f"no reply within {seconds:.3g} s") from error
-        raise Unavailable(f"{type(error).__name__}: {error}") from error
-    finally:
-        if late:
-            late.cancel()
-        connection.close()
-    if time.monotonic() >= end:
-        raise Unavailable(f"no reply within {seconds:.3g} s")
-    if len(data) > MAX_BYTES:
-        raise Invalid(f"a reply of more than {MAX_BYTES} bytes")
-    return reply.status, dict(reply.headers), data
-
-
-def _cut(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the connection may be closed already
-        sock.shutdown(socket.SHUT_RDWR)

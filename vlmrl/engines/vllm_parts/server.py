@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
 import logging
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -16,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from vlmrl.engines import serve
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
+from vlmrl.system.http_client import LOOK_S, NoReply, request
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
@@ -34,8 +33,7 @@ GRACE = 10.0
 PROGRAM = ("-m", "vlmrl.engines.serve")
 """What Python runs as a server."""
 
-LOOK = 3.0
-"""Seconds between liveness checks while waiting for an answer."""
+HEALTH = "/health"
 
 
 class RequestRefused(UserError):
@@ -124,7 +122,7 @@ class Server:
             if self.ended:
                 raise EngineFault(f"{self} ended while it started: {self.last_words()}")
             try:
-                self.call("GET", "/health", None, 5.0, "start")
+                self.call("GET", HEALTH, None, 5.0, "start")
                 return
             except EngineFault as fault:
                 if time.monotonic() > deadline:
@@ -183,49 +181,26 @@ class Server:
             EngineFault: no answer within `timeout` seconds, a broken answer, or status 5xx; the
                 message names the stage.
         """
-        address = urlsplit(self.url)
-        https = address.scheme == "https"
-        kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
-        assert address.hostname is not None
-        connection = kind(address.hostname, address.port, timeout=timeout)
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        look = None if path == HEALTH else self._require_life
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            self._wait(connection.sock, timeout)
-            response = connection.getresponse()
-            text = response.read().decode()
-            status = response.status
-        except TimeoutError as error:
-            raise NoAnswer(f"{stage}: {self} gave no answer in {timeout:g} s") from error
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+            reply = request(method, self.url + path, body, self.token, timeout, look=look)
+            status, text = reply.status, reply.data.decode()
+        except NoReply as error:
+            if error.late:
+                raise NoAnswer(f"{stage}: {self} gave no answer in {timeout:g} s") from error
+            raise EngineFault(f"{stage}: {self}, {path}: {error}") from error
+        except UnicodeDecodeError as error:
             raise EngineFault(f"{stage}: {self}, {path}: {error!r}") from error
-        finally:
-            connection.close()
         if 400 <= status < 500:
             raise RequestRefused(f"{stage}: {self} refuses {path} ({status}): {text[:500]}")
         if status >= 500:
             raise EngineFault(f"{stage}: {self}, {path}: status {status}: {text[:500]}")
         return _parsed(text)
 
-    def _wait(self, connection: socket.socket, timeout: float) -> None:
-        """Return when the answer begins.
-
-        vLLM leaves calls to a dead engine open, so the server is asked whether it is alive.
-
-        Raises:
-            EngineFault: the server is dead.
-            TimeoutError: no answer began within `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        while not poll.poll(1000 * min(LOOK, max(0.0, deadline - time.monotonic()))):
-            if time.monotonic() >= deadline:
-                raise TimeoutError
-            try:
-                self.call("GET", "/health", None, LOOK, "health")
-            except NoAnswer:
-                pass  # busy, perhaps
+    def _require_life(self) -> None:
+        """Raise EngineFault if the server is dead: vLLM leaves calls to a dead engine open."""
+        with contextlib.suppress(NoAnswer):  # busy, perhaps
+            self.call("GET", HEALTH, None, LOOK_S, "health")
 
     def rpc(self, method: str, *args: Any, stage: str) -> Any:
         """Return what the first worker answers to a call of a method of `worker.Worker`."""
