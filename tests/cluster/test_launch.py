@@ -27,7 +27,7 @@ from helpers.ray_cluster import (
     wait_until,
 )
 from helpers.runs import ROOT, final_state, metric_lines, torchrun
-from vlmrl.system.launched import fence
+from vlmrl.runs import run_lock
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 STEPS = 6
@@ -231,8 +231,8 @@ def test_a_run_survives_any_number_of_lost_nodes(
             if used:  # else the run has come to its end
                 cluster.kill(chance.choice(used))
                 killed = time.time()
-                wait_until(lambda run=run: fence.read(run) > 1, process)
-                noticed = fence.path_of(run).stat().st_mtime - killed
+                wait_until(lambda run=run: run_lock.newest_attempt(run) > 1, process)
+                noticed = run_lock.owner_path(run).stat().st_mtime - killed
                 cluster.add()
             said = finish(process)
         assert_equal_runs(run, by_torchrun)

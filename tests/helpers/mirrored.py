@@ -8,6 +8,7 @@ so is killed half way through its n-th write to the store. The last one is not.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,12 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fsspec.implementations.local import LocalFileSystem
-
 from helpers.killed_forks import kill_at_each_call
-from vlmrl.policy.mirror.claim import Claim
-from vlmrl.policy.mirror.store import open_store
-from vlmrl.policy.mirror.uploads import Uploads
+from vlmrl.runs.mirror import Mirror, Store
 from vlmrl.system.checksums import write_checksums
 
 
@@ -46,36 +43,40 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def begin(
-    folder: Path, url: str, keep: int = 9, tell: Callable[[str], None] = print
-) -> tuple[Uploads, Claim]:
+def begin(folder: Path, url: str, keep: int = 9, tell: Callable[[str], None] = print) -> Mirror:
     """Begin to copy a run folder."""
-    store = open_store(url)
-    claim = Claim(store, folder, tell)
-    return Uploads(folder, store, claim, keep, tell), claim
+    mirror = Mirror(url, folder, keep, tell)
+    mirror.begin()
+    return mirror
+
+
+def restore(folder: Path, url: str, tell: Callable[[str], None] = print) -> Path | None:
+    """Return the checkpoint that a fresh run folder gets from a mirror."""
+    return Mirror(url, folder, 9, tell).restore(None)
 
 
 def copy_twice(folder: Path, call: int) -> None:
     """Copy step-1 and step-2, and be killed half way through this write."""
-    calls, real = 0, LocalFileSystem.pipe_file
+    calls, real = 0, Store.write
 
-    def write(self: Any, path: str, value: bytes, **rest: Any) -> None:
+    def write(self: Store, name: str, source: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > call:
-            real(self, path, value[: len(value) // 2], **rest)
+            data = source.read()
+            real(self, name, io.BytesIO(data[: len(data) // 2]))
             os.kill(os.getpid(), signal.SIGKILL)
-        real(self, path, value, **rest)
+        return real(self, name, source)
 
-    LocalFileSystem.pipe_file = write
+    Store.write = write  # type: ignore[method-assign]
     run = folder / "run"
     write_step(run, 1)
-    uploads, _ = begin(run, f"file://{folder}/store")
-    uploads.follow(None)
-    uploads.finish()
+    mirror = begin(run, f"file://{folder}/store")
+    mirror.follow(None)
+    mirror.finish()
     write_step(run, 2)
-    uploads.follow(None)
-    uploads.finish()
+    mirror.follow(None)
+    mirror.finish()
     os._exit(0)
 
 

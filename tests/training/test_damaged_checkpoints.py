@@ -214,9 +214,9 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_the_last_checkpoint(
 
 
 def test_a_second_run_in_the_same_folder_is_refused_and_moves_nothing(run: Path) -> None:
-    before = sorted(p.name for p in run.parent.iterdir())
     with run_lock.own(run):
+        before = sorted(p.name for p in run.parent.iterdir())
         for resume in ("never", "auto"):
             with pytest.raises(UserError, match="another run is writing to this folder"):
                 lifecycle.train(config(run, f"resume={resume}"))
-    assert sorted(p.name for p in run.parent.iterdir()) == before
+        assert sorted(p.name for p in run.parent.iterdir()) == before

@@ -13,7 +13,6 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
-from vlmrl.assemble.mirrored import Mirrored, open_mirror
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
@@ -25,21 +24,19 @@ from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
-from vlmrl.runs import lost_ranks, run_folder, run_lock
+from vlmrl.runs import lost_ranks, mirror, run_folder, run_lock
+from vlmrl.runs.mirror import Mirror
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.output.terminal import choose
 from vlmrl.strategies.base import restore_state
 from vlmrl.system import disk_space, distributed, memory
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.system.launched import fence
 from vlmrl.training import sft
 from vlmrl.training.divergence import set_reference
 from vlmrl.training.evaluation import evaluate
 from vlmrl.training.summary import summarise
 from vlmrl.training.trainer import Trainer
-
-__all__ = ["train"]
 
 
 def train(
@@ -67,7 +64,7 @@ def train(
         memory.keep_freed_memory()
     together = config.distributed
     with (
-        fence.held(config.folder),
+        run_lock.fenced(config.folder),
         distributed.session(together.timeout_s, together.sequence_parallel, together.replicas),
         lost_ranks.naming(),
         ExitStack() as stack,
@@ -75,12 +72,14 @@ def train(
         if output is None:
             output = stack.enter_context(choose())
         say = functools.partial(_say, output)
-        if distributed.is_main() and not fence.attempt():  # the launcher owns the folder of its run
+        if (
+            distributed.is_main() and not distributed.attempt()
+        ):  # the launcher owns the folder of its run
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(disk_space.pausing(say))
-        mirror = stack.enter_context(open_mirror(config, say))
-        return _run(config, pools, mirror, until, output, write_report)
+        copies = stack.enter_context(mirror.opened(config, say))
+        return _run(config, pools, copies, until, output, write_report)
 
 
 def _say(output: Output, line: str) -> None:
@@ -91,23 +90,24 @@ def _say(output: Output, line: str) -> None:
 def _run(
     config: Config,
     pools: Pools,
-    mirror: Mirrored,
+    copies: Mirror | None,
     until: int | None,
     output: Output,
     write_report: Callable[[Path], object] | None,
 ) -> dict[str, Any]:
-    start = distributed.from_main(mirror.resolve())
+    start = distributed.from_main(_resolve(config, copies))
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
         summary = run_folder.read_summary(config.folder)
         # Without one the run was killed after its last checkpoint: it goes on to its end.
         if summary and summary["finished"] and summary["steps"] == progress.step:
-            mirror.finish()
+            if copies is not None:
+                copies.finish()
             return summary
     replies = keeping_replies(run_folder.replies_folder(config.folder))
     with replies, ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack, pools, output)
-        trainer.checkpoints.mirror = mirror.uploads
+        trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
         existing = checkpoint.count(config.folder) if start else 0
@@ -123,9 +123,17 @@ def _run(
         if config.run.report and write_report is not None:
             with output.doing("writing the report"):
                 write_report(config.folder)
-    if mirror.finish():
+    if copies is not None and copies.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
+
+
+def _resolve(config: Config, copies: Mirror | None) -> Path | None:
+    """Return the checkpoint that the run goes on from; None to start anew, and where the main rank tells."""
+    if config.run.mirror is not None and not distributed.is_main():
+        return None
+    start = checkpoint.resolve(config.resume, config.folder)
+    return copies.restore(start) if copies is not None and config.resume == "auto" else start
 
 
 def run_cold_start(

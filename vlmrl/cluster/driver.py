@@ -2,7 +2,7 @@
 
 The driver trains nothing. It owns the run folder, numbers the attempts, and before anything else is done
 about one that failed it writes the next number, so that what is left of it writes nothing more
-(`vlmrl.system.launched.fence`).
+(`vlmrl.runs.run_lock`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,10 @@ from vlmrl.cluster.attempt import Attempt, Ending
 from vlmrl.cluster.ray_host import bundle_of, connected, reserved
 from vlmrl.config import Config
 from vlmrl.errors import UserError
-from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Interrupted, Noted, Warned
 from vlmrl.runs.output.outputs import Output
-from vlmrl.system.atomic_files import write_bytes
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.system.launched import fence
-
-__all__ = ["AttemptsFailed", "launch"]
 
 
 class AttemptsFailed(Exception):
@@ -102,9 +97,7 @@ class _Launch:
 
     def _next_attempt(self) -> int:
         """Take the run away from the attempt before, and return the number of the next."""
-        number = fence.read(self._config.folder) + 1
-        write_bytes(fence.path_of(self._config.folder), f"{number}\n".encode())
-        return number
+        return run_lock.begin_attempt(self._config.folder)
 
     def _try(self, number: int) -> tuple[Ending, int]:
         """Make an attempt; return how it ended, and the number of the next."""
@@ -172,4 +165,4 @@ class _Launch:
 
 def _checkpoints(folder: Path) -> dict[Path, int]:
     """Return when the checkpoints of a run folder were written."""
-    return {path.absolute(): path.stat().st_mtime_ns for path in checkpoint.find_all(folder)}
+    return {path.absolute(): path.stat().st_mtime_ns for path in run_folder.checkpoints(folder)}

@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.system.launched import fence
-
-__all__ = ["Place", "order", "variables"]
+from vlmrl.system import distributed
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def variables(places: Sequence[Place], port: int, attempt: int) -> list[dict[str
             "MASTER_PORT": str(port),
             # The store is open before the first rank is started: no port is chosen twice.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            fence.ATTEMPT: str(attempt),
+            distributed.ATTEMPT: str(attempt),
         }
         if place.device:
             told["CUDA_VISIBLE_DEVICES"] = ",".join(places[other].device for other in here)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,28 +20,10 @@ from safetensors.numpy import load_file
 from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, optimizer_state, quantization
 from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
 from vlmrl.system.checksums import NAME as CHECKSUMS
 from vlmrl.system.checksums import find_damage
-
-__all__ = [
-    "Progress",
-    "cold_start",
-    "count",
-    "damage_of",
-    "find_all",
-    "latest",
-    "order_of",
-    "read_arrays",
-    "read_progress",
-    "read_queue",
-    "require_whole",
-    "resolve",
-    "restore",
-    "restore_adapter",
-    "rl_steps",
-    "size",
-]
 
 FORMAT = 3
 """Written to state.json; 1 had no checksums, 2 had the adapter in `trainer/`."""
@@ -84,7 +66,7 @@ def latest(folder: Path, warn: Callable[[str], None] = _warn) -> Path | None:
         UserError: there are checkpoints, and all of them are damaged.
     """
     damage = ""
-    for path in sorted(find_all(folder), key=order_of, reverse=True):
+    for path in sorted(run_folder.checkpoints(folder), key=_order, reverse=True):
         damage = damage_of(path) or ""
         if not damage:
             return path
@@ -208,28 +190,16 @@ def size(policy: Policy, state_bytes: float) -> int:
 
 def count(folder: Path) -> int:
     """Return how many checkpoints a run folder has."""
-    return len(find_all(folder))
+    return len(run_folder.checkpoints(folder))
 
 
 def rl_steps(folder: Path) -> list[int]:
     """Return the steps of RL of a run folder's checkpoints, and of one that is being written."""
     writing = (folder / "checkpoints").glob(".step-*.part")
-    names = [path.name for path in find_all(folder)] + [path.name.split(".")[1] for path in writing]
-    return [step for is_rl, step in map(order_of, map(Path, names)) if is_rl]
+    names = [path.name for path in run_folder.checkpoints(folder)]
+    names += [path.name.split(".")[1] for path in writing]
+    return [step for is_rl, step in map(run_folder.checkpoint_order, names) if is_rl]
 
 
-def find_all(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
-    return list((folder / "checkpoints").glob("[!.]*-*"))
-
-
-def cold_start(names: Iterable[str]) -> list[str]:
-    """Return the name of the last checkpoint of the cold start, if there is one: controls begin there."""
-    found = [name for name in names if name.startswith("sft-")]
-    return sorted(found, key=lambda name: order_of(Path(name)))[-1:]
-
-
-def order_of(path: Path) -> tuple[bool, int]:
-    """Return what checkpoints are sorted by: the furthest is the last."""
-    phase, _, step = path.name.partition("-")
-    return phase == "step", int(step) if step.isdigit() else -1
+def _order(path: Path) -> tuple[bool, int]:
+    return run_folder.checkpoint_order(path.name)

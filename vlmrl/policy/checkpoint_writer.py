@@ -25,13 +25,13 @@ from safetensors.numpy import save_file
 
 from vlmrl.policy import adapter_folder, checkpoint, optimizer_state, weights
 from vlmrl.policy.checkpoint import Progress
-from vlmrl.policy.mirror.uploads import Uploads
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.weights import Unit
+from vlmrl.runs import run_folder
+from vlmrl.runs.mirror import Mirror
 from vlmrl.system import distributed
 from vlmrl.system.checksums import Stated, describe, write_checksums
-from vlmrl.system.disk_space import persist, require_room
-from vlmrl.system.launched import fence
+from vlmrl.system.disk_space import persist, require_may_write, require_room
 
 SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
 
@@ -46,7 +46,7 @@ class CheckpointWriter:
     `with` it the last one is waited for; not so after Ctrl-C, which leaves it unwritten.
     """
 
-    mirror: Uploads | None = None
+    mirror: Mirror | None = None
     """What copies them elsewhere; the main rank has one where the run has a mirror."""
 
     def __init__(
@@ -72,17 +72,14 @@ class CheckpointWriter:
 
         Raises:
             UserError: the disk is full or the folder cannot be written, for this checkpoint or for
-                one before that was written in the background; or another process writes the mirror.
-                Earlier checkpoints are untouched.
+                one before that was written in the background. Earlier checkpoints are untouched.
             NotFinite: the policy's numbers are not finite; earlier checkpoints are untouched.
             Superseded: a later attempt writes this run.
         """
         self._policy.require_finite()
         self.finish()
-        if self.mirror is not None:
-            self.mirror.require_ours()
         self._best = best
-        fence.require_current()
+        require_may_write()
         final = self._folder / "checkpoints" / progress.name
         if distributed.is_main():
             _clear(final.parent)
@@ -158,14 +155,11 @@ class CheckpointWriter:
             with (
                 contextlib.nullcontext() if self.mirror is None else self.mirror.sparing() as copied
             ):
-                found = sorted(checkpoint.find_all(self._folder), key=checkpoint.order_of)
-                spared = (
-                    f"step-{self._best}",
-                    copied,
-                    *checkpoint.cold_start(p.name for p in found),
-                )
-                for path in found[: -self._keep]:
-                    if path.name not in spared:
+                paths = run_folder.checkpoints(self._folder)
+                names = (path.name for path in paths)
+                kept = {copied, *run_folder.kept_checkpoints(names, self._keep, self._best)}
+                for path in paths:
+                    if path.name not in kept:
                         path.rename(path.with_name(f".{path.name}.old"))
             _clear(self._folder / "checkpoints")
 
@@ -263,7 +257,7 @@ class _SmallFiles:
 
 
 def _working(final: Path) -> Path:
-    attempt = f".{fence.attempt()}" if fence.attempt() else ""
+    attempt = f".{distributed.attempt()}" if distributed.attempt() else ""
     return final.with_name(f".{final.name}{attempt}.part")
 
 
@@ -288,7 +282,7 @@ def _complete(working: Path, final: Path, own: Mapping[str, Stated], group: Any 
     write_checksums(working, working / "trainer", known)
     for path in [*working.rglob("*"), working]:
         weights.sync(path)
-    fence.require_current()
+    require_may_write()
     shutil.rmtree(final, ignore_errors=True)
     os.replace(working, final)
 

@@ -42,31 +42,8 @@ from vlmrl.system.atomic_files import (
     write_lines,
     writing,
 )
-from vlmrl.system.launched import fence
+from vlmrl.system.disk_space import require_may_write
 from vlmrl.truths.json_form import to_json
-
-__all__ = [
-    "loopholes_path",
-    "media_folder",
-    "metrics_path",
-    "move_aside",
-    "ranks_path",
-    "read_metrics",
-    "read_summary",
-    "replies_folder",
-    "revision",
-    "sft_path",
-    "steps_in",
-    "tokens_path",
-    "versions",
-    "write_benchmark",
-    "write_config",
-    "write_evaluation",
-    "write_ranks",
-    "write_rollouts",
-    "write_summary",
-    "write_tokens",
-]
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy", "pillow", "datasets"),
@@ -112,6 +89,27 @@ def evaluation_path(folder: Path, step: int) -> Path:
     return folder / "evals" / f"step-{step}.json"
 
 
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run folder; those being written or deleted are hidden files."""
+    return list((folder / "checkpoints").glob("[!.]*-*"))
+
+
+def checkpoint_order(name: str) -> tuple[bool, int]:
+    """Return what checkpoints are sorted by, given the name: the furthest is the last."""
+    phase, _, step = name.partition("-")
+    return phase == "step", int(step) if step.isdigit() else -1
+
+
+def kept_checkpoints(names: Iterable[str], keep: int, best: int | None) -> set[str]:
+    """Return which checkpoints are not deleted: the last `keep`, the best one's step, the cold start's last.
+
+    Controls begin at the last of the cold start.
+    """
+    ordered = sorted(names, key=checkpoint_order)
+    cold_start = [name for name in ordered if name.startswith("sft-")][-1:]
+    return {*ordered[-keep:], *cold_start, *(n for n in ordered if n == f"step-{best}")}
+
+
 def media_folder(folder: Path) -> Path:
     """Return the folder of the media files that rows name."""
     return folder / "rollouts" / "media"
@@ -138,7 +136,7 @@ def move_aside(folder: Path) -> Path | None:
     """
     if not (folder / "config.json").exists():
         return None
-    fence.require_current()
+    require_may_write()
     numbers = itertools.count(1)
     free = next(p for n in numbers if not (p := folder.with_name(f"{folder.name}.{n}")).exists())
     with writing(free):
@@ -247,7 +245,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def rewind(folder: Path, step: int) -> None:
     """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
-    fence.require_current()
+    require_may_write()
     truncate_lines(metrics_path(folder), step)
     truncate_lines(loopholes_path(folder), step)
     for part in ("rollouts", "tokens", "evals"):

@@ -1,36 +1,57 @@
-"""One run folder, one owner: a lock file next to the folder, with host, process and start.
+"""Who may write to a run folder: one process owns it, and of a launched run only the newest attempt writes.
 
-The lock is next to the folder, not in it, because a new run renames the folder of an earlier one. It
-is created with O_EXCL, which NFS honours too, and its owner touches it every few seconds. A lock is
-stale when its process is gone (same host) or when nobody has touched it for `STALE_S` seconds by the
-clock of the file system, nor does while we watch (another host, whose processes cannot be seen). No
-clock that is set can make a live lock stale.
+Two files lie next to the folder, because a new run renames the folder of an earlier one. `.NAME.lock` is
+locked by the owner, and the kernel unlocks it when that process ends, however it ends: nothing goes stale,
+and no clock counts. `.NAME.owner` says which process the owner is and which attempt is the newest.
+
+Between machines this holds as far as `flock` does on their shared file system: NFS 4, NFS 3 with lockd,
+CephFS, GPFS, and Lustre mounted with `flock`. Mounted with local_lock, nolock or localflock each
+machine sees its own processes alone. The lock of a machine that is lost goes when the server gives it up.
+Without any `flock` filelock takes the file's existence for the lock; that of a process that died on another
+machine must then be deleted by hand.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import socket
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
+from filelock import FileLock, Timeout
 
 from vlmrl.errors import UserError
-from vlmrl.system.atomic_files import writing
+from vlmrl.system import disk_space, distributed
+from vlmrl.system.atomic_files import read_json, write_json, writing
 
-__all__ = ["STALE_S", "describe_process", "has_ended", "lock_path", "name_process", "own"]
+WAIT_S = 1.0
+"""Seconds in which a lock must come free: a page that looks who the owner is holds it for a moment."""
 
-TOUCH_S = 5.0
-"""Seconds between two touches by the owner."""
-STALE_S = 60.0
-"""Seconds without a touch after which a lock from another host is stale."""
+
+class Superseded(Exception):
+    """A later attempt writes this run."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that owns a run folder, and the newest attempt at its run; 0 if it was never launched."""
+
+    pid: int
+    host: str
+    start: str
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, started {self.start}"
+
+
+def this_process(attempt: int = 0) -> Owner:
+    """Return what this process says of itself."""
+    return Owner(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S %z"), attempt)
 
 
 @contextmanager
@@ -46,151 +67,108 @@ def own(folder: Path) -> Iterator[None]:
     path = lock_path(folder)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        mine = _acquire(path, folder)
-    stop = threading.Event()
-    toucher = threading.Thread(target=_keep_touching, args=(path, stop), daemon=True)
-    toucher.start()
+        try:
+            acquired = FileLock(path).acquire(timeout=WAIT_S)
+        except Timeout:
+            raise UserError(_refusal(folder)) from None
+    with acquired:
+        # One more than before, so that ranks of a launch that was killed write nothing into this run.
+        before = newest_attempt(folder)
+        write_json(owner_path(folder), asdict(this_process(before + 1 if before else 0)))
+        try:
+            yield
+        finally:
+            if not newest_attempt(folder):  # else the number counts on
+                owner_path(folder).unlink(missing_ok=True)
+
+
+def living_owner(folder: Path) -> Owner | None:
+    """Return the process that owns a run folder now, None if there is none.
+
+    Raises:
+        UserError: the owner's file is damaged.
+    """
     try:
-        yield
-    finally:
-        stop.set()
-        toucher.join()
-        if _read(path) == mine:
-            path.unlink(missing_ok=True)
+        with lock_path(folder).open() as file:
+            # Shared, and not by filelock: readers need no right to write, and do not see each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except OSError:  # locked; or no `flock` here, and the file's existence is the lock
+        return _read(folder)
+    return None
 
 
 def lock_path(folder: Path) -> Path:
-    """Return the lock's path: `runs/.quickstart.lock` for `runs/quickstart`."""
+    """Return the path of the lock: `runs/.quickstart.lock` for `runs/quickstart`."""
     folder = folder.absolute()
     return folder.with_name(f".{folder.name}.lock")
 
 
-def describe_process() -> dict[str, Any]:
-    """Return what tells this process from all others, here and on other machines."""
-    pid = os.getpid()
-    return {
-        "host": socket.gethostname(),
-        "pid": pid,
-        "process_start": _start_after_boot(pid),
-        "boot": _boot(),
-        "start": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-    }
+def owner_path(folder: Path) -> Path:
+    """Return the path of what is said of the owner: `runs/.quickstart.owner` for `runs/quickstart`."""
+    return lock_path(folder).with_suffix(".owner")
 
 
-def has_ended(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process that described itself has surely ended.
+def newest_attempt(folder: Path) -> int:
+    """Return the newest attempt of `vlmrl launch` at the run in `folder`; 0 if there was none.
 
-    That can be said only of one of this machine, since it was started.
+    Raises:
+        UserError: the owner's file is damaged.
     """
-    here, boot = owner.get("host") == socket.gethostname(), owner.get("boot")
-    if not (here and boot and boot == _boot() and isinstance(owner.get("pid"), int)):
-        return False
-    return _is_gone(owner)
+    owner = _read(folder)
+    return owner.attempt if owner else 0
 
 
-def name_process(owner: Mapping[str, Any]) -> str:
-    """Return the words for a process that described itself."""
-    return f"process {owner.get('pid')} on {owner.get('host')}, started {owner.get('start')}"
+def begin_attempt(folder: Path) -> int:
+    """Take the run in `folder`, which this process owns, from the attempt before; return the new number."""
+    number = newest_attempt(folder) + 1
+    write_json(owner_path(folder), asdict(this_process(number)))
+    return number
 
 
-def _acquire(path: Path, folder: Path) -> dict[str, Any]:
-    mine = describe_process()
-    for _ in range(10):  # each further round found a stale lock that another run took over first
-        try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            owner = _read(path)
-            if owner is not None and not _is_stale(path, owner):
-                raise UserError(_refusal(folder, path, owner)) from None
-            _remove_stale(path, owner)
-            continue
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(json.dumps(mine))
-        except BaseException:  # a lock that says nothing would keep every run away for a while
-            path.unlink(missing_ok=True)
-            raise
-        return mine
-    raise UserError(f"{folder}: several runs are starting in this folder; start one of them")
+def fenced(folder: Path) -> AbstractContextManager[None]:
+    """Inside, writes are made only while this process's attempt at the run in `folder` is the newest.
+
+    A lock cannot do this: a rank may live on although its machine was given up (its network was cut, or it
+    was frozen). So the launcher writes the next number before it does anything else about a failed attempt,
+    and every write of a rank first reads that number. Without `vlmrl launch` nothing changes.
+
+    Raises:
+        Superseded: a later attempt has begun.
+        UserError: there is no number: the folder is not the one that `vlmrl launch` sees.
+    """
+    own = distributed.attempt()
+    if not own:
+        return nullcontext()
+
+    def require_newest() -> None:
+        newest = newest_attempt(folder)
+        if newest == 0:
+            raise UserError(
+                f"{owner_path(folder)}: expected attempt {own}, got no file: the run folder must be "
+                "visible to all machines, at the same path"
+            )
+        if newest != own:
+            raise Superseded(f"attempt {newest} writes {folder} now; this is attempt {own}")
+
+    return disk_space.checking(require_newest)
 
 
-def _refusal(folder: Path, path: Path, owner: Mapping[str, Any]) -> str:
+def _refusal(folder: Path) -> str:
+    owner = _read(folder) or "which has not said its name yet"
     return (
-        f"{folder}: another run is writing to this folder ({name_process(owner)}); wait for it, stop it, "
-        f"or choose another run.name. If it is surely dead, delete {path}"
+        f"{folder}: another run is writing to this folder ({owner}); wait for it, stop it, or choose "
+        f"another run.name. If it died with its machine, delete {lock_path(folder)}"
     )
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return what the lock says; None if it is gone. A lock in the making says nothing: {}."""
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
+def _read(folder: Path) -> Owner | None:
+    path = owner_path(folder)
+    if not path.exists():
         return None
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_gone(owner: Mapping[str, Any]) -> bool:
-    """Return whether there is no such process on this machine."""
+    tree = read_json(path)
     try:
-        started = _start_after_boot(owner["pid"])
-    except psutil.NoSuchProcess:
-        return True
-    # The number may belong to a new process by now.
-    return abs(started - float(owner.get("process_start") or 0)) > 2.0
-
-
-def _is_stale(path: Path, owner: Mapping[str, Any]) -> bool:
-    if owner.get("host") == socket.gethostname() and isinstance(owner.get("pid"), int):
-        return _is_gone(owner) or owner.get("boot", "") != _boot()
-    try:
-        touched = path.stat().st_mtime
-        if _now(path.parent) - touched <= STALE_S:
-            return False
-        time.sleep(2 * TOUCH_S)  # the clock may have been set since the last touch
-        return path.stat().st_mtime == touched
-    except FileNotFoundError:
-        return True
-
-
-def _start_after_boot(pid: int) -> float:
-    """Return when a process began, in seconds after the boot: the time of day may be set."""
-    return psutil.Process(pid).create_time() - psutil.boot_time()
-
-
-def _boot() -> str:
-    """Return what tells one boot of this machine from the next; empty where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _now(folder: Path) -> float:
-    """Return the time by the clock of the file system, which may be another machine's."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock-") as file:
-        os.utime(file.name)
-        return os.stat(file.name).st_mtime
-
-
-def _remove_stale(path: Path, owner: Mapping[str, Any] | None) -> None:
-    """Remove a lock only if it is still the one that was found stale."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return
-    if _read(aside) != owner:  # another run took over in between: this is its lock
-        aside.rename(path)
-    else:
-        aside.unlink()
-
-
-def _keep_touching(path: Path, stop: threading.Event) -> None:
-    while not stop.wait(TOUCH_S):
-        try:
-            os.utime(path)
-        except OSError:  # gone, or the disk does not answer: the run itself will say so
-            continue
+        return Owner(int(tree["pid"]), tree["host"], tree["start"], int(tree["attempt"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: expected pid, host, start and attempt: {tree}") from error

@@ -16,23 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.errors import UserError
-from vlmrl.system.disk_space import describe_free, persist, reason_of
-from vlmrl.system.launched import fence
-
-__all__ = [
-    "Stamp",
-    "append_line",
-    "append_lines",
-    "read_json",
-    "read_lines",
-    "stamp_of",
-    "truncate_lines",
-    "write_bytes",
-    "write_json",
-    "write_lines",
-    "write_whole",
-    "writing",
-]
+from vlmrl.system.disk_space import describe_free, persist, reason_of, require_may_write
 
 Stamp = tuple[int, int, int]
 
@@ -75,7 +59,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
             write(temporary)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            fence.require_current()
+            require_may_write()
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -8,16 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-__all__ = [
-    "NAME",
-    "Stated",
-    "describe",
-    "describe_bytes",
-    "find_damage",
-    "hash_weights",
-    "write_checksums",
-]
-
 NAME = "checksums.json"
 
 
@@ -31,11 +21,6 @@ class Stated(TypedDict):
 def describe(path: Path) -> Stated:
     """Return size and SHA-256 of a file."""
     return {"bytes": path.stat().st_size, "sha256": _hash(path)}
-
-
-def describe_bytes(data: bytes) -> Stated:
-    """Return size and SHA-256 of what a file has or will have."""
-    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def write_checksums(folder: Path, home: Path, known: Mapping[str, Stated] | None = None) -> None:

@@ -15,9 +15,6 @@ from pathlib import Path
 
 from vlmrl.errors import UserError
 from vlmrl.system import distributed
-from vlmrl.system.launched import fence
-
-__all__ = ["describe_free", "free_bytes", "pausing", "persist", "reason_of", "require_room"]
 
 RETRY_S = 30.0
 """Seconds between two attempts while the disk is full."""
@@ -30,6 +27,25 @@ SIGNS = (
 SAID = "{path}: cannot be written: {reason}"
 
 _tell: Callable[[str], None] | None = None
+_check: Callable[[], None] | None = None
+
+
+@contextmanager
+def checking(check: Callable[[], None]) -> Iterator[None]:
+    """Inside, every write first calls `check`, which raises where this process may not write any more."""
+    global _check
+    _check = check
+    try:
+        require_may_write()
+        yield
+    finally:
+        _check = None
+
+
+def require_may_write() -> None:
+    """Raise what the check of `checking` raises; does nothing outside of it."""
+    if _check is not None:
+        _check()
 
 
 @contextmanager
@@ -60,20 +76,19 @@ def persist(path: Path, write: Callable[[], None], said: str = SAID, again: bool
 
     Raises:
         UserError: it failed, and nothing waits for room; the line, `said`, has the path, the reason
-            and the free space.
-        Superseded: a later attempt writes this run.
+            and the free space. `checking` may raise, too.
     """
     first = True
     while True:
         try:
-            fence.require_current()
+            require_may_write()
             return write()
         except Exception as error:
             reason = reason_of(error)
             if reason is None:
                 raise
             line = said.format(path=path, reason=f"{reason}{describe_free(path)}")
-            if not (again and is_full(error) and _wait(line, first)):
+            if not (again and _is_full(error) and _wait(line, first)):
                 raise UserError(line) from error
             first = False
 
@@ -89,7 +104,7 @@ def reason_of(error: Exception) -> str | None:
     return first if SIGNS[-1] in first else f"the disk took no more ({first})"
 
 
-def is_full(error: Exception) -> bool:
+def _is_full(error: Exception) -> bool:
     """Return whether the reason is a lack of room; of torch, which does not say, it is assumed."""
     return error.errno in FULL if isinstance(error, OSError) else reason_of(error) is not None
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vlmrl.errors import UserError
-from vlmrl.system.launched import fence, parent_watch
+from vlmrl.system.launched import parent_watch
 from vlmrl.system.launched.network import warn_of_network
 from vlmrl.system.timers import MEETINGS
 
@@ -24,29 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = [
-    "any_rank",
-    "barrier",
-    "from_main",
-    "from_turns",
-    "gather",
-    "gather_arrays",
-    "gather_to_main",
-    "hand_over",
-    "is_main",
-    "kept",
-    "launched_rank",
-    "machines_differ",
-    "outside",
-    "rank",
-    "same_everywhere",
-    "sequence_group",
-    "sequence_ranks",
-    "session",
-    "sharding_ranks",
-    "speaks_for_sequence",
-    "world",
-]
+
+ATTEMPT = "VLMRL_ATTEMPT"
+"""Environment variable: the number of the attempt of `vlmrl launch` that a process belongs to, from 1."""
 
 _T = TypeVar("_T")
 
@@ -105,6 +85,11 @@ def launched_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def attempt() -> int:
+    """Return the number of the attempt that this process belongs to; 0 without `vlmrl launch`."""
+    return int(os.environ.get(ATTEMPT, "0"))
+
+
 def machines_differ() -> bool:
     """Return whether there are processes on other machines."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < _world
@@ -116,7 +101,7 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     With them torch would look for the launcher's store where that program opens its own, and vLLM would
     take Ray for its processes.
     """
-    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", fence.ATTEMPT, parent_watch.PARENT}
+    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", ATTEMPT, parent_watch.PARENT}
     kinds = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "RAY_")
     return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 

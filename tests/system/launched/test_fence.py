@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -13,25 +15,31 @@ import pytest
 
 from helpers.runs import ROOT, TINY
 from vlmrl.errors import UserError
+from vlmrl.runs import run_lock
+from vlmrl.runs.run_lock import Superseded
 from vlmrl.system import distributed
 from vlmrl.system.atomic_files import append_line, write_bytes
-from vlmrl.system.launched import fence
-from vlmrl.system.launched.fence import Superseded
+
+
+def number(parent: Path, attempt: int) -> None:
+    """Write what the launcher of the run in `parent`/run writes when it begins an attempt."""
+    owner = dataclasses.asdict(run_lock.this_process(attempt))
+    (parent / ".run.owner").write_text(json.dumps(owner))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run whose second attempt this process is."""
     monkeypatch.setenv("VLMRL_ATTEMPT", "2")
-    (tmp_path / ".run.attempt").write_text("2\n")
+    number(tmp_path, 2)
     return tmp_path / "run"
 
 
 def test_the_newest_attempt_writes_and_an_earlier_one_does_not(folder: Path) -> None:
-    with fence.held(folder):
+    with run_lock.fenced(folder):
         write_bytes(folder / "a", b"one")
         append_line(folder / "b", {"step": 1})
-        folder.with_name(".run.attempt").write_text("3\n")
+        number(folder.parent, 3)
         with pytest.raises(Superseded, match=r"attempt 3 writes .*/run now; this is attempt 2"):
             write_bytes(folder / "a", b"two")
         with pytest.raises(Superseded):
@@ -48,26 +56,29 @@ def test_a_file_that_was_begun_in_time_does_not_appear_later(folder: Path) -> No
 
     def write(path: Path) -> None:
         path.write_bytes(b"late")
-        folder.with_name(".run.attempt").write_text("3\n")
+        number(folder.parent, 3)
 
-    with fence.held(folder), pytest.raises(Superseded):
+    with run_lock.fenced(folder), pytest.raises(Superseded):
         write_whole(folder / "a", write)
     assert list(folder.iterdir()) == []
 
 
 def test_a_run_folder_that_the_launcher_does_not_see_is_refused(folder: Path) -> None:
-    folder.with_name(".run.attempt").unlink()
-    expected = r"\.run\.attempt: expected attempt 2, got no file: the run folder must be visible"
-    with pytest.raises(UserError, match=expected), fence.held(folder):
+    folder.with_name(".run.owner").unlink()
+    expected = r"\.run\.owner: expected attempt 2, got no file: the run folder must be visible"
+    with pytest.raises(UserError, match=expected), run_lock.fenced(folder):
         pass
-    folder.with_name(".run.attempt").write_text("two\n")
-    with pytest.raises(UserError, match="expected the number of an attempt"), fence.held(folder):
+    folder.with_name(".run.owner").write_text('{"attempt": "two"}')
+    with (
+        pytest.raises(UserError, match="expected pid, host, start and attempt"),
+        run_lock.fenced(folder),
+    ):
         pass
 
 
 def test_without_a_launcher_nothing_is_asked(tmp_path: Path) -> None:
-    (tmp_path / ".run.attempt").write_text("7\n")
-    with fence.held(tmp_path / "run"):
+    number(tmp_path, 7)
+    with run_lock.fenced(tmp_path / "run"):
         write_bytes(tmp_path / "run/a", b"one")
 
 
@@ -112,7 +123,7 @@ def test_a_rank_and_what_it_started_end_with_its_parent() -> None:
 @pytest.mark.slow
 def test_a_run_that_was_given_up_stops_at_its_next_write(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    (tmp_path / ".run.attempt").write_text("1\n")
+    number(tmp_path, 1)
     more = ["run.steps=500", "sft=null", "evaluation=null", "run.save_every=1", f"run.dir={run}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "vlmrl", "train", "quickstart", *TINY, *more],
@@ -127,7 +138,7 @@ def test_a_run_that_was_given_up_stops_at_its_next_write(tmp_path: Path) -> None
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.05)
         assert not (tmp_path / ".run.lock").exists()  # the launcher owns the folder
-        (tmp_path / ".run.attempt").write_text("2\n")
+        number(tmp_path, 2)
         before = (run / "metrics.jsonl").read_text().splitlines()
         _, said = process.communicate(timeout=120)
     finally:

@@ -15,9 +15,8 @@ from vlmrl.commands.trained_run import read_config
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
+from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json
-
-__all__ = ["Proof", "prove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,8 @@ def prove(run: Path, steps: int | None = None) -> Proof:
 
 def _choose(run: Path, steps: int | None, config: Config) -> tuple[int, int]:
     """Return the steps of the checkpoints to begin from and to end at."""
-    found = sorted(
-        step for is_rl, step in map(checkpoint.order_of, checkpoint.find_all(run)) if is_rl
-    )
+    orders = (run_folder.checkpoint_order(path.name) for path in run_folder.checkpoints(run))
+    found = sorted(step for is_rl, step in orders if is_rl)
     if not found:
         raise UserError(f"{run}: expected checkpoints of GRPO steps, got none")
     end = found[-1]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import statistics
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,9 +24,8 @@ from vlmrl.report.words.outcome import RunFacts
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
 from vlmrl.runs.metric_glossary import step_seconds
+from vlmrl.runs.run_lock import Owner
 from vlmrl.system.atomic_files import read_json, stamp_of
-
-__all__ = ["LiveRun", "State"]
 
 State = dict[str, Any]
 
@@ -233,23 +230,20 @@ class LiveRun:
             return False
         return self._stamps.get(path.name) != stamp and not self._stamps.update({path.name: stamp})
 
-    def _owner(self) -> dict[str, Any] | None:
-        """Return what the living owner of the folder said of itself; None if there is none."""
-        path = run_lock.lock_path(self.folder)
+    def _owner(self) -> Owner | None:
+        """Return the process that owns the folder now; None if there is none."""
         try:
-            touched = time.time() - path.stat().st_mtime < run_lock.STALE_S
-            found = json.loads(path.read_text())
-        except (OSError, ValueError):
+            return run_lock.living_owner(self.folder)
+        except UserError as error:
+            self.mistake = str(error)
             return None
-        alive = touched and isinstance(found, dict) and not run_lock.has_ended(found)
-        return found if alive else None
 
 
-def _memory_of(owner: Mapping[str, Any] | None) -> float | None:
+def _memory_of(owner: Owner | None) -> float | None:
     """Return the resident memory of a folder's owner in MiB, where it is a process of this machine."""
-    if owner is None or owner.get("host") != socket.gethostname():
+    if owner is None or owner.host != socket.gethostname():
         return None
     try:
-        return psutil.Process(int(owner["pid"])).memory_info().rss / 2**20
-    except (psutil.Error, KeyError, ValueError):
+        return psutil.Process(owner.pid).memory_info().rss / 2**20
+    except psutil.Error:
         return None

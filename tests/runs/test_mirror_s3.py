@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
 
-from helpers.mirrored import begin, contents, write_step
+from helpers.mirrored import begin, contents, restore, write_step
 from vlmrl.errors import UserError
-from vlmrl.policy.mirror.download import download_newest
-from vlmrl.policy.mirror.manifests import attempts, manifests
-from vlmrl.policy.mirror.store import open_store
+from vlmrl.runs.mirror import Store
 
 pytestmark = pytest.mark.nightly
 
@@ -38,30 +37,26 @@ def bucket(monkeypatch):
     server.stop()
 
 
-def test_checkpoints_go_to_a_bucket_and_come_back(bucket, tmp_path, monkeypatch):
-    from vlmrl.policy.mirror import contents as module
-
-    monkeypatch.setattr(module, "MAX_READ", 10_000)
+def test_checkpoints_go_to_a_bucket_and_come_back(bucket, tmp_path):
     run, said = tmp_path / "run", []
-    copier, owned = begin(run, bucket, keep=2, tell=said.append)
+    copier = begin(run, bucket, keep=2, tell=said.append)
     for step in (1, 2, 3):
-        write_step(run, step, size=12_000_000)  # several parts of an upload
+        write_step(run, step, size=12_000_000)
         copier.follow(1)
         copier.finish()
-    owned.release()
-    store = open_store(bucket)
-    found = manifests(store, attempts(store))
-    assert [manifest.checkpoint for manifest in found] == ["step-1", "step-2", "step-3"]
+    store = Store(bucket)
+    manifests = [name for name in store.names() if name.endswith(".json") and name[0] == "s"]
+    assert [name.partition(".")[0] for name in sorted(manifests)] == ["step-1", "step-2", "step-3"]
     assert not any("failed" in line for line in said)
     fresh = tmp_path / "fresh"
-    assert download_newest(store, fresh, None, said.append) == fresh / "checkpoints/step-3"
+    assert restore(fresh, bucket, said.append) == fresh / "checkpoints/step-3"
     expected = contents(run)
     old = ("checkpoints/step-1/", "checkpoints/step-2/")
     assert contents(fresh) == {k: v for k, v in expected.items() if not k.startswith(old)}
-    large = next(n for n in store.objects(found[-1].folder) if n.endswith("model.safetensors"))
-    store.write(large, b"torn")
-    again = download_newest(store, tmp_path / "again", None, said.append)
-    assert again.name == "step-2" and "step-3 is damaged" in said[-2]
+    copy = max(manifests).removesuffix(".json")
+    store.write(f"{copy}/checkpoints/step-3/model.safetensors", io.BytesIO(b"torn"))
+    assert restore(tmp_path / "again", bucket, said.append).name == "step-2"
+    assert "step-3 is damaged" in said[-2]
 
 
 def test_a_bucket_that_is_not_there_is_one_line(bucket, tmp_path):
