@@ -47,7 +47,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     for part in pyfuncitem.funcargs[looped[0]]:
         with subtests.test(part):
             if "loaded" in arguments:
-                arguments["loaded"] = plugins.load(pyfuncitem.module.KIND, part)
+                arguments["loaded"] = _load(pyfuncitem.module.KIND, part)
             pyfuncitem.obj(**{**arguments, looped[0]: part})
     return True
 
@@ -66,11 +66,17 @@ def _chosen(kind: str, chosen: Callable[[Any], Any], asked: tuple[str, ...]) -> 
 def _is_chosen(kind: str, name: str, chosen: Callable[[Any], Any]) -> bool:
     """Whether a subset holds a part; one that cannot be loaded is in all, so that its tests say why."""
     try:
-        return bool(chosen(plugins.load(kind, name)))
+        return bool(chosen(_load(kind, name)))
     except Exception:
         return True
 
 
+@functools.cache
+def _load(kind: str, name: str) -> Any:
+    """Return a part; `plugins.load` reads the whole room each time."""
+    return plugins.load(kind, name)
+
+
 @pytest.fixture(scope="module")
 def loaded(request: pytest.FixtureRequest, part: str | Parts) -> Any:
-    return None if isinstance(part, Parts) else plugins.load(request.module.KIND, part)
+    return None if isinstance(part, Parts) else _load(request.module.KIND, part)

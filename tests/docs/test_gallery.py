@@ -17,7 +17,6 @@ import recipe_pages
 from vlmrl import plugins
 
 ROOT = Path(__file__).parents[2]
-RECIPES = recipe_facts.recipes()
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +24,15 @@ def pages() -> dict[str, str]:
     return dict(recipe_pages.pages())
 
 
+@pytest.mark.slow
 def test_every_recipe_has_a_page_a_group_and_a_row_of_the_index(pages: dict[str, str]) -> None:
     listed = [
         page for section in recipe_pages.nav() for group in section.values() for page in group
     ]
     assert sorted(listed) == sorted(pages)
-    assert len(listed) == len(RECIPES)
+    assert len(listed) == len(recipe_facts.recipes())
     index = recipe_pages.index()
-    assert all(f"({recipe.short}.md)" in index for recipe in RECIPES.values())
+    assert all(f"({recipe.short}.md)" in index for recipe in recipe_facts.recipes().values())
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,10 @@ def test_every_recipe_has_a_page_a_group_and_a_row_of_the_index(pages: dict[str,
     ],
 )
 def test_a_recipe_is_grouped_by_what_it_trains(recipe: str, group: int) -> None:
-    assert RECIPES[f"recipes/{recipe}"].group == recipe_facts.GROUPS[group]
+    assert recipe_facts.recipes()[f"recipes/{recipe}"].group == recipe_facts.GROUPS[group]
 
 
+@pytest.mark.slow
 def test_a_page_states_rewards_settings_tests_and_the_config(pages: dict[str, str]) -> None:
     page = pages["recipes/deepeyes.md"]
     assert (
@@ -62,7 +63,7 @@ def test_a_page_states_rewards_settings_tests_and_the_config(pages: dict[str, st
     assert "deepeyes pays a tool only beside a right answer" in page
     assert "in every run of the tests" in page
     assert "- tools: [`crop`](../reference/tools/crop.md)" in page
-    written = RECIPES["recipes/deepeyes"].file.read_text(encoding="utf-8")
+    written = recipe_facts.recipes()["recipes/deepeyes"].file.read_text(encoding="utf-8")
     assert written[written.index("extends:") :].strip() in page
     assert "| `clip_high` | `0.28` | `0.2` |" in pages["recipes/dapo.md"]
     assert "in the nightly tests" in pages["recipes/dapo.md"]
@@ -70,6 +71,7 @@ def test_a_page_states_rewards_settings_tests_and_the_config(pages: dict[str, st
     assert "`model: grader`" in pages["recipes/humanomni_v2.md"].replace("model: {", "?")
 
 
+@pytest.mark.slow
 def test_a_page_has_published_figures_with_their_source_or_says_that_there_are_none(
     pages: dict[str, str],
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_page_has_published_figures_with_their_source_or_says_that_there_are_n
             assert figures[recipe].source in section
 
 
+@pytest.mark.slow
 def test_tests_that_a_page_names_are_there(pages: dict[str, str]) -> None:
     sentences = {test.words for test in recipe_evidence.all_tests()}
     for page in pages.values():
@@ -91,6 +94,7 @@ def test_tests_that_a_page_names_are_there(pages: dict[str, str]) -> None:
     assert "a group of equal rewards still learns from its spans" in sentences
 
 
+@pytest.mark.slow
 def test_the_matrix_goes_by_what_sources_ask_of_each_medium() -> None:
     rows = [line.split(" | ") for line in list(matrix_page.by_task())[2:]]
     found = {(row[0].strip("| "), row[1]): row for row in rows}

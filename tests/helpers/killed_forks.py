@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from helpers.public import ROOT
+ROOT = Path(__file__).parents[2]
+
 
 MOST = 1000
 
