@@ -18,7 +18,7 @@ from vlmrl.cli.app import run as command_line
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
 from vlmrl.data.source import open_target
 from vlmrl.media.decode import decode
-from vlmrl.report.rows.token_heat import heat_of
+from vlmrl.report.rows.pages import heat_of
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 from vlmrl.truths.base import kinds

@@ -12,12 +12,10 @@ from PIL import Image
 
 from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.report import build_report
-from vlmrl.report.curves.shape import is_quiet
 from vlmrl.report.drawing import LARGE, draw
-from vlmrl.report.held_out.levels import BEST_CONSTANT, CORRECTED, levels
-from vlmrl.report.held_out.scores import change, halves
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, with_words
-from vlmrl.report.words.outcome import RunFacts, describe, say_metric
+from vlmrl.report.first_screen import RunFacts, describe, say_metric
+from vlmrl.report.held_out import BEST_CONSTANT, CORRECTED, change, halves, levels
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, is_quiet, with_words
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 

@@ -12,8 +12,8 @@ import pytest
 from helpers.report_page import Page, completion, config, row
 from vlmrl.report import build_report
 from vlmrl.report.compute_fit import fit_compute, fit_panel
-from vlmrl.report.curves.spent import Spent
 from vlmrl.report.groups import group_section, read_groups, solved_rows
+from vlmrl.report.growing import Spent
 from vlmrl.report.series import CurvePanel
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files

@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.report_page import begin_run, completion, config, row, verdict
-from vlmrl.report.cards.facets import FacetChoice
-from vlmrl.report.curves.growing_curve import MOST, GrowingCurve, GrowingCurves
-from vlmrl.report.curves.spent import AXES, Spent
-from vlmrl.report.live.appended_lines import AppendedLines
-from vlmrl.report.live.compared import compared
-from vlmrl.report.live.live_run import LiveRun
-from vlmrl.report.live.parts import LiveParts, say_state
+from vlmrl.report.gallery import FacetChoice
+from vlmrl.report.growing import AXES, MOST, GrowingCurve, GrowingCurves, Spent
+from vlmrl.report.live.live_run import AppendedLines, LiveRun
+from vlmrl.report.live.pages import LiveParts, compared, say_state
 from vlmrl.report.page import build_report
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import atomic_files

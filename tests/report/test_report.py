@@ -23,10 +23,9 @@ from vlmrl.media_types import Audio
 from vlmrl.pages.media import Album, evenly
 from vlmrl.pages.render import number
 from vlmrl.report import build_report
-from vlmrl.report.curves.shape import smoothed
 from vlmrl.report.drawing import SMALL, draw
 from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, rollout_cards
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, sections
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, sections, smoothed
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
 from vlmrl.system import atomic_files

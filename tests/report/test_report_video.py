@@ -12,7 +12,8 @@ from helpers.report_page import Page, completion, config, row, verdict
 from helpers.videos import video
 from vlmrl.pages.media import Album, shapes, view
 from vlmrl.report.page import build_report
-from vlmrl.runs import run_folder, video_thumbnails
+from vlmrl.runs import run_folder
+from vlmrl.runs.rollout_rows import store_video
 from vlmrl.system import atomic_files
 
 
@@ -23,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def medium(folder: Path, **more: Any) -> dict[str, Any]:
     made = video(16, fps=1.0, size=(56, 56))
-    return {"kind": "video", "name": "a.mp4", **video_thumbnails.store(folder, made), **more}
+    return {"kind": "video", "name": "a.mp4", **store_video(folder, made), **more}
 
 
 def test_a_clip_is_stored_once_as_a_strip_and_in_motion(folder: Path) -> None:
@@ -38,9 +39,9 @@ def test_a_clip_is_stored_once_as_a_strip_and_in_motion(folder: Path) -> None:
 
 def test_the_strip_of_a_tracked_clip_shows_the_frames_of_its_boxes(folder: Path) -> None:
     made = video(32, fps=2.0, size=(56, 56))
-    seen = video_thumbnails.store(folder, made, (0.0, 1.0, 2.1, 5.0))
+    seen = store_video(folder, made, (0.0, 1.0, 2.1, 5.0))
     assert seen["times"] == [0.0, 1.0, 2.0, 5.0]
-    assert seen["thumbnail"] != video_thumbnails.store(folder, made)["thumbnail"]
+    assert seen["thumbnail"] != store_video(folder, made)["thumbnail"]
     with Image.open(folder / seen["thumbnail"]) as strip:
         assert strip.size == (4 * 56, 56)
 

@@ -15,9 +15,8 @@ from starlette.testclient import TestClient
 from helpers.report_page import Page, begin_run, completion, row, verdict
 from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
 from vlmrl.report import build_report
-from vlmrl.report.rows.row_filter import RowFilter, read_range
-from vlmrl.report.rows.row_index import RowIndex
-from vlmrl.report.rows.token_heat import heat_of
+from vlmrl.report.rows.pages import heat_of
+from vlmrl.report.rows.row_index import RowFilter, RowIndex, read_range
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.report.curves.spent import Spent
+from vlmrl.report.growing import Spent
 from vlmrl.report.series import CurvePanel, Series
-
-__all__ = ["ComputeFit", "fit_compute", "fit_panel"]
 
 FEWEST = 6
 """Fewest evaluations after the first step."""

@@ -24,8 +24,6 @@ from vlmrl.schema import Box, Frame, Sample, Truth
 from vlmrl.system.atomic_files import write_bytes
 from vlmrl.truths.json_form import to_json
 
-__all__ = ["ContactSheet"]
-
 IMAGE_BYTES = 24_000_000
 """Budget of all embedded images, in characters of their data URIs."""
 MOST = {"bad": 60, "odd": 60, "good": 120}

@@ -10,9 +10,8 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from vlmrl.pages.render import number
-from vlmrl.report.curves.shape import is_quiet, smoothed
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours
-from vlmrl.report.stages import Stretch
+from vlmrl.report.growing import Stretch
+from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, is_quiet, smoothed
 from vlmrl.runs.metric_glossary import Unit
 
 COLOURS = 8

@@ -9,18 +9,164 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from vlmrl.pages.media import Album, MediaView, Shape, canvas_of, evenly, shapes, view
 from vlmrl.pages.render import number
-from vlmrl.report.cards.facets import Facets, facets_of
-from vlmrl.report.loopholes.alarms import odd_flags
-from vlmrl.report.rows.row_filter import encode
+from vlmrl.report.rows.row_index import encode
+from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import Row
+from vlmrl.system.atomic_files import read_lines
+
+ABOUT = (
+    "Prompts of the steps in which the reward began to rise for another reason than better answers, those "
+    "first that gave rise to it most. `strict` is a completion's score by a strict reading, `elsewhere` "
+    "what it earns with another prompt's truth."
+)
+SIGNS = {
+    "candidates": "lists several candidates",
+    "fallback": "not in plain form",
+    "copied": "copied from the question",
+    "repeated": "says the same twice",
+}
+
+
+def alarm_sentences(folder: Path) -> list[str]:
+    """Return a sentence for each alarm of a run, with its step.
+
+    Raises:
+        UserError: loopholes.jsonl is damaged.
+    """
+    return [
+        f"step {line['step']}: loophole? {text}"
+        for line in _lines(folder)
+        for text in line["alarms"].values()
+    ]
+
+
+def alarm_rows(folder: Path) -> dict[int, list[Row]]:
+    """Return the prompts that were kept with alarms, by step.
+
+    Raises:
+        UserError: loopholes.jsonl is damaged.
+    """
+    return {line["step"]: line["rows"] for line in _lines(folder)}
+
+
+def odd_flags(completion: Mapping[str, Any]) -> list[str]:
+    """Return in words what the watch noted of a completion; none where it did not measure it."""
+    facts = completion.get("loophole") or {}
+    numbers = [f"{k} {facts[k]:.2f}" for k in ("strict", "elsewhere") if facts.get(k) is not None]
+    return [SIGNS.get(sign, str(sign)) for sign in facts.get("signs", ())] + numbers
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    path = run_folder.loopholes_path(folder)
+    return read_lines(path) if path.exists() else []
+
+
+DISAGREEMENTS = {
+    "rewards": "rewards of the group differ",
+    "uniform": "rewards of the group are equal",
+    "verifiers": "verifiers differ by half or more",
+    "readings": "a strict reading pays less",
+}
+FAILURES = {
+    "any": "any",
+    "fault": "a verifier failed",
+    "cut": "cut at a limit",
+    "aborted": "aborted",
+    "unread": "no readable answer",
+    "form": "not in the form asked for",
+}
+HALF = 0.5
+"""Difference of two scores of one completion from which their verifiers disagree."""
+BELOW = 0.05
+"""What a strict reading pays less than the reward, to be worth a look."""
+FORM = "format"
+"""The verifier of the form of an answer; a score below 1 is a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """Keys of `DISAGREEMENTS` and `FAILURES` that hold of a prompt, and the verifiers that apply to it."""
+
+    verifiers: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FacetChoice:
+    """What prompts are chosen by; an empty text chooses all."""
+
+    source: str = ""
+    verifier: str = ""
+    disagreement: str = ""
+    failure: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> FacetChoice:
+        """Return the choice that an address states."""
+        return cls(**{name: given.get(name, "") for name in cls.__slots__})
+
+    def holds(self, row: Row) -> bool:
+        """Return whether a row is among the chosen."""
+        found = facets_of(row["completions"])
+        wanted = (
+            (self.source, (row["source"],)),
+            (self.verifier, found.verifiers),
+            (self.disagreement, found.disagreements),
+            (self.failure, found.failures),
+        )
+        return all(not value or value in known for value, known in wanted)
+
+
+def facets_of(completions: Sequence[Row]) -> Facets:
+    """Return what one prompt's completions can be chosen by."""
+    verdicts = [(n, v) for one in completions for n, v in one["verdicts"].items() if v["applies"]]
+    verifiers = dict.fromkeys(name for name, _ in verdicts)
+    disagreements = _disagreements(completions)
+    failures = [key for one in completions for key in _failures(one)]
+    if failures:
+        failures.append("any")
+    return Facets(
+        tuple(verifiers),
+        tuple(key for key in DISAGREEMENTS if key in disagreements),
+        tuple(key for key in FAILURES if key in failures),
+    )
+
+
+def _disagreements(completions: Sequence[Row]) -> set[str]:
+    rewards = {one["reward"] for one in completions if one["valid"]}
+    found = {"rewards"} if len(rewards) > 1 else {"uniform"} if len(completions) > 1 else set()
+    for one in completions:
+        scores = [v["score"] for v in one["verdicts"].values() if v["score"] is not None]
+        if scores and max(scores) - min(scores) >= HALF:
+            found.add("verifiers")
+        strict: Any = (one.get("loophole") or {}).get("strict")
+        if strict is not None and strict < one["reward"] - BELOW:
+            found.add("readings")
+    return found
+
+
+def _failures(completion: Row) -> list[str]:
+    verdicts, reason = completion["verdicts"], completion["finish_reason"]
+    form = verdicts.get(FORM, {}).get("score")
+    signs = {
+        "fault": any(verdict["fault"] for verdict in verdicts.values()),
+        "cut": reason not in ("stop", "abort"),
+        "aborted": reason == "abort",
+        "unread": completion["answer"] is None,
+        "form": form is not None and form < 1.0,
+    }
+    return [key for key, is_so in signs.items() if is_so]
+
 
 MAX_STEPS = 12
 MAX_PROMPTS = 12
@@ -320,3 +466,104 @@ def _truth(truth: Row) -> str:
 def _cut(text: str) -> str:
     rest = len(text) - MAX_TEXT
     return text if rest <= 0 else f"{text[:MAX_TEXT]} … ({rest} more characters)"
+
+
+GROUPS = (
+    "Prompts with all their completions. Point at a completion to see its boxes alone, "
+    "open it for its thought, its verdicts and their notes."
+)
+ENDS = (
+    "The same held-out samples as the first and the last evaluated policy answered them, "
+    "greedily; chosen by position, not by result."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Cards of one kind; `keys` name the colours of what is drawn.
+
+    `options` has for each thing that cards can be chosen by its values with what is said of them, and
+    `chosen` the value at first, if any.
+    """
+
+    kind: str
+    title: str
+    about: str
+    keys: tuple[str, ...]
+    cards: tuple[GalleryPrompt, ...]
+    options: Mapping[str, Mapping[str, str]]
+    chosen: Mapping[str, str]
+    rows: str = ""
+    """Where `vlmrl watch` has the pages of its rows; empty: nowhere, as in a file."""
+
+    @property
+    def first(self) -> list[GalleryPrompt]:
+        """Return the cards of the step that is chosen at first, all if none is."""
+        step = self.chosen.get("step")
+        return [card for card in self.cards if step in (None, str(card.step))]
+
+    @property
+    def later(self) -> list[GalleryPrompt]:
+        """Return the other cards."""
+        step = self.chosen.get("step")
+        return [card for card in self.cards if step not in (None, str(card.step))]
+
+
+def galleries(
+    ends: Mapping[int, Sequence[Row]],
+    album: Album,
+    rows: Mapping[int, Sequence[Row]],
+    odd: Mapping[int, Sequence[Row]],
+) -> list[Gallery]:
+    """Return what a report shows: the held-out ends, the prompts behind alarms, and groups of training."""
+    drawn = ("predicted",)
+    labels = tuple(f"step {step}" for step in sorted(ends))
+    found = (
+        _gallery("pairs", "Held out", ENDS, labels, evaluation_cards(ends, album)),
+        _gallery("groups", "Behind an alarm", ABOUT, drawn, rollout_cards(odd, album)),
+        _gallery("groups", "Training groups", GROUPS, drawn, rollout_cards(rows, album)),
+    )
+    return [gallery for gallery in found if gallery.cards]
+
+
+def current_gallery(step: int, rows: Sequence[Row], choice: FacetChoice, album: Album) -> Gallery:
+    """Return the chosen prompts of one step as cards; all choices are offered, whatever there is now."""
+    chosen = [row for row in rows if choice.holds(row)]
+    about = f"Step {step}: {len(chosen)} of {len(rows)} prompts"
+    about += f", of which {MAX_PROMPTS} are shown. " if len(chosen) > MAX_PROMPTS else ". "
+    known = {choice.verifier, *(v for row in rows for v in facets_of(row["completions"]).verifiers)}
+    options = {
+        "source": _same({choice.source, *(row["source"] for row in rows)} - {""}),
+        "verifier": _same(known - {""}),
+        "disagreement": DISAGREEMENTS,
+        "failure": FAILURES,
+    }
+    cards = tuple(rollout_cards({step: chosen}, album))
+    return Gallery("groups", "Now", about + GROUPS, ("predicted",), cards, options, asdict(choice))
+
+
+def _gallery(
+    kind: str, title: str, about: str, keys: tuple[str, ...], cards: Sequence[GalleryPrompt]
+) -> Gallery:
+    steps = [str(step) for step in sorted({card.step for card in cards}, reverse=True)]
+    facets = [card.facets for card in cards]
+    disagreements = {key for one in facets for key in one.disagreements if kind == "groups"}
+    failures = {key for one in facets for key in one.failures}
+    options = {
+        "source": _several(_same({card.source for card in cards})),
+        "step": _several({step: step for step in steps}),
+        "verifier": _several(_same({name for one in facets for name in one.verifiers})),
+        "disagreement": {k: said for k, said in DISAGREEMENTS.items() if k in disagreements},
+        "failure": {key: said for key, said in FAILURES.items() if key in failures},
+    }
+    chosen = {"step": steps[0]} if len(steps) > 1 else {}
+    return Gallery(kind, title, about, keys, tuple(cards), options, chosen)
+
+
+def _same(values: Iterable[str]) -> dict[str, str]:
+    return {value: value for value in sorted(values)}
+
+
+def _several(options: dict[str, str]) -> dict[str, str]:
+    """Return the options if there is something to choose."""
+    return options if len(options) > 1 else {}

@@ -12,8 +12,6 @@ from typing import Any
 
 from vlmrl.report.series import CurvePanel, CurveSection, Series
 
-__all__ = ["Groups", "Solved", "group_section", "read_groups", "solved_rows"]
-
 BANDS = ("none", "less than half", "half or more", "all")
 """How many completions of a group pass."""
 TITLE = "Rows and groups"

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from vlmrl.report.curves.shape import smoothed
-from vlmrl.report.series import MAIN_COLOUR, CurvePanel, CurveSection, colours
+from vlmrl.report.series import MAIN_COLOUR, CurvePanel, CurveSection, colours, smoothed
 from vlmrl.system.atomic_files import write_bytes
 
 # The light palette of style.css.

@@ -10,8 +10,6 @@ from vlmrl.media.decode import decode
 from vlmrl.media_types import PilImage
 from vlmrl.truths.drawn import draw_places
 
-__all__ = ["write_truth_image"]
-
 
 def write_truth_image(source: Source, index: int, path: Path) -> str:
     """Write the image that a row's coordinates refer to, with its truth drawn; return a line about it.

@@ -18,8 +18,6 @@ import psutil
 from vlmrl.errors import LostRank
 from vlmrl.system import distributed
 
-__all__ = ["naming"]
-
 LOOK_S = 5.0
 """Seconds in which a process whose sockets are closed is gone, too."""
 

@@ -31,16 +31,6 @@ from vlmrl.schema import (
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 
-__all__ = [
-    "average",
-    "gather_groups",
-    "gather_rows",
-    "generate",
-    "is_here",
-    "numbers_here",
-    "own_draws",
-]
-
 Group = tuple[Completion, ...]
 
 REASONS: tuple[FinishReason, ...] = get_args(FinishReason)

@@ -10,8 +10,6 @@ import numpy as np
 from vlmrl.engines.completions import Sampled
 from vlmrl.schema import Completion, Prompt
 
-__all__ = ["NAMES", "StoredGroup", "from_arrays", "store", "to_arrays"]
-
 NAMES = ("rows", "sizes", "finished", "lengths", "token_ids", "logprobs", "runs", "versions")
 
 

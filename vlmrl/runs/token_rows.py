@@ -17,7 +17,6 @@ from vlmrl.schema import Completion, MicroBatch, Prompt, Rollouts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Place", "TrainerLogprobs", "rounded", "token_row"]
 
 DECIMALS = 4
 """Of a stored log-prob, in nats."""

@@ -23,12 +23,21 @@ from vlmrl.commands.serving.local_server import LOOPBACK, listen, token_for
 from vlmrl.commands.stored_rows.row_pages import RowPages
 from vlmrl.errors import UserError
 from vlmrl.pages.render import script_hash
-from vlmrl.report.cards.facets import FacetChoice
-from vlmrl.report.curves.spent import AXES, Across
-from vlmrl.report.live.compared import MAX_COMPARED, compared
+from vlmrl.report.gallery import FacetChoice
+from vlmrl.report.growing import AXES, Across
 from vlmrl.report.live.live_run import LiveRun
-from vlmrl.report.live.pages import SCRIPTS, list_rows, run_page, runs_page, waiting_page
-from vlmrl.report.live.parts import LiveParts, table, warm_up
+from vlmrl.report.live.pages import (
+    MAX_COMPARED,
+    SCRIPTS,
+    LiveParts,
+    compared,
+    list_rows,
+    run_page,
+    runs_page,
+    table,
+    waiting_page,
+    warm_up,
+)
 from vlmrl.report.page import HERE
 
 __all__ = ["WatchedRuns", "build_watch_app", "watch"]

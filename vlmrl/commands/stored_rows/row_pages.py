@@ -18,12 +18,9 @@ from vlmrl.errors import UserError
 from vlmrl.pages.render import script_hash
 from vlmrl.report.page import HERE
 from vlmrl.report.rows.pages import ROW_SCRIPTS, list_page, row_page
-from vlmrl.report.rows.row_filter import RowFilter, read_count
-from vlmrl.report.rows.row_index import RowIndex
+from vlmrl.report.rows.row_index import RowFilter, RowIndex, read_count
 from vlmrl.report.rows.selection import Selection, attack_lines, write_data_set
 from vlmrl.system.atomic_files import read_json
-
-__all__ = ["RowPages"]
 
 POLICY = (
     "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "

@@ -11,13 +11,10 @@ from vlmrl.data.source import access_to
 from vlmrl.errors import MediaError, UserError
 from vlmrl.media.access import Access, locate
 from vlmrl.plugins import nearest
-from vlmrl.report.rows.row_filter import RowFilter, read_range
-from vlmrl.report.rows.row_index import RowIndex
+from vlmrl.report.rows.row_index import RowFilter, RowIndex, read_range
 from vlmrl.report.rows.selection import Originals, Selection, attack_lines, write_data_set
 from vlmrl.schema import Media, MediaKind
 from vlmrl.system.atomic_files import write_lines
-
-__all__ = ["select"]
 
 
 def select(

@@ -1,31 +1,94 @@
-"""One run as it stands now: what has been read of its folder, kept small however long it trains."""
+"""One run as it stands now: what has been read of its folder, kept small however long it trains.
+
+Its files are read a piece at a time, each line once. A resumed run rewrites them without the steps after
+its checkpoint; then reading begins anew. A thread fits its compute, which takes longer than an update may.
+"""
 
 from __future__ import annotations
 
 import socket
 import statistics
+import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from vlmrl.errors import UserError
-from vlmrl.report.curves.growing_curve import GrowingCurves
-from vlmrl.report.curves.spent import Spent
-from vlmrl.report.held_out.first_screen import compare_ends
-from vlmrl.report.held_out.levels import scored_demonstrations
-from vlmrl.report.live.appended_lines import AppendedLines
-from vlmrl.report.loopholes.alarms import alarm_sentences
+from vlmrl.report.compute_fit import ComputeFit, fit_panel
+from vlmrl.report.first_screen import RunFacts, compare_ends
+from vlmrl.report.gallery import alarm_sentences
+from vlmrl.report.growing import GrowingCurves, GrowingStages, Spent, Stretch
+from vlmrl.report.held_out import scored_demonstrations
 from vlmrl.report.page import read_ends
-from vlmrl.report.stages import GrowingStages, Stretch
-from vlmrl.report.words.outcome import RunFacts
+from vlmrl.report.series import CurvePanel
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.complaints import WINDOW
 from vlmrl.runs.metric_glossary import step_seconds
 from vlmrl.runs.run_lock import Owner
 from vlmrl.system.atomic_files import read_json, stamp_of
+
+Numbers = dict[str, float | int | bool | None]
+"""A line of metrics.jsonl or sft.jsonl."""
+
+MARK = 256
+"""Bytes before the place read to that must be unchanged, or the file was rewritten."""
+
+
+@dataclass
+class AppendedLines:
+    """What was read of a file of steps: `damaged` counts lines that are not, `starts` the beginnings.
+
+    Each line is a JSON object of `kind` with its `step`.
+    """
+
+    path: Path
+    kind: Any = Numbers
+    damaged: int = 0
+    starts: int = 0
+    _offset: int = 0
+    _mark: bytes = b""
+    _decode: msgspec.json.Decoder[Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._decode = msgspec.json.Decoder(self.kind)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the lines that are new: all, with one more in `starts`, of a rewritten file."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset - len(self._mark))
+                if file.read(len(self._mark)) != self._mark:
+                    self._begin_anew()
+                    file.seek(0)
+                new = file.read()
+        except FileNotFoundError:
+            if self._offset:
+                self._begin_anew()
+            return []
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        self._mark = (self._mark + whole)[-MARK:]
+        return [line for text in whole.splitlines() if (line := self._parse(text)) is not None]
+
+    def _begin_anew(self) -> None:
+        self.starts += 1
+        self.damaged, self._offset, self._mark = 0, 0, b""
+
+    def _parse(self, text: bytes) -> dict[str, Any] | None:
+        try:
+            line: dict[str, Any] = self._decode.decode(text)
+        except msgspec.DecodeError:
+            line = {}
+        if type(line.get("step")) is int:
+            return line
+        self.damaged += 1
+        return None
+
 
 State = dict[str, Any]
 
@@ -247,3 +310,33 @@ def _memory_of(owner: Owner | None) -> float | None:
         return psutil.Process(owner.pid).memory_info().rss / 2**20
     except psutil.Error:
         return None
+
+
+class LaterFit:
+    """The newest fit that is ready; `version` changes with it."""
+
+    def __init__(self) -> None:
+        self.found: tuple[CurvePanel, ComputeFit] | None = None
+        self.version = 0
+        self._evaluated = -1
+        self._thread: threading.Thread | None = None
+
+    def follow(self, run: LiveRun) -> None:
+        """Begin a fit where evaluations are new and no other fit is being made."""
+        busy = self._thread is not None and self._thread.is_alive()
+        if busy or run.evaluated == self._evaluated:
+            return
+        self._evaluated = run.evaluated
+        self._thread = threading.Thread(target=self._fit, args=(run,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when no fit is being made."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _fit(self, run: LiveRun) -> None:
+        metric = (run.config.get("evaluation") or {}).get("metric", "")
+        found = fit_panel(metric, run.spent, run.results())
+        if found != self.found:
+            self.found, self.version = found, self.version + 1

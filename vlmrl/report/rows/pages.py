@@ -1,19 +1,259 @@
-"""The pages of a run's rows in `vlmrl watch`: the list of those that match, and each row's own."""
+"""The pages of a run's rows in `vlmrl watch`: the list of those that match, and each row's whole story.
+
+A story has media with truth and answers, what each answer earned and why, and tokens with their log-probs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
+from vlmrl.pages.media import Album
 from vlmrl.pages.render import render
+from vlmrl.report.gallery import GalleryCompletion, GalleryPrompt, row_card
 from vlmrl.report.page import HERE
-from vlmrl.report.rows.row_filter import PARTS, REWARD, RowFacts, RowFilter, encode
-from vlmrl.report.rows.row_index import RowIndex
+from vlmrl.report.rows.row_index import PARTS, REWARD, RowFacts, RowFilter, RowIndex, encode
 from vlmrl.report.rows.selection import as_command
-from vlmrl.report.rows.story import row_address, run_address, tell
-from vlmrl.report.rows.token_heat import DIFFERENCES, PROBABILITIES
+from vlmrl.runs import run_folder
+from vlmrl.runs.rollout_rows import Row
 
-__all__ = ["ROW_SCRIPTS", "list_page", "row_page"]
+DIFFERENCES = (0.01, 0.05, 0.2, 1.0)
+"""Nats by which engine and trainer part from which on a token has the next level, 0 to 4."""
+PROBABILITIES = (0.99, 0.9, 0.5, 0.1)
+"""Probabilities below which a token has the next level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token: its text, and its levels of both heat maps; None where they are not known."""
+
+    text: str
+    far: int | None
+    rare: int | None
+    said: str
+    """Its numbers in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """The tokens of a completion turn by turn, with what is known of them in a sentence."""
+
+    turns: tuple[tuple[Token, ...], ...]
+    summary: str
+    known_engine: bool
+
+
+def heat_of(stored: Mapping[str, Any], lengths: Sequence[int]) -> Heat | None:
+    """Return the cells of what tokens/step-N.jsonl says of a completion; None if it is of another.
+
+    `lengths` are the tokens of the policy's turns.
+    """
+    texts = stored.get("texts") or []
+    if len(texts) != sum(lengths):
+        return None
+    engine, trainer = (_of_tokens(stored.get(key), len(texts)) for key in ("engine", "trainer"))
+    cells = [
+        _token(number, str(text), *pair)
+        for number, (text, *pair) in enumerate(zip(texts, engine, trainer, strict=True), start=1)
+    ]
+    turns, at = [], 0
+    for length in lengths:
+        turns.append(tuple(cells[at : at + length]))
+        at += length
+    known = any(value is not None for value in engine)
+    return Heat(tuple(turns), _summary(engine, trainer), known)
+
+
+def _of_tokens(values: Any, length: int) -> list[float | None]:
+    return values if isinstance(values, list) and len(values) == length else [None] * length
+
+
+def _token(number: int, text: str, engine: float | None, trainer: float | None) -> Token:
+    known = engine if engine is not None else trainer
+    rare = None if known is None else sum(math.exp(known) < p for p in PROBABILITIES)
+    words = [f"token {number}: {text!r}"]
+    words += [f"engine {engine:.4f} ({math.exp(engine):.3f})"] if engine is not None else []
+    words += [f"trainer {trainer:.4f} ({math.exp(trainer):.3f})"] if trainer is not None else []
+    far = None
+    if engine is not None and trainer is not None:
+        gap = trainer - engine
+        far = sum(abs(gap) >= limit for limit in DIFFERENCES)
+        words.append(f"trainer - engine {gap:+.4f}")
+    shown = "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
+    return Token(shown, far, rare, " · ".join(words))
+
+
+def _summary(engine: Sequence[float | None], trainer: Sequence[float | None]) -> str:
+    """Return what is known of the log-probs, and how far they part."""
+    if not any(value is not None for value in engine):
+        return (
+            "What the engine thought of these tokens is not known: the policy did not sample them."
+        )
+    gaps = [
+        abs(a - b) for a, b in zip(engine, trainer, strict=True) if a is not None and b is not None
+    ]
+    if not gaps:
+        return (
+            "The trainer computed no log-probs of this answer: it took no part in the update. Colours show "
+            "the engine's."
+        )
+    mean = sum(gaps) / len(gaps)
+    return f"Engine and trainer part by {mean:.4f} nats on average, by {max(gaps):.4f} at most."
+
+
+IMAGE_BYTES = 12_000_000
+"""Budget of a page's images, in characters of their data URIs."""
+MAX_MOMENTS = 200
+"""Earlier and later answers to the same row that a page lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoryCompletion:
+    """One completion: what a card shows of it, and what else is stored."""
+
+    attempt: GalleryCompletion
+    finish: str
+    weights: Mapping[str, str]
+    """By verifier its weight in the reward."""
+    heat: Heat | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The answers of one step to the row."""
+
+    step: int
+    what: str
+    address: str
+    rewards: tuple[float | None, ...]
+    mean: float | None
+    is_here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that the page of a row shows."""
+
+    facts: RowFacts
+    card: GalleryPrompt
+    answers: tuple[StoryCompletion, ...]
+    has_tokens: bool
+    moments: tuple[Moment, ...]
+    left_out: int
+    """Answers of other steps that the page does not list."""
+    before: str
+    """Address of the row before; empty: there is none."""
+    after: str
+    truth: str
+    prompt: str
+
+
+def tell(
+    index: RowIndex, facts: RowFacts, wanted: RowFilter, config: Mapping[str, Any], base: str
+) -> tuple[Story, Album]:
+    """Return the story of a row, and its images; addresses begin with `base` and keep the filter.
+
+    Raises:
+        UserError: the row cannot be read.
+    """
+    row, tokens = index.load(facts), index.load_tokens(facts)
+    album = Album(run_folder.media_folder(index.folder), IMAGE_BYTES)
+    card = row_card(facts.step, row, album)
+    weights = _weights(config, facts.source)
+    told = (tokens or {}).get("completions") or []
+    answers = tuple(
+        StoryCompletion(
+            attempt,
+            completion["finish_reason"],
+            weights,
+            heat_of(told[g], _lengths(completion)) if g < len(told) else None,
+        )
+        for g, (attempt, completion) in enumerate(
+            zip(card.attempts, row["completions"], strict=True)
+        )
+    )
+    before, after = (
+        row_address(base, one, wanted) if one else "" for one in index.neighbours(facts, wanted)
+    )
+    all_ = index.answers(facts.source, facts.id)
+    moments = [_moment(one, facts, wanted, base) for one in _nearest(all_, facts)]
+    return Story(
+        facts,
+        card,
+        answers,
+        any(answer.heat for answer in answers),
+        tuple(moments),
+        len(all_) - len(moments),
+        before,
+        after,
+        json.dumps(row["truth"], ensure_ascii=False, indent=1),
+        row["prompt"],
+    ), album
+
+
+def run_address(name: str) -> str:
+    """Return the address of the page of the run whose folder has this name."""
+    return f"/run/{quote(name, '')}"
+
+
+def row_address(base: str, row: RowFacts, wanted: RowFilter) -> str:
+    """Return the permanent address of a row's page, with the filter that a reader has set."""
+    place = {"source": row.source, "id": row.id, "step": row.step, "line": row.line}
+    kept = wanted.query() | ({"part": row.part} if row.part != PARTS[0] else {})
+    return f"{base}/row?{encode({**place, **kept})}"
+
+
+def _weights(config: Mapping[str, Any], source: str) -> dict[str, str]:
+    """Return by verifier what the config says of its weight in the reward of a source."""
+    found = {}
+    for reward in _rewards(config, source):
+        weight = reward.get("weight", 1.0)
+        said = f"{weight:g}" if isinstance(weight, int | float) else "by a schedule"
+        more = [
+            f"{key} {reward[key]}"
+            for key in ("gated_by", "max_score", "max_with", "multiplies")
+            if reward.get(key)
+        ]
+        more += ["a gate"] if reward.get("gate") else []
+        name = reward.get("name") or str(reward["verifier"]).rpartition(":")[2]
+        found[name] = ", ".join([f"weight {said}", *more])
+    return found
+
+
+def _rewards(config: Mapping[str, Any], source: str) -> Sequence[Mapping[str, Any]]:
+    """Return the rewards of a source: its own, or those of all."""
+    for one in (config.get("data") or {}).get("train") or ():
+        if (one.get("name") or one.get("card")) == source and one.get("rewards"):
+            return one["rewards"]
+    return config.get("rewards") or []
+
+
+def _lengths(completion: Row) -> list[int]:
+    """Return the tokens of the policy's turns."""
+    told = completion.get("segments")
+    if not told:
+        return [completion["tokens"]]
+    return [segment["tokens"] for segment in told if segment["by"] == "policy"]
+
+
+def _nearest(rows: Sequence[RowFacts], here: RowFacts) -> Sequence[RowFacts]:
+    """Return at most MAX_MOMENTS rows around one."""
+    at = rows.index(here) if here in rows else 0
+    start = max(0, min(at - MAX_MOMENTS // 2, len(rows) - MAX_MOMENTS))
+    return rows[start : start + MAX_MOMENTS]
+
+
+def _moment(row: RowFacts, here: RowFacts, wanted: RowFilter, base: str) -> Moment:
+    what = "trained on" if row.part == PARTS[0] else f"held out, {row.drawn or 'greedy'}"
+    rewards = tuple(row.scores[REWARD])
+    return Moment(
+        row.step, what, row_address(base, row, wanted), rewards, row.mean_reward, row is here
+    )
+
 
 ROW_SCRIPTS = ("report.js", "rows/row.js")
 PAGE_ROWS = 100

@@ -17,15 +17,12 @@ from typing import Any
 
 from vlmrl.data.cards.conversation import LISTS
 from vlmrl.errors import UserError
-from vlmrl.report.rows.row_filter import PARTS, RowFacts, RowFilter
-from vlmrl.report.rows.row_index import RowIndex
+from vlmrl.report.rows.row_index import PARTS, RowFacts, RowFilter, RowIndex
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import Row
 from vlmrl.schema import Frame, MediaKind
 from vlmrl.system.atomic_files import write_bytes, write_lines
 from vlmrl.truths import json_form
-
-__all__ = ["Originals", "Selection", "Written", "as_command", "attack_lines", "write_data_set"]
 
 Originals = Callable[[str, MediaKind, str], Path | None]
 """Finds the file of a medium by source, kind and name; None: it cannot be had."""
