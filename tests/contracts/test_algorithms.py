@@ -38,8 +38,8 @@ def test_it_is_a_recipe_that_builds_without_options(part, loaded):
     require(issubclass(loaded, Recipe), part, "derive it from vlmrl.algorithms.recipes.Recipe")
     required = [name for name, option in plugins.options_of(loaded).items() if option.required]
     require(not required, part, f"give {required} the published defaults")
-    written = loaded.policy_loss is not Recipe.policy_loss
-    require(written, part, "define policy_loss(inputs), the loss of each token, [B, T]")
+    written = loaded.surrogate is not Recipe.surrogate
+    require(written, part, "define surrogate(inputs), the loss of each token, [B, T]")
     source = (
         "say in the module's docstring where it is from: `Source: <paper>, arXiv <id>, eq. <n>.`"
     )

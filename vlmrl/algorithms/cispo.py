@@ -15,7 +15,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, check_positive, one_sided_loss, weight_metrics
+from vlmrl.algorithms.recipes import Recipe, check_positive, weight_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,8 @@ class Cispo(Recipe):
         Recipe.__post_init__(self)
         check_positive(self, "ratio_cap")
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -min(ratio, ratio_cap) A log-prob per token, [B, T], the weight without gradient."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
         log_ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask)
         losses = surrogates.one_sided(inputs.new, log_ratio, inputs.advantages, self.ratio_cap)
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        metrics = weight_metrics(log_ratio, inputs, self.ratio_cap)
-        return losses * self.importance(mismatch), metrics
+        return losses, weight_metrics(log_ratio, inputs, self.ratio_cap)

@@ -13,7 +13,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, check_positive, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,23 @@ class Gmpo(Recipe):
         Recipe.__post_init__(self)
         check_positive(self, "clip_low", "clip_high")
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the completion's ratio times its advantage, on each token, [B, T]."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
         log_ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask)
         good = inputs.advantages > 0
         held = torch.where(
             good, log_ratio.clamp(max=self.clip_high), log_ratio.clamp(min=-self.clip_low)
         )
         mean = held.sum(-1, keepdim=True) / inputs.mask.sum(-1, keepdim=True).clamp(min=1)
-        mismatch = surrogates.mean_log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        losses = -mean.exp() * inputs.advantages * self.importance(mismatch)
+        losses = -mean.exp() * inputs.advantages
         below = (log_ratio < -self.clip_low) & (inputs.advantages < 0)
         metrics = {
             "loss/ratio": log_ratio.exp(),
             "loss/clip_low": below.float(),
             "loss/clip_high": ((log_ratio > self.clip_high) & good).float(),
         }
-        return losses.expand_as(inputs.new), metrics
+        return losses, metrics
+
+    def log_mismatch(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log of the geometric mean of old / sampling probability, [B, 1]."""
+        return surrogates.mean_log_ratio(inputs.old, inputs.sampling, inputs.mask)

@@ -16,8 +16,9 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, reinforce_loss
+from vlmrl.algorithms.recipes import Recipe
 from vlmrl.schema import Advantages, Rewards, Rollouts
 
 
@@ -41,6 +42,6 @@ class Gpg(Recipe):
         metrics = {**plain.metrics, "rollout/alpha": alpha}
         return dataclasses.replace(plain, values=alpha * plain.values, metrics=metrics)
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return -A * log-prob per token, [B, T], weighted as `correction` says."""
-        return reinforce_loss(self, inputs)
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -A * log-prob per token, [B, T], without a ratio."""
+        return surrogates.reinforce(inputs.new, inputs.advantages), {}

@@ -14,7 +14,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,10 @@ class Grpo(Recipe):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"expected dual_clip greater than 1 + clip_high, got {self.dual_clip}")
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return minus the clipped ratio times the advantage per token, [B, T]; or see `correction`."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return minus the clipped ratio times the advantage per token, [B, T]."""
         ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
         losses = surrogates.clipped(
             ratio, inputs.advantages, self.clip_low, self.clip_high, self.dual_clip
         )
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        return losses * self.importance(mismatch), clip_metrics(
-            ratio, inputs, self.clip_low, self.clip_high
-        )
+        return losses, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)

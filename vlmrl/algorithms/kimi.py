@@ -16,7 +16,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, weight_metrics
+from vlmrl.algorithms.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,24 @@ class Kimi(Recipe):
         if self.tau < 0:
             raise ValueError(f"expected tau of at least 0, got {self.tau}")
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Compute the completion's loss, on each token, so that its mean over them is that loss, [B, T]."""
-        whole = torch.where(inputs.mask, inputs.new, 0.0).sum(-1, keepdim=True)
-        log_ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask)
-        held = self.tau / 2 * log_ratio.square()
-        if self.correction == "one_sided":
-            log_weight = surrogates.sequence_log_ratio(inputs.new, inputs.sampling, inputs.mask)
-            cap = self.importance_cap
-            losses = surrogates.one_sided(whole, log_weight, inputs.advantages, cap) + held
-            return losses.expand_as(inputs.new), weight_metrics(log_weight, inputs, cap)
-        mismatch = surrogates.sequence_log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        losses = surrogates.reinforce(whole, inputs.advantages) + held
-        losses = (losses * self.importance(mismatch)).expand_as(inputs.new)
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Compute the completion's loss, [B, 1]: on each token, so that its mean over them is that loss."""
+        losses = surrogates.reinforce(self.logprobs(inputs), inputs.advantages) + self._held(inputs)
+        log_ratio = self.log_ratio(inputs.new, inputs.old, inputs.mask)
         return losses, {"loss/ratio": log_ratio.exp().expand_as(inputs.new)}
+
+    def one_sided(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the loss of `correction: one_sided`, which leaves the penalty's weight at 1."""
+        losses, metrics = Recipe.one_sided(self, inputs)
+        return losses + self._held(inputs), metrics
+
+    def _held(self, inputs: LossInputs) -> torch.Tensor:
+        return self.tau / 2 * self.log_ratio(inputs.new, inputs.old, inputs.mask).square()
+
+    def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the log of the ratio of whole completions, [B, 1]."""
+        return surrogates.sequence_log_ratio(new, old, mask)
+
+    def logprobs(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log-probs of whole completions, [B, 1]."""
+        return torch.where(inputs.mask, inputs.new, 0.0).sum(-1, keepdim=True)

@@ -15,8 +15,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.parts.surrogates import log_ratio
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe
 from vlmrl.schema import Origin
 
 
@@ -32,15 +31,14 @@ class Luffy(Recipe):
     """A demonstrated token of this probability weighs a half."""
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return -A * ratio, or -A * p / (p + gamma) on demonstrations, [B, T]."""
+        """Return the recipe's loss, or -A * p / (p + gamma) on demonstrations, [B, T]."""
         shown = inputs.of_origin(self.guided)
         chance = torch.where(inputs.mask, inputs.new, 0.0).exp()
         guided = -inputs.advantages * chance / (chance + self.gamma)
-        if self.correction == "one_sided":
-            losses, metrics = one_sided_loss(inputs, self.importance_cap)
-        else:
-            ratio = log_ratio(inputs.new, inputs.old, inputs.mask).exp()
-            mismatch = log_ratio(inputs.old, inputs.sampling, inputs.mask)
-            losses = -inputs.advantages * ratio * self.importance(mismatch)
-            metrics = {"loss/ratio": ratio}
+        losses, metrics = Recipe.policy_loss(self, inputs)
         return torch.where(shown, guided, losses), metrics
+
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -A * ratio, [B, T]."""
+        ratio = self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        return -inputs.advantages * ratio, {"loss/ratio": ratio}

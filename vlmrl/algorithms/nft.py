@@ -63,7 +63,7 @@ class Nft(Recipe):
         extra = {"correct": right.float(), "pass_rate": rate}
         return replace(Recipe.advantages(self, rewards, rollouts, progress), extra=extra)
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss per token, [B, T]; groups with one kind of completion have none."""
         right, rate = inputs.extra["correct"], inputs.extra["pass_rate"].clamp(0.02, 0.98)
         gap = log_ratio(inputs.new, inputs.old, inputs.mask).clamp(max=LOG_BOUND)
@@ -73,5 +73,4 @@ class Nft(Recipe):
         wrong = -self.wrong_weight * implied.log()
         weight = ((1 - rate) / rate).sqrt() if self.scale == "std" else 1 - rate
         losses = weight * (inputs.advantages != 0) * torch.where(right > 0, -gap, wrong)
-        mismatch = log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        return losses * self.importance(mismatch), {"loss/ratio": ratio}
+        return losses, {"loss/ratio": ratio}

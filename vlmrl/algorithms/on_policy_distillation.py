@@ -16,9 +16,9 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs, Pass
-from vlmrl.algorithms.parts import surrogates, teacher_term
+from vlmrl.algorithms.parts import teacher_term
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe
 from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 
@@ -53,15 +53,14 @@ class OnPolicyDistillation(Recipe):
         """Return the batches with the advantage log teacher - log policy of each token, [B, T]."""
         return Recipe.prepare(self, teacher_term.reward(batches, 1.0), progress)
 
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -ratio A per token, [B, T]."""
+        ratio = self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        return -ratio * inputs.advantages, {"loss/ratio": ratio}
+
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return -ratio A per token, [B, T], weighted as `correction` says."""
-        if self.correction == "one_sided":
-            losses, metrics = one_sided_loss(inputs, self.importance_cap)
-        else:
-            ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
-            mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-            losses = -ratio * inputs.advantages * self.importance(mismatch)
-            metrics = {"loss/ratio": ratio}
+        """Return the loss per token, [B, T], with the divergence from the teacher as a metric."""
+        losses, metrics = Recipe.policy_loss(self, inputs)
         if "teacher" in inputs.extra:
             metrics = {**metrics, "loss/teacher_kl": teacher_term.gap(inputs)}
         return losses, metrics

@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, reinforce_loss
+from vlmrl.algorithms.recipes import Recipe
 from vlmrl.schema import Rewards
 
 
@@ -37,9 +38,9 @@ class Raft(Recipe):
         best = values.argmax(-1, keepdim=True)
         return torch.zeros_like(values).scatter(-1, best, values.gather(-1, best))
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return -A log-prob per token, [B, T], weighted as `correction` says."""
-        return reinforce_loss(self, inputs)
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return -A log-prob per token, [B, T], without a ratio."""
+        return surrogates.reinforce(inputs.new, inputs.advantages), {}
 
 
 def rewarded(recipe: Recipe, rewards: Rewards) -> torch.Tensor:

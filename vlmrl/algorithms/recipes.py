@@ -1,6 +1,7 @@
 """The base of the named recipes: every choice is a field, so a config can override it.
 
-A recipe subclasses `Recipe`, sets the published defaults and defines its policy loss.
+A recipe subclasses `Recipe`, sets the published defaults and defines its surrogate; here alone the loss
+is corrected for other samplers.
 """
 
 from __future__ import annotations
@@ -13,16 +14,9 @@ from typing import ClassVar, Literal
 import torch
 
 from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
-from vlmrl.algorithms.parts import advantages, divergences, filters, teacher_term
+from vlmrl.algorithms.parts import advantages, divergences, filters, surrogates, teacher_term
 from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
 from vlmrl.algorithms.parts.kl_in_reward import charge
-from vlmrl.algorithms.parts.surrogates import (
-    filtered_importance,
-    log_ratio,
-    one_sided,
-    reinforce,
-    truncated_importance,
-)
 from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 BASELINES = {
@@ -37,7 +31,8 @@ OF_GROUPS = ("mean", "leave_one_out")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Group-relative policy gradient without a policy loss: subclasses define `policy_loss`.
+    """Group-relative policy gradient without a policy loss: subclasses define `surrogate`, and `log_ratio` if
+    their ratio is not per token.
 
     Class variables: `metrics`, a line on each metric that only this recipe has, by its name;
     `own_passes`, the forwards before the update that it needs whatever its options are;
@@ -181,15 +176,44 @@ class Recipe:
             batches = teacher_term.reward(batches, self.teacher_kl)
         return batches
 
+    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the policy's loss per token [B, T], corrected, and metrics per token [B, T] by name."""
+        if self.correction == "one_sided":
+            return self.one_sided(inputs)
+        losses, metrics = self.surrogate(inputs)
+        weight = self.importance(self.log_mismatch(inputs))
+        return (losses * weight).expand_as(inputs.new), metrics
+
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the loss [B, T] or [B, 1] before `correction`, and metrics per token [B, T] by name."""
+        raise TypeError(f"{type(self).__name__} must define surrogate")
+
+    def one_sided(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
+        log_weight, cap = (
+            self.log_ratio(inputs.new, inputs.sampling, inputs.mask),
+            self.importance_cap,
+        )
+        losses = surrogates.one_sided(self.logprobs(inputs), log_weight, inputs.advantages, cap)
+        return losses.expand_as(inputs.new), weight_metrics(log_weight, inputs, cap)
+
+    def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the log of new / old probability that the recipe weighs by, [B, T] or [B, 1]."""
+        return surrogates.log_ratio(new, old, mask)
+
+    def log_mismatch(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log of old / sampling probability that `correction` weighs by, [B, T] or [B, 1]."""
+        return self.log_ratio(inputs.old, inputs.sampling, inputs.mask)
+
+    def logprobs(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log-probs that the advantage multiplies: of tokens [B, T], or of completions [B, 1]."""
+        return inputs.new
+
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
         if self.correction == "decoupled":
-            return filtered_importance(log_weight, self.importance_cap)
-        return truncated_importance(log_weight, self.importance_cap)
-
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return the policy's loss per token [B, T], and metrics per token [B, T] by name."""
-        raise TypeError(f"{type(self).__name__} must define policy_loss")
+            return surrogates.filtered_importance(log_weight, self.importance_cap)
+        return surrogates.truncated_importance(log_weight, self.importance_cap)
 
     def divergence(self, inputs: LossInputs) -> torch.Tensor:
         """Return the divergence from the reference per token, [B, T], without its weight.
@@ -217,7 +241,7 @@ class Recipe:
             penalty = self.divergence(inputs)
             metrics = {**metrics, "loss/kl": penalty}
             if self.kl_unbiased:
-                penalty = penalty * log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+                penalty = penalty * surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
             losses = losses + self.kl * penalty
         if self.teacher_kl:
             metrics = {**metrics, "loss/teacher_kl": teacher_term.gap(inputs)}
@@ -273,25 +297,6 @@ def clip_metrics(
         "loss/clip_low": below.float().expand_as(inputs.new),
         "loss/clip_high": above.float().expand_as(inputs.new),
     }
-
-
-def reinforce_loss(
-    recipe: Recipe, inputs: LossInputs
-) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """Return -A log-prob per token [B, T], weighted as `correction` says, and its metrics per token."""
-    if recipe.correction == "one_sided":
-        return one_sided_loss(inputs, recipe.importance_cap)
-    mismatch = log_ratio(inputs.old, inputs.sampling, inputs.mask)
-    return reinforce(inputs.new, inputs.advantages) * recipe.importance(mismatch), {}
-
-
-def one_sided_loss(
-    inputs: LossInputs, cap: float
-) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """Return the loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
-    log_weight = log_ratio(inputs.new, inputs.sampling, inputs.mask)
-    losses = one_sided(inputs.new, log_weight, inputs.advantages, cap)
-    return losses, weight_metrics(log_weight, inputs, cap)
 
 
 def weight_metrics(

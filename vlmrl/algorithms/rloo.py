@@ -16,7 +16,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.divergences import Estimator
-from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics, weight_metrics
+from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,19 @@ class Rloo(Recipe):
         Recipe.__post_init__(self)
         check_clip_range(self.clip_low, self.clip_high)
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Compute the completion's clipped ratio times its advantage, on each token, [B, T].
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Compute the completion's clipped ratio times its advantage, [B, 1].
 
-        Its mean over the completion's tokens is then the completion's loss. `correction` is by the
-        probabilities of whole completions, too.
+        On each token, its mean over the completion's tokens is the completion's loss.
         """
-        if self.correction == "one_sided":
-            return self._one_sided(inputs)
-        ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        ratio = self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
         losses = surrogates.clipped(ratio, inputs.advantages, self.clip_low, self.clip_high)
-        mismatch = surrogates.sequence_log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        weight = self.importance(mismatch)
-        metrics = clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
-        return (losses * weight).expand_as(inputs.new), metrics
+        return losses, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
 
-    def _one_sided(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        log_weight = surrogates.sequence_log_ratio(inputs.new, inputs.sampling, inputs.mask)
-        whole = torch.where(inputs.mask, inputs.new, 0.0).sum(-1, keepdim=True)
-        losses = surrogates.one_sided(whole, log_weight, inputs.advantages, self.importance_cap)
-        return losses.expand_as(inputs.new), weight_metrics(log_weight, inputs, self.importance_cap)
+    def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the log of the ratio of whole completions, [B, 1]."""
+        return surrogates.sequence_log_ratio(new, old, mask)
+
+    def logprobs(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log-probs of whole completions, [B, 1]."""
+        return torch.where(inputs.mask, inputs.new, 0.0).sum(-1, keepdim=True)

@@ -13,7 +13,7 @@ import torch
 
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
-from vlmrl.algorithms.recipes import Recipe, check_positive, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe, check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,10 @@ class Sapo(Recipe):
         Recipe.__post_init__(self)
         check_positive(self, "steepness_good", "steepness_bad")
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return minus the gated ratio times the advantage per token, [B, T]."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
         ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
         good = inputs.advantages > 0
         steepness = torch.where(good, self.steepness_good, self.steepness_bad)
         losses = surrogates.soft_gated(ratio, inputs.advantages, steepness)
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
-        return losses * self.importance(mismatch), {"loss/ratio": ratio}
+        return losses, {"loss/ratio": ratio}

@@ -16,7 +16,7 @@ import torch
 from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.parts import surrogates
 from vlmrl.algorithms.parts.aggregations import Aggregation
-from vlmrl.algorithms.recipes import Recipe, one_sided_loss
+from vlmrl.algorithms.recipes import Recipe
 
 LOWEST = 1e-8
 """Ratios below this one count as this one."""
@@ -36,17 +36,14 @@ class Vespo(Recipe):
     decay_bad: float = 2.0
     """Decay with the ratio where the advantage is negative."""
 
-    def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return -weight A log-prob per token, [B, T], the completion's weight without gradient."""
-        if self.correction == "one_sided":
-            return one_sided_loss(inputs, self.importance_cap)
         log_ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask).detach()
         log_ratio = log_ratio.clamp(min=math.log(LOWEST))
         good = inputs.advantages >= 0
         power = torch.where(good, self.power_good, self.power_bad)
         decay = torch.where(good, self.decay_good, self.decay_bad)
         weight = (decay + power * log_ratio - decay * log_ratio.exp()).exp()
-        mismatch = surrogates.log_ratio(inputs.old, inputs.sampling, inputs.mask)
         losses = surrogates.reinforce(inputs.new, inputs.advantages) * weight
         metrics = {"loss/ratio": log_ratio.exp().expand_as(inputs.new)}
-        return losses * self.importance(mismatch), metrics
+        return losses, metrics
