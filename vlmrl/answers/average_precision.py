@@ -15,8 +15,6 @@ import numpy as np
 
 from vlmrl.answers.geometry import Array
 
-__all__ = ["average_precision"]
-
 THRESHOLDS: list[float] = np.linspace(0.5, 0.95, 10).tolist()
 RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_PREDICTIONS = 100
@@ -35,35 +33,32 @@ def average_precision(
     for name in classes:
         chosen = [p for p in falling if labels[p] == name][:MAX_PREDICTIONS]
         wanted = [n for n, label in enumerate(true_labels) if label == name]
-        candidates = _candidates(iou, chosen, wanted)
-        rows.append([_precision(_hits(candidates, t), len(wanted)) for t in THRESHOLDS])
+        ranked = rank_candidates(iou[chosen][:, wanted])
+        rows.append([_precision(find_hits(ranked, t), len(wanted)) for t in THRESHOLDS])
     mean = [sum(column) / len(classes) for column in zip(*rows, strict=True)]
     return sum(mean) / len(mean), mean[0], mean[5]
 
 
-def _candidates(iou: Array, chosen: list[int], wanted: list[int]) -> list[list[tuple[float, int]]]:
-    """Return the truths that each prediction may hit, best first; COCOeval gives ties to the last."""
-    near = iou[chosen][:, wanted].tolist()
+def rank_candidates(iou: Array) -> list[list[tuple[float, int]]]:
+    """Return the truths that each prediction may hit, best first, from the IoU [P, N] of both.
+
+    COCOeval gives ties to the last.
+    """
     return [
         sorted(((v, n) for n, v in enumerate(row) if v >= THRESHOLDS[0]), reverse=True)
-        for row in near
+        for row in iou.tolist()
     ]
 
 
-def _hits(candidates: list[list[tuple[float, int]]], threshold: float) -> tuple[bool, ...]:
+def find_hits(ranked: list[list[tuple[float, int]]], threshold: float) -> tuple[bool, ...]:
     """Return which predictions take a free truth, each its best, in order."""
     taken: set[int] = set()
     hits = []
-    for ranked in candidates:
-        hit = False
-        for value, n in ranked:
-            if value < threshold:
-                break
-            if n not in taken:
-                taken.add(n)
-                hit = True
-                break
-        hits.append(hit)
+    for candidates in ranked:
+        free = (n for value, n in candidates if value >= threshold and n not in taken)
+        if (truth := next(free, None)) is not None:
+            taken.add(truth)
+        hits.append(truth is not None)
     return tuple(hits)
 
 

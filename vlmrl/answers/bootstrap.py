@@ -1,13 +1,14 @@
-"""Resamples of clusters, and the 95 % interval of a number, or of a difference of two, from them."""
+"""Resamples of clusters, and the 95 % interval of a number, or of a difference of two, from them.
+
+Clusters are drawn whole: what depends on each other, such as questions on one image, stays together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["RESAMPLES", "Array", "Statistic", "bounds", "drawn", "draws"]
 
 Array = npt.NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -30,12 +31,26 @@ def draws(count: int, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Arr
         yield times.reshape(size, count).astype(float)
 
 
+def percentiles(resampled: npt.ArrayLike) -> tuple[float, float]:
+    """Return the percentile interval of 95 % of what resamples gave, [B]."""
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def mean_interval(clusters: Sequence[Sequence[float]], resamples: int) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the mean of all values of the clusters."""
+    sums = np.array([sum(values) for values in clusters])
+    counts = np.array([len(values) for values in clusters])
+    picks = np.random.default_rng(0).integers(0, len(sums), (resamples, len(sums)))
+    return percentiles(sums[picks].sum(1) / counts[picks].sum(1))
+
+
 def drawn(resamples: int, pooled: bool) -> int:
     """Return how many resamples are drawn: of a pooled aggregate there are fewer."""
     return min(resamples, POOLED_RESAMPLES) if pooled else resamples
 
 
-def bounds(value: float, found: Array, count: int, pooled: bool) -> tuple[float, float]:
+def bounds(value: float, resampled: Array, count: int, pooled: bool) -> tuple[float, float]:
     """Return the 95 % interval of an aggregate, or of a difference of two, from its finite resamples.
 
     It is the percentile interval. A pooled aggregate of few rows is too high, and so are its resamples,
@@ -45,15 +60,14 @@ def bounds(value: float, found: Array, count: int, pooled: bool) -> tuple[float,
 
     Args:
         value: the aggregate of the rows as they are.
-        found: [B] that of the resamples, at least two.
+        resampled: [B] that of the resamples, at least two.
         count: number of clusters, at least two.
         pooled: whether the aggregate is pooled.
     """
     if not pooled:
-        low, high = np.quantile(found, [0.025, 0.975])
-        return float(low), float(high)
+        return percentiles(resampled)
     from scipy.special import stdtrit  # takes longer to import than all else here
 
-    centre = 2 * value - float(found.mean())
-    reach = float(stdtrit(count - 1, 0.975) * found.std(ddof=1))
+    centre = 2 * value - float(resampled.mean())
+    reach = float(stdtrit(count - 1, 0.975) * resampled.std(ddof=1))
     return centre - reach, centre + reach

@@ -14,27 +14,6 @@ from numpy.typing import NDArray
 
 from vlmrl.schema import Box, Frame, Point, Space, Span
 
-__all__ = [
-    "MIN_SIDE",
-    "Array",
-    "array",
-    "box",
-    "centre",
-    "ciou_matrix",
-    "extent",
-    "from_unit",
-    "giou_matrix",
-    "inside",
-    "interval_iou",
-    "iou",
-    "iou_matrix",
-    "match",
-    "merged",
-    "point",
-    "point_from_unit",
-    "span",
-]
-
 Array = NDArray[np.float64]
 
 MIN_SIDE = 1e-6
@@ -193,10 +172,19 @@ def array(boxes: Iterable[Box]) -> Array:
     return np.array([b.xyxy for b in boxes], dtype=np.float64).reshape(-1, 4)
 
 
+def overlap_shares(a: Array, b: Array, of_first: bool = False) -> Array:
+    """Return how much of their union, or of box `a`, boxes [..., 4] share, in [0, 1]; they broadcast.
+
+    A box turned inside out covers nothing, and two that cover nothing share nothing.
+    """
+    overlap, area_a, area_b = _overlap(a, b)
+    whole = np.broadcast_to(area_a if of_first else area_a + area_b - overlap, overlap.shape)
+    return np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
+
+
 def iou_matrix(a: Array, b: Array) -> Array:
-    """IoU of every pair: [P, 4] and [N, 4], xyxy with positive area -> [P, N] in [0, 1]."""
-    overlap, union, _ = _areas(a, b)
-    return overlap / union
+    """IoU of every pair: [P, 4] and [N, 4], xyxy -> [P, N] in [0, 1]."""
+    return overlap_shares(a[:, None], b[None, :])
 
 
 def giou_matrix(a: Array, b: Array) -> Array:
@@ -232,13 +220,18 @@ def ciou_matrix(a: Array, b: Array, width: float = 1.0, height: float = 1.0) -> 
     return found - (shift**2).sum(-1) / diagonal - alpha * v
 
 
+def _overlap(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Return the intersection of boxes [..., 4] that broadcast, and the area of each."""
+    size = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
+    sides = (np.clip(box[..., 2:] - box[..., :2], 0, None) for box in (a, b))
+    area_a, area_b = (side[..., 0] * side[..., 1] for side in sides)
+    return size[..., 0] * size[..., 1], area_a, area_b
+
+
 def _areas(a: Array, b: Array) -> tuple[Array, Array, Array]:
     """Return the intersection, union and hull of every pair, each [P, N]."""
     a, b = a[:, None, :], b[None, :, :]
-    size = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
-    overlap = size[..., 0] * size[..., 1]
-    area_a = (a[..., 2] - a[..., 0]) * (a[..., 3] - a[..., 1])
-    area_b = (b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1])
+    overlap, area_a, area_b = _overlap(a, b)
     hull = np.maximum(a[..., 2:], b[..., 2:]) - np.minimum(a[..., :2], b[..., :2])
     return overlap, area_a + area_b - overlap, hull[..., 0] * hull[..., 1]
 

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from vlmrl.answers.bootstrap import RESAMPLES, Statistic, bounds, drawn, draws
 from vlmrl.benchmarking.scoring import Result, RowScore, rows_of
 from vlmrl.benchmarking.statistics.aggregates import is_pooled, statistic_of
-from vlmrl.benchmarking.statistics.intervals import RESAMPLES, Statistic, bounds, drawn, draws
 from vlmrl.errors import UserError
 
 __all__ = ["Contrast", "Difference", "by_benchmark", "compare", "estimate_difference"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vlmrl.answers.bootstrap import percentiles
 from vlmrl.report.growing import Spent
 from vlmrl.report.series import CurvePanel, Series
 
@@ -60,7 +61,7 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
         _fit(seconds, expected + rng.choice(residuals, len(residuals)), start, best)[0]
         for _ in range(RESAMPLES)
     ]
-    low, high = np.quantile(tops, [0.025, 0.975])
+    low, high = percentiles(tops)
     if high - low > best[0] - start:
         return None
     top, middle, power = best[0], np.exp(best[1]), np.exp(best[2])

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vlmrl.answers.bootstrap import mean_interval
+from vlmrl.answers.geometry import overlap_shares
 from vlmrl.runs.rollout_rows import Row
 
 Key = tuple[str, str]
@@ -98,17 +100,11 @@ def change(metric: str, first: Sequence[Row], last: Sequence[Row]) -> Change | N
         return None
     everything = [one for found in clusters.values() for one in found]
     low, high = (
-        _interval(list(clusters.values())) if len(clusters) >= FEWEST_CLUSTERS else (None, None)
+        mean_interval(list(clusters.values()), RESAMPLES)
+        if len(clusters) >= FEWEST_CLUSTERS
+        else (None, None)
     )
     return Change(fmean(everything), low, high, len(everything))
-
-
-def _interval(clusters: Sequence[Sequence[float]]) -> tuple[float, float]:
-    sums = np.array([sum(found) for found in clusters])
-    counts = np.array([len(found) for found in clusters])
-    picks = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
-    low, high = np.quantile(sums[picks].sum(1) / counts[picks].sum(1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 def halves(rows: Mapping[Key, Row]) -> tuple[list[Key], list[Key]]:
@@ -171,13 +167,13 @@ def _of_boxes(
             return {}
         known = np.stack([true[key] for key in fitted])
         tried = np.concatenate([known[:TRIED], [np.median(known, axis=0), known.mean(axis=0)]])
-        best = max(tried, key=lambda box: float(_iou(box[None], known).mean()))
-        constant += [float(_iou(best, true[key])) for key in measured]
+        best = max(tried, key=lambda box: float(overlap_shares(box[None], known).mean()))
+        constant += [float(overlap_shares(best, true[key])) for key in measured]
         errors = [answered[key] - true[key] for key in fitted if key in answered]
         if errors:
             moved = np.mean(errors, axis=0)
             corrected += [
-                float(_iou(np.clip(answered[key] - moved, 0, 1), true[key]))
+                float(overlap_shares(np.clip(answered[key] - moved, 0, 1), true[key]))
                 if key in answered
                 else 0.0
                 for key in measured
@@ -227,15 +223,8 @@ def _is_iou(
 ) -> bool:
     """Return whether a score is the IoU of the one box, and 0 without one: then it can be computed here."""
     alike = [
-        abs(score - (float(_iou(answered[key], true[key])) if key in answered else 0.0)) < CLOSE
+        abs(score - (float(overlap_shares(answered[key], true[key])) if key in answered else 0.0))
+        < CLOSE
         for key, score in paid.items()
     ]
     return bool(answered) and sum(alike) >= ALIKE * len(alike)
-
-
-def _iou(a: Boxes, b: Boxes) -> npt.NDArray[np.float64]:
-    """Return the IoU of boxes [..., 4]; a box turned inside out covers nothing."""
-    corner = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    common = np.clip(corner, 0, None).prod(-1)
-    areas = [np.clip(box[..., 2:] - box[..., :2], 0, None).prod(-1) for box in (a, b)]
-    return np.asarray(common / np.maximum(areas[0] + areas[1] - common, 1e-12))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vlmrl.answers.bootstrap import mean_interval
 from vlmrl.benchmarking.scoring import Figure
 from vlmrl.config import EvaluationConfig
 from vlmrl.data.source import Source
@@ -152,12 +153,7 @@ def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float
     clusters: dict[str, list[float]] = defaultdict(list)
     for cluster, value in values:
         clusters[cluster].append(value)
-    sums = np.array([sum(v) for v in clusters.values()])
-    counts = np.array([len(v) for v in clusters.values()])
-    picks = np.random.default_rng(0).integers(0, len(sums), (resamples, len(sums)))
-    means = sums[picks].sum(1) / counts[picks].sum(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    return mean_interval(list(clusters.values()), resamples)
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

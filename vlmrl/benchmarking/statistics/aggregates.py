@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.benchmarking.statistics.correlations import moments, pearson, spearman
-from vlmrl.benchmarking.statistics.intervals import (
+from vlmrl.answers.bootstrap import (
     RESAMPLES,
     Array,
     Statistic,
@@ -23,6 +22,7 @@ from vlmrl.benchmarking.statistics.intervals import (
     drawn,
     draws,
 )
+from vlmrl.benchmarking.statistics.correlations import moments, pearson, spearman
 from vlmrl.benchmarking.statistics.pooled_boxes import known_mean, pool
 
 __all__ = [

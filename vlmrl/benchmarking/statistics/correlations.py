@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vlmrl.benchmarking.statistics.intervals import Array, Statistic
+from vlmrl.answers.bootstrap import Array, Statistic
 
 __all__ = ["Pair", "moments", "pearson", "spearman"]
 

@@ -18,12 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.answers.geometry import Array
+from vlmrl.answers.average_precision import RECALLS, THRESHOLDS, find_hits, rank_candidates
+from vlmrl.answers.geometry import Array, iou_matrix, overlap_shares
 
-__all__ = ["Detections", "known_mean", "pool"]
-
-THRESHOLDS: list[float] = np.minimum(np.linspace(0.5, 0.95, 10), 1 - 1e-10).tolist()
-RECALLS = np.linspace(0.0, 1.0, 101)
 MAX_PER_CLASS = 100
 """Detections of one image and class that count (COCO)."""
 MAX_PER_IMAGE = 300
@@ -176,35 +173,13 @@ def _judge(image: Detections, label: str, chosen: list[int]) -> tuple[Array, Arr
     single = [n for n in wanted if not image.crowds[n]]
     crowds = [n for n in wanted if image.crowds[n]]
     found = image.found[chosen]
-    overlaps = _share(found, image.right[single])
-    inside = _share(found, image.right[crowds], of_found=True).max(1, initial=0.0)
-    ranked = [
-        sorted(((v, n) for n, v in enumerate(row) if v >= THRESHOLDS[0]), reverse=True)
-        for row in overlaps.tolist()
-    ]
-    hits = np.zeros((len(THRESHOLDS), len(chosen)))
-    misses = np.zeros_like(hits)
-    for t, threshold in enumerate(THRESHOLDS):
-        taken: set[int] = set()
-        for d, candidates in enumerate(ranked):
-            free = (n for value, n in candidates if value >= threshold and n not in taken)
-            if (hit := next(free, None)) is not None:
-                taken.add(hit)
-                hits[t, d] = 1
-            elif inside[d] < threshold and label not in image.partial:
-                misses[t, d] = 1
-    return hits, misses
-
-
-def _share(found: Array, right: Array, of_found: bool = False) -> Array:
-    """Return the overlap of every pair as a share of the union, or of the found box: [P, N]."""
-    low = np.maximum(found[:, None, :2], right[None, :, :2])
-    high = np.minimum(found[:, None, 2:], right[None, :, 2:])
-    overlap = np.clip(high - low, 0, None).prod(-1)
-    area, other = (np.clip(b[:, 2:] - b[:, :2], 0, None).prod(-1) for b in (found, right))
-    whole = area[:, None] + (0.0 if of_found else other[None, :] - overlap)
-    whole = np.broadcast_to(whole, overlap.shape)
-    return np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
+    ranked = rank_candidates(iou_matrix(found, image.right[single]))
+    shares = overlap_shares(found[:, None], image.right[crowds][None, :], of_first=True)
+    inside = shares.max(1, initial=0.0)
+    hits = np.array([find_hits(ranked, t) for t in THRESHOLDS], dtype=bool)
+    left_out = inside[None, :] >= np.array(THRESHOLDS)[:, None]
+    misses = ~hits & ~left_out & (label not in image.partial)
+    return hits.astype(float), misses.astype(float)
 
 
 def _join(parts: list[tuple[int, list[float], Array, Array]], truths: list[int]) -> _Class:
