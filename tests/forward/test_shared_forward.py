@@ -27,17 +27,15 @@ from helpers.shared_forward import (
     with_live_adapter,
 )
 from helpers.small import CORPUS, FAMILIES, TEXT, policy, prompt
-from vlmrl import cli
+from vlmrl import attention, cli
 from vlmrl.algorithms.grpo import Grpo
-from vlmrl.attention import dispatch
-from vlmrl.attention.parts import attend, attend_backward
+from vlmrl.attention import attend, attend_backward
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.forward import shared_forward
 from vlmrl.forward.logprobs import Sharing, disagreement, saving
 from vlmrl.forward.packing import num_tokens, rows_of
-from vlmrl.forward.shared_attention import Cascade, SharedMask, sharing
-from vlmrl.forward.shared_layout import SharedLayout
+from vlmrl.forward.shared_forward import Cascade, SharedLayout, SharedMask, sharing
 from vlmrl.models.gemma3 import Gemma3
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
@@ -457,7 +455,7 @@ def test_images_that_see_themselves_both_ways_and_windows_are_honoured(images):
         mine = torch.tensor([g == group and p in (-1, part) for g, p, _ in tokens])
         row = (positions - starts)[mine][None]
         alone[mine] = hidden(ids[:, mine], row, kinds[:, mine]).detach()
-    assert dispatch.install(model)
+    assert attention.install(model)
     with sharing(layout):
         found = hidden(ids, (positions - starts)[None], kinds)
     torch.testing.assert_close(found, alone, atol=2e-5, rtol=0)
@@ -505,7 +503,7 @@ def test_the_comparison_takes_completions_whose_masks_differ(monkeypatch, broken
     )
     micro = dataclasses.replace(micro, prompts=(dataclasses.replace(prompt, encoded=encoded),))
     model = small_gemma()
-    assert dispatch.install(model)
+    assert attention.install(model)
     if broken:
         one_mask_for_all(monkeypatch)
     choice = Sharing("on", 1.0, possible=True)

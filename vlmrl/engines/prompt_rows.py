@@ -21,8 +21,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from vlmrl.attention.dispatch import Mask, cast, installed, masked_by
-from vlmrl.attention.parts import attend, merge
+from vlmrl.attention import Mask, attend, cast, installed, masked_by, merge
 from vlmrl.engines.base import ServedPolicy
 from vlmrl.schema import Prompt
 

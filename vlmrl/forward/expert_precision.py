@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vlmrl.attention.dispatch import cast
+from vlmrl.attention import cast
 from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 
 # isort: split

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from vlmrl.attention.dispatch import cast
+from vlmrl.attention import cast
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.router_replay import choices_of_rows
 from vlmrl.forward.sequence_parallel import Split, decode

@@ -18,8 +18,7 @@ from transformers import DynamicCache
 from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.router_replay import choices_of_rows, replaying
-from vlmrl.forward.shared_attention import sharing
-from vlmrl.forward.shared_layout import SharedLayout
+from vlmrl.forward.shared_forward import SharedLayout, sharing
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
 

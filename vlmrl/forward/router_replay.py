@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from vlmrl.forward.shared_layout import SharedLayout
 from vlmrl.models.base import Family
 from vlmrl.schema import Experts, MicroBatch
 
-__all__ = ["again", "choices_of_packed", "choices_of_rows", "replaying"]
+if TYPE_CHECKING:
+    from vlmrl.forward.shared_forward import SharedLayout
 
 UNKNOWN = -1
 

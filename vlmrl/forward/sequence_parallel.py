@@ -3,7 +3,7 @@
 Every rank embeds all tokens and runs the towers on all media. Its decoder layers see its slice alone;
 before an attention the ranks exchange slices for heads, so that each attends over whole rows with its
 share of the heads, and back after it (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv:2309.14509).
-What a layer gets in place of a mask carries all that the attention needs (`attention.dispatch`):
+What a layer gets in place of a mask carries all that the attention needs (`attention`):
 a checkpointed layer finds it when it runs again in the backward.
 
 A gradient is a sum over ranks, and each token is computed by one of them: nothing is counted twice.
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vlmrl.attention.dispatch import Attend, SlicedMask, cast, sliced_by
+from vlmrl.attention import Attend, SlicedMask, cast, sliced_by
 from vlmrl.errors import UserError
 from vlmrl.forward.router_replay import replaying
 from vlmrl.models.base import Family

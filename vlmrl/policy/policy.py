@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from vlmrl import attention
 from vlmrl.algorithms.base import LossInputs, Objective, Pass
-from vlmrl.attention import dispatch
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.data.masked_media import mask_media
 from vlmrl.errors import NotFinite, UserError
@@ -114,7 +114,7 @@ class Policy:
     def _prepare_forward(self, shard: bool) -> None:
         """Install in the model what the forwards need: shared prompts, split tokens, checkpointing."""
         config = self.config
-        self._can_share = self.family.shared and dispatch.install(self.base)
+        self._can_share = self.family.shared and attention.install(self.base)
         if config.dtype == "bfloat16":
             install_experts(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
