@@ -3,6 +3,14 @@
 The ranks tell each other what their groups cost and come to the same plan; of the groups only those
 travel that change their home, each from its old home to its new one. Where several ranks share the
 tokens of a micro-batch (`sequence_parallel`), such a team is dealt to as one, and all of it gets them.
+
+Five groups by their tokens on two ranks, as they were generated and as they are dealt:
+
+              rank 0                 rank 1                 fullest    useful share
+    before    A 900  B 700  C 400    D 300  E 200           2000       1250 / 2000 = 0.625
+    after     A 900  C 400           B 700  D 300  E 200    1300       1250 / 1300 = 0.962
+
+Only B travels: no other move, and no exchange of two groups, makes the fuller rank emptier after that.
 """
 
 from __future__ import annotations

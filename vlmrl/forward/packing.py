@@ -2,6 +2,18 @@
 
 Groups stay together (their prompt can be forwarded once) and denominators are fixed here, before
 the first forward: how a batch is cut never changes the update.
+
+Two groups of three, A and B, of which one completion of B is not kept; `.` is padding, a letter a token:
+
+    plain micro-batch      BBBBBBBB b...     rows * (longest prompt + longest completion) tokens:
+                           BBBBBBBB bbb.     each row has a copy of its group's prompt, and the group
+                           ..AAAAAA aaa.     with the longest rows is first
+                           ..AAAAAA aa..
+                           ..AAAAAA aaaa
+    shared micro-batch     BBBBBBBB b bbb AAAAAA aaa aa aaaa
+                           one row: each prompt once, and no padding
+
+A group above the budget is cut between completions, and its prompt is computed in each of the parts.
 """
 
 from __future__ import annotations

@@ -7,6 +7,17 @@ Our forwards call parts of the model directly, so a whole forward runs inside on
 holds what is in no layer: embeddings, head, norms, projector. All ranks must run the same layers in
 the same order; where a rank has no media for a tower, the tower's layers are gathered without being
 computed. Frozen towers are whole on every rank: they run as often as a rank has media that it has not seen.
+
+Where the weights are, with four ranks and one replica:
+
+                    at rest, each rank       forward                       backward
+    root            a quarter of the rows    gathered, stays until its     there already; sliced after it
+                                             backward is done
+    layer 1 ... n   a quarter of the rows    gathered when it runs,        gathered again when it runs; its
+                                             sliced again behind it        gradient is summed into slices
+    frozen tower    whole                    whole                         takes no part
+
+So while a forward runs a rank holds, beside its quarter, the root and a layer or two.
 """
 
 from __future__ import annotations

@@ -4,6 +4,15 @@
 So with at most η batches issued beyond the next one, no token is older than η policy versions when it
 is trained on. With η = 0 a batch is generated when it is taken, without a thread.
 
+With η = 2, where each step takes one batch; the weights of version k are those that step k trains on:
+
+    step    issued at its start    trained on    its tokens are of versions
+    0       0, 1, 2                0             0
+    1       3                      1             0 to 1
+    2       4                      2             0 to 2
+    3       5                      3             1 to 3
+    4       6                      4             2 to 4
+
 With several ranks each generates for its own prompts, at its own pace; they meet in `fill`, `take`,
 `drain` and `collect_state`, which all of them call in the same order.
 

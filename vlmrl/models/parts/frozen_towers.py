@@ -7,6 +7,13 @@ kept equals to the bit what would be computed again, in any forward of any batch
 A projector that trains runs every time. What is kept then is what the tower's own modules returned:
 the tower is called again with those modules returning it, so that transformers' own code around
 them goes on to the projector.
+
+                            projector frozen           projector trains
+    computed once           tower and projector        the tower
+    kept of a medium        its features               what the tower's modules returned
+    computed in each pass   nothing                    the projector, on what is kept
+
+What is kept goes at the end of the block `keeping` (a step), or stays in `KeptFeatures` beyond it.
 """
 
 from __future__ import annotations
