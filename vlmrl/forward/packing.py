@@ -5,11 +5,11 @@ the first forward: how a batch is cut never changes the update.
 
 Two groups of three, A and B, of which one completion of B is not kept; `.` is padding, a letter a token:
 
-    plain micro-batch      BBBBBBBB b...     rows * (longest prompt + longest completion) tokens:
-                           BBBBBBBB bbb.     each row has a copy of its group's prompt, and the group
-                           ..AAAAAA aaa.     with the longest rows is first
-                           ..AAAAAA aa..
-                           ..AAAAAA aaaa
+    plain micro-batch      BBBBBBBBb..       counted as rows * (longest prompt + longest completion):
+                           BBBBBBBBbbb       each row has a copy of its group's prompt, and the group
+                           AAAAAAaaa..       with the longest rows is first
+                           AAAAAAaa...
+                           AAAAAAaaaa.
     shared micro-batch     BBBBBBBB b bbb AAAAAA aaa aa aaaa
                            one row: each prompt once, and no padding
 
