@@ -5,7 +5,6 @@ import json
 import logging
 import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -175,13 +174,15 @@ def test_low_memory_is_refused_where_checkpointing_would_drop_the_cache():
 def leak(monkeypatch):
     """Completions see the earlier ones of their group."""
 
+    layout_of = SharedLayout.of
+
     def one_long_completion(prompts, group, lengths):
-        right = SharedLayout.of(prompts, group, lengths)
+        right = layout_of(prompts, group, lengths)
         sums = torch.zeros_like(prompts).index_add(0, group, lengths)
-        wrong = SharedLayout.of(prompts, torch.arange(len(prompts)), sums)
+        wrong = layout_of(prompts, torch.arange(len(prompts)), sums)
         return dataclasses.replace(wrong, row_start=right.row_start)
 
-    monkeypatch.setattr(shared_forward, "SharedLayout", SimpleNamespace(of=one_long_completion))
+    monkeypatch.setattr(SharedLayout, "of", one_long_completion)
 
 
 def run_on(monkeypatch):
