@@ -31,7 +31,7 @@ def draws(count: int, resamples: int = RESAMPLES, seed: int = 0) -> Iterator[Arr
         yield times.reshape(size, count).astype(float)
 
 
-def percentiles(resampled: npt.ArrayLike) -> tuple[float, float]:
+def percentiles(resampled: Array) -> tuple[float, float]:
     """Return the percentile interval of 95 % of what resamples gave, [B]."""
     low, high = np.quantile(resampled, [0.025, 0.975])
     return float(low), float(high)

@@ -61,7 +61,7 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
         _fit(seconds, expected + rng.choice(residuals, len(residuals)), start, best)[0]
         for _ in range(RESAMPLES)
     ]
-    low, high = percentiles(tops)
+    low, high = percentiles(np.array(tops))
     if high - low > best[0] - start:
         return None
     top, middle, power = best[0], np.exp(best[1]), np.exp(best[2])
