@@ -28,7 +28,6 @@ from typing import Any
 
 import pydantic
 
-from vlmrl import renamed
 from vlmrl.errors import UserError
 
 __all__ = [
@@ -93,8 +92,6 @@ def check(kind: str, name: str) -> None:
     elif name.endswith(".py"):
         raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
     elif name not in (known := names(kind)):
-        if new := renamed.PARTS.get(kind, {}).get(name):
-            raise UserError(f"{kind} {name!r} is called {new!r} now")
         for file in _files(kind):
             if file.stem == name:
                 raise UserError(
@@ -136,8 +133,6 @@ def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any
     known = options_of(plugin)
     for key in given:
         if key not in known:
-            if (new := renamed.OPTIONS.get(kind, {}).get(key)) in known:
-                raise UserError(f"{kind} {name!r}: option {key!r} is called {new!r} now")
             raise UserError(f"{kind} {name!r} has no option {key!r}{nearest(key, list(known))}")
     for key, option in known.items():
         if option.required and key not in given:

@@ -66,8 +66,8 @@ def test_a_missing_option_of_a_part_of_your_own_is_refused(tmp_path: Path, kind:
         ("tracking={mlflow: {projct: x}}", "tracker 'mlflow' has no option 'projct'"),
         ("algorithm.options.clip_high=-1", "algorithm 'grpo': "),
         (
-            "engine={name: hf, options: {max_rows: 4}}",
-            "engine 'hf': option 'max_rows' is called 'max_num_seqs' now",
+            "engine={name: hf, options: {max_num_seq: 4}}",
+            "engine 'hf' has no option 'max_num_seq'; did you mean 'max_num_seqs'?",
         ),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vlmrl import renamed
 from vlmrl.config import stages
 from vlmrl.config import tree as config_tree
 from vlmrl.config.section import Section
@@ -117,10 +116,6 @@ def _line(name: str, problem: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
-        if new := renamed.KEYS.get(section.__name__, {}).get(key):
-            return f"{name}: {path} is called {path.removesuffix(key)}{new} now"
-        if new := renamed.MOVED.get(section.__name__, {}).get(key):
-            return f"{name}: {path} is now written {new}"
         message = f"unknown key{nearest(key, sorted(section.model_fields))}"
     elif problem["type"] == "missing":
         message = "this key is required"
