@@ -134,7 +134,7 @@ nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in
 	$(BIN)/python -m pytest --nightly -rs tests/integrations/test_real_trainers.py
 
 nightly-results: $(READY)  ## repeat the published figures whose commands fit into 30 CPU minutes
-	$(BIN)/vlmrl reproduce --budget 30
+	$(BIN)/python performance/reproduce.py --budget 30
 
 MINUTES := 25
 gpu: $(READY)  ## with a GPU: check and measure what only a GPU shows, in MINUTES=25; a page in build/gpu

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 def problems(records: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the commands of records: script, command, config, option or value gone."""
-    from vlmrl.commands.reproduction.rerun import words_of
+    from reproduce import words_of
+
     from vlmrl.errors import UserError
 
     found, scripts = [], {}

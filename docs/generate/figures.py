@@ -11,15 +11,19 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import figure_commands
 import tables
 
-from vlmrl.commands.reproduction.records import PublishedFigure, Record, read_records
 from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "performance"))  # last: both folders have a module `tables`
+
+from reproduce import PublishedFigure, Record, read_records  # noqa: E402
+
 PAGE = "understand/results.md"
 """The page on which every figure has a record."""
 MARK = re.compile(r"(-?\d[\d.e-]*(?: \[[^\]<]*\])?)?<!--([\w.-]+)/([\w.-]+)( \[\])?-->")

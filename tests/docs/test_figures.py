@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("mkdocs")
 
 import figure_commands
-import figures
+import figures  # finds performance/, where the records are read
+from reproduce import PublishedFigure, Record
 
-from vlmrl.commands.reproduction.records import PublishedFigure, Record
 from vlmrl.errors import UserError
 
 

@@ -32,7 +32,7 @@ from vlmrl.cli import (
     verifiers,
 )
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
-from vlmrl.cli.proofs import prove, reproduce
+from vlmrl.cli.proofs import prove
 from vlmrl.cli.selections import select
 from vlmrl.errors import MissingExtra, UserError
 
@@ -108,7 +108,6 @@ app.command()(plan.plan)
 app.command()(report.report)
 app.command()(report.watch)
 app.command()(prove.prove)
-app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command("try")(serve.try_)
 app.command()(serve.serve)

@@ -1,4 +1,4 @@
-"""`vlmrl reproduce`: records are read strictly, commands run in folders of their own, verdicts are right."""
+"""`performance/reproduce.py`: records are read strictly, commands run in their own folders, verdicts are right."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from vlmrl.cli.app import run as command_line
-from vlmrl.commands.reproduction import records, rerun
-from vlmrl.commands.reproduction.readings import read_value
 from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "performance"))
+
+import reproduce as records  # noqa: E402
+from reproduce import RerunOutcome, read_value  # noqa: E402
+
 SCRIPT = """
 import argparse, json, pathlib, sys, time
 parser = argparse.ArgumentParser()
@@ -81,9 +83,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def outcomes(root: Path, *names: str) -> dict[str, rerun.RerunOutcome]:
+def outcomes(root: Path, *names: str) -> dict[str, RerunOutcome]:
     chosen = records.choose(records.read_records(root), names)
-    return {each.name: each for each in rerun.reproduce(chosen, root, root / "out")}
+    return {each.name: each for each in records.reproduce(chosen, root, root / "out")}
 
 
 # ----------------------------------------------------------------------------------------- running
@@ -114,15 +116,15 @@ def test_what_comes_out_again_is_told_from_what_does_not(root: Path) -> None:
 
 def test_what_is_missing_is_named(root: Path) -> None:
     record = records.read_records(root)["elsewhere"]
-    (found,) = rerun.reproduce({"elsewhere": record}, root, root / "out")
+    (found,) = records.reproduce({"elsewhere": record}, root, root / "out")
     assert found.verdict == "not runnable here" and found.why in ("it needs vllm", "it needs gpu")
     assert not (root / "out/elsewhere").exists()
 
 
 def test_the_cheapest_that_fit_are_run(root: Path) -> None:
     known = records.read_records(root)
-    assert list(rerun.fit(known, 3.5)) == ["good", "bad"]
-    assert list(rerun.fit(known, 0.5)) == []
+    assert list(records.fit(known, 3.5)) == ["good", "bad"]
+    assert list(records.fit(known, 0.5)) == []
 
 
 def test_results_are_never_read_from_an_earlier_run(root: Path) -> None:
@@ -151,10 +153,10 @@ def test_an_interrupt_keeps_what_is_known_and_ends_the_command(root: Path) -> No
     topic.write_text(TOPIC.replace('"0.75"', '"0.75", --sleep'))
     program = (
         "import signal, sys; from pathlib import Path\n"
-        "from vlmrl.commands.reproduction import records, rerun\n"
+        f"sys.path.append({str(ROOT / 'performance')!r}); import reproduce as records\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n"
         "root = Path(sys.argv[1]); known = records.choose(records.read_records(root), ['good', 'bad'])\n"
-        "for each in rerun.reproduce(known, root, root / 'out'): print(each.name)"
+        "for each in records.reproduce(known, root, root / 'out'): print(each.name)"
     )
     words = [sys.executable, "-c", program, str(root)]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -258,36 +260,30 @@ def write(folder: Path) -> None:
 # ----------------------------------------------------------------------------------------- command
 
 
-def test_the_records_are_listed(capsys: Any) -> None:
-    command_line_exits(["reproduce"])
-    said = capsys.readouterr().out
-    assert "quickstart-0" in said and "CPU minutes in all" in said
-    command_line_exits(["reproduce", "--json"])
+def test_the_records_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    command(monkeypatch)
+    assert "CPU minutes in all" in (out := capsys.readouterr().out) and "quickstart-0" in out
+    command(monkeypatch, "--json")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (one,) = [line for line in lines if line["name"] == "quickstart-0/after"]
-    assert one["span"] == one["interval"] and one["command"][:3] == ["vlmrl", "train", "quickstart"]
+    (figure,) = [line for line in lines if line["name"] == "quickstart-0/after"]
+    assert figure["span"] == figure["interval"]
+    assert figure["command"][:3] == ["vlmrl", "train", "quickstart"]
 
 
 def test_the_exit_code_says_whether_all_came_out_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(records, "repository", lambda: root)
-    assert command_line_exits(["reproduce", "good", "--out", str(root / "a")]) == 0
-    assert command_line_exits(["reproduce", "good", "bad", "--out", str(root / "b"), "--json"]) == 1
+    monkeypatch.setattr(records, "ROOT", root)
+    with pytest.raises(SystemExit) as left:
+        command(monkeypatch, "good", "--out", str(root / "a"))
+    assert not left.value.code
+    with pytest.raises(SystemExit) as left:
+        command(monkeypatch, "good", "bad", "--out", str(root / "b"), "--json")
+    assert left.value.code == 1
     lines = capsys.readouterr().out.splitlines()
     assert json.loads(lines[-1])["verdict"] == "not reproduced"
 
 
-def test_a_wheel_says_where_the_scripts_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "site/vlmrl/commands/x/records.py"))
-    assert command_line_exits(["reproduce"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "in the repository" in said
-
-
-def command_line_exits(words: list[str]) -> int:
-    with pytest.raises(SystemExit) as left:
-        command_line(words)
-    return int(left.value.code or 0)
+def command(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *words])
+    records.main()
