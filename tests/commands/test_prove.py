@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
 from vlmrl.cli.app import run as command_line
-from vlmrl.commands.proof.compare import compare_runs
-from vlmrl.commands.proof.prove import prove
+from vlmrl.commands.compared_runs import compare_runs
+from vlmrl.commands.prove import prove
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder

@@ -14,8 +14,8 @@ import torch
 from helpers import asking_engine, clock_tools, copy_engine
 from helpers.runs import ROOT, TINY, torchrun
 from vlmrl.cli.app import run as command_line
-from vlmrl.commands.proof.causes import list_inexact, list_unfinished
-from vlmrl.commands.proof.unsteady_calls import find_unsteady_calls
+from vlmrl.commands.compared_runs import find_unsteady_calls
+from vlmrl.commands.prove import list_inexact, list_unfinished
 from vlmrl.config import load
 from vlmrl.runs import run_folder
 

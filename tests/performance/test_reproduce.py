@@ -1,4 +1,4 @@
-"""`performance/reproduce.py`: records are read strictly, commands run in their own folders, verdicts are right."""
+"""`performance/reproduce.py`: records are read strictly, commands run apart, verdicts are right."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ from vlmrl.cli import (
     launch,
     parts,
     plan,
+    prove,
     report,
     serve,
     train,
     verifiers,
 )
 from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
-from vlmrl.cli.proofs import prove
 from vlmrl.cli.selections import select
 from vlmrl.errors import MissingExtra, UserError
 
@@ -102,7 +102,6 @@ app.command()(train.train)
 app.command()(launch.launch)
 app.command("eval")(evaluate.evaluate)
 app.command()(compare.compare)
-app.command()(compare.changed)
 app.command()(doctor.doctor)
 app.command()(plan.plan)
 app.command()(report.report)

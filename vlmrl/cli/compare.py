@@ -1,4 +1,4 @@
-"""`vlmrl compare` and `vlmrl changed`: what finished results and checkpoints say."""
+"""`vlmrl compare`: what finished results say."""
 
 from __future__ import annotations
 
@@ -30,21 +30,3 @@ def compare(results: Results, out: Out = Path("comparison")) -> None:
     comparisons = compare.compare_results(results)
     compare.print_comparisons(comparisons)
     compare.write_comparisons(comparisons, out)
-
-
-def changed(
-    before: Annotated[Path, typer.Argument(help="Checkpoint folder before training.")],
-    after: Annotated[Path, typer.Argument(help="Checkpoint folder of the same model after it.")],
-) -> None:
-    """Print which share of the weights differs between two checkpoints, by part of the model.
-
-    - `vlmrl changed runs/mine/checkpoints/step-10 runs/mine/checkpoints/step-150`
-
-    A weight has moved if it differs by more than 1e-5; beside it stands the share that differs in bfloat16.
-    """
-    from vlmrl.commands.weight_changes import count_changes
-
-    print(f"{'':32} {'weights':>14} {'moved':>8} {'bfloat16':>8}")
-    for name, one in count_changes(before, after).items():
-        shares = f"{one.moved / one.total:8.2%} {one.moved_bfloat16 / one.total:8.2%}"
-        print(f"{name:32} {one.total:14,} {shares}")

@@ -24,7 +24,7 @@ def prove(
     what may have made the difference. Exit code 1 if anything differs. The run's folder is only read. It
     takes as long as the steps did, on as many processes.
     """
-    from vlmrl.commands.proof.prove import prove
+    from vlmrl.commands.prove import prove
 
     proof = prove(run, steps)
     print(*proof.lines(), sep="\n")

@@ -1,8 +1,9 @@
-"""Compare two run folders at one step: weights, optimizer, rollouts, metrics and evaluations, to the bit."""
+"""Compare two run folders at one step, to the bit: tensors, rollouts, metrics, evaluations and calls."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,6 @@ from typing import Any
 
 from vlmrl.runs import run_folder
 from vlmrl.system.atomic_files import read_json, read_lines
-
-__all__ = ["CLOCKS", "ProofDifference", "compare_runs", "pair_rows", "read_ranks", "untimed"]
 
 CLOCKS = (
     *("time/", "ranks/", "machine/"),
@@ -97,7 +96,7 @@ def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[]
     if trainer:
         for path in sorted(checkpoint.rglob("*.pt")):
             for name, value in _leaves(path):
-                yield f"{path.relative_to(checkpoint)}: {name}", functools.partial(_same, value)
+                yield f"{path.relative_to(checkpoint)}: {name}", lambda value=value: value
 
 
 def _read(path: Path, name: str) -> Any:
@@ -105,10 +104,6 @@ def _read(path: Path, name: str) -> Any:
 
     with safe_open(path, framework="pt") as file:
         return file.get_tensor(name)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _leaves(path: Path) -> Iterator[tuple[str, Any]]:
@@ -233,3 +228,49 @@ def read_ranks(run: Path) -> int:
         return 1
     hosts = read_json(path)
     return len(hosts[max(hosts, key=int)])
+
+
+def find_unsteady_calls(run: Path, again: Path, start: int, end: int) -> list[str]:
+    """Return a sentence for each function whose same call returned something else, with its first place.
+
+    Only completions that agree up to the call count: a policy that is shown something else writes something
+    else.
+    """
+    found: dict[str, str] = {}
+    pairs = (pair_rows(part, run, again, start, end) for part in ("rollouts", "evals"))
+    for step, a, b in itertools.chain.from_iterable(pairs):
+        for one, other in zip(*(_completions(row) for row in (a, b)), strict=False):
+            for name in _first_unsteady(one, other):
+                found.setdefault(name, f"first in step {step}, row {(a or b)['id']}")
+    return [
+        f"calls of {name!r} returned something else for the same arguments: {place}"
+        for name, place in found.items()
+    ]
+
+
+def _completions(row: Mapping[str, Any] | None) -> list[Any]:
+    return [completion.get("segments", []) for completion in row["completions"]] if row else []
+
+
+def _first_unsteady(one: list[Any], other: list[Any]) -> Iterator[str]:
+    """Yield the functions whose results are where two completions part; nothing if the policy's text is."""
+    asked: list[Any] = []
+    for a, b in zip(one, other, strict=False):
+        if a["by"] != b["by"] or (a["by"] == "policy" and a["text"] != b["text"]):
+            return
+        if a["by"] == "tool" and _seen(a) != _seen(b):
+            yield from dict.fromkeys(call["name"] for call in asked)
+            return
+        parted = [
+            x["name"]
+            for x, y in zip(a["calls"], b["calls"], strict=False)
+            if untimed(x) != untimed(y)
+        ]
+        if parted:
+            yield from dict.fromkeys(parted)
+            return
+        asked = a["calls"]
+
+
+def _seen(segment: Mapping[str, Any]) -> tuple[Any, ...]:
+    return segment["text"], segment["media"], segment["reward"]
