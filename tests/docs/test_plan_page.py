@@ -13,7 +13,7 @@ import hook
 import plan_page
 
 from vlmrl.planning.layouts import as_overrides
-from vlmrl.planning.verdicts import find_verdicts
+from vlmrl.planning.planner import find_verdicts
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale" / "plan_verdicts.md"
 

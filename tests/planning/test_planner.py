@@ -13,10 +13,8 @@ from helpers.runs import torchrun
 from vlmrl.config import LoraConfig
 from vlmrl.engines.hf import Hf
 from vlmrl.models.loading import load_model
-from vlmrl.monitoring.memory_forecast import forecast
-from vlmrl.monitoring.rank_share import Spread
-from vlmrl.planning.counts import count_sync_bytes
-from vlmrl.planning.sketch import sketch
+from vlmrl.monitoring.memory_forecast import Spread, forecast
+from vlmrl.planning.sketch import count_sync_bytes, sketch
 from vlmrl.policy.policy import Policy
 
 LORA = LoraConfig(rank=4).model_dump()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.forward.dealing import useful_share
-from vlmrl.planning.simulation import draw_costs, simulate_failures, simulate_imbalance
+from vlmrl.planning.times import draw_costs, simulate_failures, simulate_imbalance
 
 DAYS = 24 * 54
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.planning.counts import ModelCounts, StepCounts
 from vlmrl.planning.layouts import GpuLayout
 from vlmrl.planning.published import Assumptions, gpu
+from vlmrl.planning.sketch import ModelCounts, StepCounts
 from vlmrl.planning.times import Times, times
 
 B = 10**9

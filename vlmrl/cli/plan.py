@@ -36,11 +36,16 @@ def plan(
 
     settings = load(config, overrides or ())  # its data may be elsewhere
     from vlmrl.planning.layouts import as_overrides
-    from vlmrl.planning.planner import Planner, PromptContent
+    from vlmrl.planning.planner import (
+        HONEST,
+        Planner,
+        PromptContent,
+        describe,
+        describe_sweep,
+        find_verdicts,
+    )
     from vlmrl.planning.published import Assumptions
     from vlmrl.planning.published import gpu as rates_of
-    from vlmrl.planning.text import HONEST, describe, describe_sweep
-    from vlmrl.planning.verdicts import find_verdicts
 
     shown = PromptContent(images, pixels, text_tokens)
     planner = Planner(settings, rates_of(gpu), Assumptions.of(assume or ()), shown)

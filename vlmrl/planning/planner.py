@@ -1,31 +1,41 @@
-"""A config on a number of GPUs: the forecast of a rank, the times of a step, and what breaks first."""
+"""A config on a number of GPUs: memory of a rank, times of a step, what breaks first, and how it is told."""
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.config import Config
 from vlmrl.engines.vllm_parts.options import VllmOptions
-from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, forecast
-from vlmrl.monitoring.rank_share import Spread
-from vlmrl.planning.counts import ModelCounts, StepCounts, count_model, count_step
-from vlmrl.planning.layouts import GpuLayout, enumerate_layouts, layout_of
+from vlmrl.monitoring.memory_forecast import LOWER, TIGHT, Forecast, Spread, forecast
+from vlmrl.planning.layouts import GpuLayout, as_overrides, enumerate_layouts, layout_of
 from vlmrl.planning.published import Assumptions, Gpu
-from vlmrl.planning.shallow_counter import ShallowCounter
-from vlmrl.planning.simulation import Failures, Imbalance, simulate_failures, simulate_imbalance
-from vlmrl.planning.sketch import sketch, sketch_prompt
-from vlmrl.planning.times import Times, times
+from vlmrl.planning.sketch import (
+    ModelCounts,
+    ShallowCounter,
+    StepCounts,
+    count_model,
+    count_step,
+    sketch,
+    sketch_prompt,
+)
+from vlmrl.planning.times import (
+    Failures,
+    Imbalance,
+    Times,
+    simulate_failures,
+    simulate_imbalance,
+    times,
+)
 from vlmrl.policy import checkpoint
 from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt
-
-__all__ = ["Planner", "PromptContent", "RatedLayout"]
 
 APART = 0.9
 """Share of the memory of a GPU that only generates."""
@@ -266,3 +276,193 @@ class Planner:
         if layout.sequence_parallel > 1 and optimizer.shared_forward == "low_memory":
             return True
         return bool(layout.staleness and self.config.strategies)
+
+
+SLOW_SYNC = 0.1
+"""Share of a step above which a sync is worth a word."""
+SLOW_CHECKPOINT = 0.05
+WASTED = 0.8
+"""Useful share of the update below which the ranks wait too long for each other."""
+LOST = 0.02
+"""Share of the time that failures may take."""
+IDLE = 0.3
+"""Share of the GPU seconds that may be idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIssue:
+    """One thing that does not work or costs much, with the change that mends it."""
+
+    level: Literal["FAIL", "warn"]
+    part: str
+    text: str
+    change: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """One line."""
+        said = f"; change: {as_overrides(self.change)}" if self.change else ""
+        return f"{self.level:4}  {self.part:11}  {self.text}{said}"
+
+
+def find_verdicts(planner: Planner, judged: RatedLayout) -> list[PlanIssue]:
+    """Return what is wrong, what cannot run first, then what costs most."""
+    found = [*_what_fails(planner, judged), *_what_costs(planner, judged)]
+    return sorted(found, key=lambda each: each.level != "FAIL")
+
+
+def _what_fails(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
+    layout, memory, config = judged.layout, judged.memory, planner.config
+    if layout.trainers > config.rollout.prompts:
+        yield PlanIssue(
+            "FAIL",
+            "prompts",
+            f"{layout.trainers} processes train and a step has {config.rollout.prompts} prompts, fewer than "
+            "one each",
+            {"rollout.prompts": layout.trainers},
+        )
+    if memory.share > TIGHT:
+        part = max(memory.parts, key=lambda name: memory.parts[name])
+        level: Literal["FAIL", "warn"] = "FAIL" if memory.share > 1 else "warn"
+        mended = planner.mend(layout)
+        text = f"a rank needs {memory.share:.0%} of its memory, most of it {part}"
+        if mended is None:
+            yield PlanIssue(level, "memory", f"{text}: {LOWER[part]}, or more GPUs")
+        else:
+            text = f"{text}; {mended.memory.share:.0%} after the change"
+            yield PlanIssue(level, "memory", text, mended.layout.changes(config))
+    if judged.times.generation.fits < 1:
+        size = 2 * planner.model.parameters / 1e9
+        needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
+        parallel = 2 ** math.ceil(math.log2(needed))
+        where = "a server" if layout.servers else "vLLM on a GPU that trains"
+        text = f"{where} has no room for {size:.0f} GB of weights and one completion of full length"
+        devices = ",".join(map(str, range(parallel)))
+        change: dict[str, Any] = {"engine.name": "vllm_server"}
+        if layout.gpus > planner.gpu.gpus_per_node:
+            change |= {
+                "cluster.serve.replicas": max(1, layout.servers),
+                "cluster.serve.gpus": parallel,
+                "engine.options.transfer": "tcp",
+            }
+        else:
+            change["engine.options.devices"] = f'["{devices}"]'
+        yield PlanIssue("FAIL", "engine", text, change)
+
+
+def _what_costs(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
+    layout, times, config = judged.layout, judged.times, planner.config
+    if layout.servers > config.rollout.prompts:
+        text = f"{layout.servers} servers and {config.rollout.prompts} prompts: the rest stays idle"
+        yield PlanIssue("warn", "servers", text, {"rollout.prompts": layout.servers})
+    if judged.imbalance.dealt < WASTED:
+        text = f"ranks wait for the fullest: {judged.imbalance.dealt:.0%} of the update is useful"
+        more = 4 * layout.teams
+        yield PlanIssue("warn", "imbalance", text, {"rollout.prompts": more})
+    if times.sync > SLOW_SYNC * times.step:
+        text = f"a sync takes {times.sync / times.step:.0%} of a step ({times.sync_bytes / 1e9:.1f} GB out)"
+        assumed = planner.assumed
+        one_by_one = layout.servers * assumed.tcp_gb < planner.gpu.network_gb * assumed.link_share
+        faster = {"engine.options.transfer": "nccl"} if layout.servers and one_by_one else {}
+        yield PlanIssue("warn", "sync", text, faster)
+    if times.checkpoint > SLOW_CHECKPOINT * times.step:
+        text = f"checkpoints take {times.checkpoint / times.step:.0%} of the time"
+        yield PlanIssue("warn", "checkpoint", text, {"run.save_in_background": True})
+    if (idle := times.idle(layout)) > IDLE:
+        text = f"GPUs are idle for {idle:.0%} of their time"
+        can = layout.servers and not layout.staleness and not config.strategies
+        yield PlanIssue("warn", "idle", text, {"rollout.max_staleness": 1} if can else {})
+    if times.waiting > SLOW_SYNC * times.step:
+        text = (
+            f"gathering weights takes {times.waiting / times.step:.0%} of a step beside the update"
+        )
+        wider = 2 * layout.micro_batch_tokens
+        change = {"optimizer.micro_batch_tokens": wider} if layout.strategy == "fsdp2" else {}
+        yield PlanIssue("warn", "network", text, change)
+    lost = planner.failures(judged)
+    if 1 - lost.goodput > LOST:
+        text = (
+            f"{lost.count} failures in 54 days cost {1 - lost.goodput:.0%} of the time (simulated)"
+        )
+        better = max(1, config.run.save_every // 4)
+        yield PlanIssue("warn", "failures", text, {"run.save_every": better})
+
+
+GIB = 2**30
+HONEST = (
+    "Memory is counted as `vlmrl doctor` counts it, on a model of this size without numbers. Times are "
+    "rooflines of published rates with assumed shares (--assume); none was compared with a GPU. Not counted: "
+    "decoding media, verifiers, tools, fragmentation."
+)
+
+
+def describe(planner: Planner, judged: RatedLayout, verdicts: Sequence[PlanIssue]) -> Iterator[str]:
+    """Yield the lines of one layout, then its verdicts."""
+    layout, times, model, step = judged.layout, judged.times, planner.model, planner.step
+    gpu, drawn = planner.gpu, times.generation
+    yield f"layout      {layout}: {layout.gpus} x {gpu.name}"
+    yield (
+        f"model       {model.parameters / 1e9:.2f} B weights, {model.trained / 1e9:.2f} B of them train; "
+        f"a token passes {(model.active + model.head) / 1e9:.2f} B"
+    )
+    yield (
+        f"step        {step.prompts} prompts of {step.prompt_tokens} tokens x "
+        f"{step.completions // step.prompts} completions of {step.mean_length:.0f} (assumed mean) to "
+        f"{step.max_length} tokens"
+    )
+    yield f"memory      {judged.memory}"
+    for label, seconds, note in (
+        ("generation", drawn.seconds, _generation_note(judged)),
+        ("log-probs", times.passes, f"{step.forwards} passes before the update"),
+        ("update", times.update, _update_note(judged)),
+        ("sync", times.sync, f"{times.sync_bytes / 1e9:.2f} GB leave the trainers"),
+        (
+            "checkpoint",
+            times.checkpoint,
+            f"{planner.checkpoint_bytes / 1e9:.1f} GB, spread over its steps",
+        ),
+    ):
+        yield f"{label:10}  {seconds:8.2f} s  {note}"
+    yield (
+        f"{'a step':10}  {times.step:8.2f} s  {judged.rate:.2f} completions/s; GPUs idle "
+        f"{times.idle(layout):.0%} of their time"
+    )
+    lost = planner.failures(judged)
+    yield (
+        f"failures    {lost.count} in 54 days, {lost.lost_steps} steps done twice, "
+        f"{lost.goodput:.1%} of the time is progress (simulated)"
+    )
+    if verdicts:
+        yield f"breaks first: {verdicts[0].part}"
+    yield from map(str, verdicts)
+
+
+def describe_sweep(found: Sequence[RatedLayout], most: int) -> Iterator[str]:
+    """Yield a line for each of the fastest layouts."""
+    if not found:
+        yield (
+            "no layout fits with at most one process a prompt: raise rollout.prompts or --gpus, or use "
+            "model.lora or a smaller model"
+        )
+        return
+    yield f"{'completions/s':>13}  {'s a step':>8}  {'memory':>6}  {'idle':>4}  layout"
+    for judged in found[:most]:
+        yield (
+            f"{judged.rate:13.2f}  {judged.times.step:8.1f}  {judged.memory.share:6.0%}  "
+            f"{judged.times.idle(judged.layout):4.0%}  {judged.layout}"
+        )
+
+
+def _generation_note(judged: RatedLayout) -> str:
+    drawn = judged.times.generation
+    return (
+        f"{drawn.batch:.0f} completions decode at a time, {drawn.fits} of full length fit; "
+        f"{drawn.prefill:.2f} s of it read prompts"
+    )
+
+
+def _update_note(judged: RatedLayout) -> str:
+    found = judged.imbalance
+    return (
+        f"{found.with_stragglers:.0%} of it useful ({found.undealt:.0%} if groups were not dealt); "
+        f"{judged.times.waiting:.2f} s of it communication alone"
+    )
