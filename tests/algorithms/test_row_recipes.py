@@ -13,8 +13,8 @@ from vlmrl.algorithms.base import LossInputs
 from vlmrl.algorithms.dph import f_divergence
 from vlmrl.algorithms.parts.adaptive_kl import next_weight
 from vlmrl.algorithms.t_spmo import branch_values
-from vlmrl.assemble.build import build_algorithms
 from vlmrl.commands.validate import validate
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.schema import Encoded, Rollouts, TrainBatch
@@ -241,7 +241,7 @@ def test_a_weight_of_the_divergence_is_led_to_its_target():
 def test_a_weight_that_adapts_has_no_schedule(tmp_path):
     both = "algorithm.options={kl: {schedule: {linear: [0.1, 0.05]}}, kl_target: 0.1}"
     with pytest.raises(UserError, match="with kl_target"):
-        build_algorithms(ahead_config(tmp_path, both))
+        refuse_parts(ahead_config(tmp_path, both))
 
 
 def test_a_group_of_one_is_for_recipes_that_compare_no_group(tmp_path):

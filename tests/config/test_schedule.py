@@ -9,6 +9,7 @@ import pytest
 from vlmrl import config
 from vlmrl.commands.validate import validate
 from vlmrl.config import Config, schedule
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.errors import UserError
 
 COSINE = {"schedule": {"cosine": [0.04, 0.0], "from": 0.2, "until": 0.8}}
@@ -132,7 +133,7 @@ def test_a_temperature_that_changes_needs_one_batch_at_a_time() -> None:
     hot = "rollout.temperature={schedule: [[0, 1], [0.5, 1.2]]}"
     assert with_(hot).last.rollout.temperature == 1.2
     with pytest.raises(UserError, match=r"one that changes needs rollout\.max_staleness 0"):
-        with_(hot, "rollout.max_staleness=1")
+        refuse_parts(with_(hot, "rollout.max_staleness=1", "engine=vllm_server"))
 
 
 def test_every_value_of_an_option_is_checked_before_a_run() -> None:

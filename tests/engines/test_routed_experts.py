@@ -11,7 +11,8 @@ import pytest
 
 from helpers.driving import Scripted
 from helpers.small import policy
-from vlmrl.engines.base import require_routes
+from vlmrl.config import Config, load
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.engines.routed_experts import join_group, read_routes, routers_of
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -69,9 +70,15 @@ def test_what_one_completion_does_not_know_of_the_prompt_another_one_may() -> No
     assert np.array_equal(other.written, second[PROMPT:])
 
 
+def with_scripted(*more: str) -> Config:
+    return load("quickstart", [f"engine={Scripted.__module__}:Scripted", *more])
+
+
 def test_engines_that_tell_nothing_are_refused_by_name() -> None:
-    with pytest.raises(UserError, match="engine 'scripted' does not return which experts it chose"):
-        require_routes(Scripted(), "scripted", True)
-    require_routes(Scripted(), "scripted", False)
+    with pytest.raises(
+        UserError, match=r"engine '.*:Scripted' does not return which experts it chose"
+    ):
+        refuse_parts(with_scripted("model.router_replay=true"))
+    refuse_parts(with_scripted())
     with pytest.raises(UserError, match="on GPUs only; use engine vllm or hf"):
         VllmServer().check(policy("qwen3_vl_moe", router_replay=True))

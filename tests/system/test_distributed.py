@@ -13,14 +13,14 @@ import torch
 from helpers import ranks
 from helpers.kills import ACTING
 from helpers.runs import TINY, metric_lines, torchrun
-from vlmrl import plugins
-from vlmrl.assemble import build, lifecycle
+from vlmrl.assemble import lifecycle
 from vlmrl.config import ModelConfig, load
-from vlmrl.engines.base import Engine
+from vlmrl.config.exclusions import refuse_parts
+from vlmrl.engines.base import Capabilities
+from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.system import distributed
 from vlmrl.system.launched.network import warn_of_network
 
 
@@ -223,18 +223,15 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
         ([], r"rollout\.prompts: expected at least 8, .* got 4"),
     ],
 )
-def test_what_several_processes_cannot_do_is_refused(more, message, monkeypatch):
-    monkeypatch.setattr(distributed, "_world", 8)
-    settings = load("quickstart", [*TINY, *more])
-    engine = plugins.build("engine", settings.engine.name, settings.engine.options)
+def test_what_several_processes_cannot_do_is_refused(more, message):
     with pytest.raises(UserError, match=message):
-        build.require_distributed(settings, engine)
+        refuse_parts(load("quickstart", [*TINY, *more]), world=8)
 
 
 def test_an_engine_for_one_process_is_refused_in_several(monkeypatch):
-    monkeypatch.setattr(distributed, "_world", 8)
+    monkeypatch.setattr(Hf, "capabilities", Capabilities())
     with pytest.raises(UserError, match="engine 'hf' works in one process only, got 8"):
-        build.require_distributed(load("quickstart", ["engine=hf"]), Engine())
+        refuse_parts(load("quickstart", ["engine=hf", "rollout.prompts=8"]), world=8)
 
 
 @pytest.mark.parametrize(

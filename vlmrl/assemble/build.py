@@ -29,9 +29,10 @@ from vlmrl.assemble.sources import (
 )
 from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_configured, open_held_out
-from vlmrl.engines.base import Engine, RunningEngine, require_concurrent, require_routes
+from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.engines.vllm_parts.server import Fleet
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
@@ -46,7 +47,7 @@ from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
-from vlmrl.samplers.base import AdaptiveSampler, Sampler
+from vlmrl.samplers.base import Sampler
 from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.strategies.base import RunParts, Strategy
@@ -86,6 +87,7 @@ def build_trainer(
     output: Output = SILENT,
 ) -> Trainer:
     """Build all parts of a run; what must be closed is pushed on the stack, what takes long is said."""
+    refuse_parts(config, distributed.world())
     with output.doing("opening the data"):
         train_sources = open_training(config)
         benchmarks = open_benchmarks(config)
@@ -181,8 +183,7 @@ def build_engine(config: Config, fleet: Fleet | None) -> Engine:
     """Build the engine with its tools; it takes its servers from the fleet if there is one.
 
     Raises:
-        UserError: the engine has no servers, cannot generate ahead, or works in one process only where
-            the config asks for that.
+        UserError: there is a fleet, and the engine has no servers.
     """
     engine: Engine = plugins.build("engine", config.engine.name, config.engine.options)
     if fleet is not None:
@@ -191,9 +192,6 @@ def build_engine(config: Config, fleet: Fleet | None) -> Engine:
                 f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"
             )
         engine = engine.on(fleet)
-    require_concurrent(engine, config.engine.name, config.rollout.max_staleness)
-    require_routes(engine, config.engine.name, config.model.router_replay)
-    require_distributed(config, engine)
     return with_tools(config, engine)
 
 
@@ -232,25 +230,12 @@ def build_log(config: Config, progress: Progress, output: Output) -> RunLog:
 
 
 def build_sampler(config: Config) -> tuple[Sampler, Callable[[float], list[float]] | None]:
-    """Build the sampler, and the weights of the sources by progress; None where they do not change.
-
-    Raises:
-        UserError: they change, or the number of prompts does, and the sampler cannot follow.
-    """
-    name = config.data.sampler.name
-    sampler: Sampler = plugins.build("sampler", name, config.data.sampler.options)
-    if isinstance(sampler, AdaptiveSampler) and "rollout.prompts" in config.changing:
-        raise UserError(
-            f"rollout.prompts: sampler {name!r} learns by batches of one size: expected a number that "
-            "does not change"
-        )
+    """Build the sampler, and the weights of the sources by progress; None where they do not change."""
+    named = config.data.sampler
+    sampler: Sampler = plugins.build("sampler", named.name, named.options)
     if len({tuple(weights_at(config, moment)) for moment in config.moments}) == 1:
         return sampler, None
-    if not sampler.follows_weights:
-        raise UserError(
-            f"data.train: sampler {name!r} does not follow sources or weights that change over "
-            "training: use sampler mixture"
-        )
+    assert sampler.follows_weights, "config.exclusions refuses it"
     return sampler, functools.partial(weights_at, config)
 
 
@@ -258,8 +243,7 @@ def build_algorithms(config: Config) -> list[Algorithm]:
     """Build the algorithm as it is at each moment of the config's schedules; the first is that of the start.
 
     Raises:
-        UserError: an option is refused at one of them, `kl` has a schedule and a target, or groups
-            of different sizes would meet in one step.
+        UserError: an option is refused at one of them.
     """
     built = []
     for moment in config.moments:
@@ -269,16 +253,6 @@ def build_algorithms(config: Config) -> list[Algorithm]:
         except UserError as error:
             where = f"{100 * moment:g} % into training: " if moment else ""
             raise UserError(f"{where}{error}") from error
-    if "algorithm.options.kl" in config.changing and any(a.kl_target is not None for a in built):
-        raise UserError(
-            "algorithm.options.kl: with kl_target it adapts: expected a number that does not change"
-        )
-    ahead = config.rollout.max_staleness and "rollout.group_size" in config.changing
-    if ahead and any(algorithm.dynamic_sampling_batches for algorithm in built):
-        raise UserError(
-            "rollout.group_size: one that changes, with rollout.max_staleness, excludes dynamic sampling "
-            "(dynamic_sampling_batches 0): groups of two sizes would meet in one step"
-        )
     return built
 
 
@@ -286,34 +260,6 @@ def build_strategies(config: Config) -> list[Strategy]:
     """Build what the config adds to the plain step, in the order in which it acts."""
     named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
     return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
-
-
-def require_distributed(config: Config, engine: Engine) -> None:
-    """Refuse what several processes cannot do.
-
-    Raises:
-        UserError: the engine works in one process only, a part of the config cannot be sharded, or
-            there are fewer prompts than processes.
-    """
-    world = distributed.world()
-    if world > 1 and not engine.capabilities.every_rank:
-        raise UserError(
-            f"engine {config.engine.name!r} works in one process only, got {world} processes; use "
-            "'hf', 'vllm' or 'vllm_server'"
-        )
-    sharded = world > 1 and config.distributed.strategy == "fsdp2"
-    if sharded and (config.model.quantization or config.optimizer.name != "adamw"):
-        raise UserError(
-            "distributed.strategy: fsdp2 shards neither quantized weights (the scales of bitsandbytes "
-            "are outside of the tensor that is sharded) nor the optimizers of bitsandbytes (their state is "
-            "quantized in blocks of a rank's own slices, which another number of ranks could not "
-            "read); use ddp"
-        )
-    fewest = min(config.at(moment).rollout.prompts for moment in config.moments)
-    if fewest < world:
-        raise UserError(
-            f"rollout.prompts: expected at least {world}, one for each process, got {fewest}"
-        )
 
 
 def load_policy_model(

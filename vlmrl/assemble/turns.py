@@ -14,10 +14,6 @@ from vlmrl.engines.base import Engine
 from vlmrl.environments import Environment
 from vlmrl.interaction.branching import Branching
 from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.exclusions import (
-    refuse_branching_of_live_worlds,
-    refuse_single_turn_parts,
-)
 from vlmrl.interaction.tools import Runner, Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.media.access import Access
@@ -26,18 +22,7 @@ from vlmrl.tools.base import Tool
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
-    """Return the engine, with a driver around it where a source names tools or an environment.
-
-    Raises:
-        UserError: another part of the config does not work with several turns, or with branches.
-    """
-    refuse_single_turn_parts(config)
-    refuse_branching_of_live_worlds(config)
-    return with_tools_of(config, engine)
-
-
-def with_tools_of(config: Config, engine: Engine) -> Engine:
-    """Return the engine as `with_tools` does, for what does not train."""
+    """Return the engine, with a driver around it where a source names tools or an environment."""
     acting = _acting(config)
     if not acting:
         return engine

@@ -11,16 +11,12 @@ from typing import Any
 from vlmrl import config, plugins
 from vlmrl.commands.part_source import missing_options
 from vlmrl.config import Config, NamedModel, SourceConfig, stages
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data import example_data
 from vlmrl.data.cards.splits import read_split
 from vlmrl.data.sampler_rows import known_rows
 from vlmrl.data.source import open_card, open_source, read_condition, read_template
-from vlmrl.engines.base import require_concurrent, require_routes
 from vlmrl.errors import UserError
-from vlmrl.interaction.exclusions import (
-    refuse_branching_of_live_worlds,
-    refuse_single_turn_parts,
-)
 from vlmrl.scoring import reward_components
 from vlmrl.scoring.answer_forms import form_of
 
@@ -59,12 +55,6 @@ def validate(config: Config) -> None:
     if config.model.build:
         _check_part("model.build.family", "family", config.model.build.family)
     _check_part("engine", "engine", config.engine.name, config.engine.options)
-    if config.rollout.max_staleness:
-        name = config.engine.name
-        require_concurrent(plugins.load("engine", name), name, config.rollout.max_staleness)
-    if config.model.router_replay:
-        name = config.engine.name
-        require_routes(plugins.load("engine", name), name, True)
     for index, stage in enumerate(config.by_stage):
         try:
             if config.stages:
@@ -72,7 +62,6 @@ def validate(config: Config) -> None:
             for moment in stage.moments:
                 now = stage.at(moment)
                 _check_part("algorithm", "algorithm", now.algorithm.name, now.algorithm.options)
-                _check_group_size(now)
         except UserError as error:
             where = f"{stages.label(config.stages, index)}: " if config.stages else ""
             raise UserError(f"{where}{error}") from error
@@ -83,8 +72,7 @@ def validate(config: Config) -> None:
         if strategy in config.strategies[:number]:
             raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
         _check_part(where, "strategy", strategy.name, strategy.options)
-    refuse_single_turn_parts(config)
-    refuse_branching_of_live_worlds(config)
+    refuse_parts(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
             plugins.build("tracker", name, options)
@@ -197,18 +185,6 @@ def _check_acting(source: SourceConfig) -> None:
     if (world := source.environment) is not None:
         where = f"source {source.label!r}, environment"
         _check_part(where, "environment", world.name, world.options)
-
-
-def _check_group_size(config: Config) -> None:
-    """Refuse a group of one, except for the algorithms that can train on it."""
-    if config.rollout.group_size > 1:
-        return
-    name = config.algorithm.name
-    if plugins.build("algorithm", name, config.algorithm.options).smallest_group > 1:
-        raise UserError(
-            f"rollout.group_size: expected at least 2, because algorithm {name!r} compares the "
-            "completions of a group, got 1"
-        )
 
 
 def _check_model(path: str) -> None:

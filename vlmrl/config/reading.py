@@ -66,11 +66,6 @@ def _check_over_training(config: Config, name: str) -> None:
                     f"{name}: {stages.label(config.stages, index)}: source {source.label!r} has other "
                     "data in an earlier stage: give one of them another `name`"
                 )
-    if config.rollout.max_staleness and "rollout.temperature" in config.changing:
-        raise UserError(
-            f"{name}: rollout.temperature: one that changes needs rollout.max_staleness 0: an engine "
-            "that generates ahead has one temperature at a time"
-        )
 
 
 def _validate(tree: Mapping[str, Any], name: str) -> Config:

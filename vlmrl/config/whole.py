@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from vlmrl import plugins
 from vlmrl.config import schedule, stages
+from vlmrl.config.exclusions import refuse_keys
 from vlmrl.config.named_models import NamedModels, name_model
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.checks import ChecksConfig
@@ -97,10 +98,6 @@ class Config(Section):
                     raise ValueError(f"two rewards are named {label!r}: give one of them a `name`")
                 if label in NO_REWARDS:
                     raise ValueError(f"{label!r} is a metric, no reward: give it another `name`")
-            if self.scoring.combine != "gate" and any(reward.gate for reward in rewards):
-                raise ValueError(
-                    f"a reward has gate: true, but scoring.combine is {self.scoring.combine!r}"
-                )
             try:
                 check_names(rewards)
             except UserError as error:
@@ -118,37 +115,11 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _strategies_ask_the_policy_that_wrote_the_batch(self) -> Config:
-        if self.strategies and self.rollout.max_staleness:
-            raise ValueError(
-                "strategies ask the policy that wrote the batch: expected rollout.max_staleness 0, got "
-                f"{self.rollout.max_staleness}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _groups_stay_whole(self) -> Config:
-        if self.rollout.prompts % self.optimizer.minibatches:
-            raise ValueError(
-                f"rollout.prompts ({self.rollout.prompts}) must be a multiple of optimizer.minibatches "
-                f"({self.optimizer.minibatches}): groups are never split"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _decoders_have_processes(self) -> Config:
-        if self.cluster.decoders and not self.data.workers:
-            raise ValueError("data.workers: expected at least 1 with cluster.decoders, got 0")
-        return self
-
-    @model_validator(mode="after")
-    def _lag_is_long_enough(self) -> Config:
-        least = self._least_lag(self.data.workers)
-        if self.data.sampler.lag is not None and self.data.sampler.lag < least:
-            raise ValueError(
-                f"data.sampler.lag: expected at least {least} with data.workers {self.data.workers} "
-                f"and rollout.max_staleness {self.rollout.max_staleness}, got {self.data.sampler.lag}"
-            )
+    def _keys_agree(self) -> Config:
+        try:
+            refuse_keys(self)
+        except UserError as error:
+            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -294,10 +265,10 @@ class Config(Section):
     @property
     def sampler_lag(self) -> int:
         """Batches from a sampler's choice of rows back to the newest rewards that it knows."""
-        return self.data.sampler.lag or self._least_lag(workers=1)
+        return self.data.sampler.lag or self.least_lag(workers=1)
 
-    def _least_lag(self, workers: int) -> int:
-        """Workers decode two batches ahead, and a thread makes the prompts of two more."""
+    def least_lag(self, workers: int) -> int:
+        """Return the least lag: workers decode two batches ahead, a thread makes the prompts of two more."""
         return (4 if workers else 1) + self.rollout.max_staleness
 
     @property

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system.seeds import seed_of
 
@@ -203,29 +202,3 @@ class ConcurrentRunningEngine(RunningEngine):
     def abort(self) -> None:
         """Make every running call of `generate` raise soon; nothing is sampled after this."""
         raise TypeError(f"{type(self).__name__} must define abort")
-
-
-def require_concurrent(engine: Engine | type[Engine], name: str, staleness: int) -> None:
-    """Refuse an engine (or its class) that cannot generate ahead of the trainer where it must.
-
-    Raises:
-        UserError: `staleness` is positive and the engine is not concurrent.
-    """
-    if staleness > 0 and not engine.capabilities.concurrent:
-        raise UserError(
-            f"rollout.max_staleness is {staleness}, but engine {name!r} cannot generate while the "
-            "policy trains: use engine vllm_server, or rollout.max_staleness 0"
-        )
-
-
-def require_routes(engine: Engine | type[Engine], name: str, replay: bool) -> None:
-    """Refuse an engine (or its class) that does not return which experts it chose where it must.
-
-    Raises:
-        UserError: `replay` is true and the engine does not return them.
-    """
-    if replay and not engine.capabilities.routes:
-        raise UserError(
-            f"model.router_replay: engine {name!r} does not return which experts it chose: use engine "
-            "vllm or hf"
-        )

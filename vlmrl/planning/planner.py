@@ -11,6 +11,7 @@ from typing import Any, Literal
 from vlmrl import plugins
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.config import Config
+from vlmrl.config.exclusions import problems_of_sharding
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.monitoring.memory_forecast import LOWER, TIGHT, Forecast, Spread, forecast
 from vlmrl.planning.layouts import GpuLayout, as_overrides, enumerate_layouts, layout_of
@@ -266,16 +267,21 @@ class Planner:
 
     def _refused(self, layout: GpuLayout) -> bool:
         """Return whether vlmrl refuses the layout with the rest of this config."""
-        optimizer = self.config.optimizer
-        if layout.strategy == "fsdp2" and layout.trainers == 1:
-            return True
-        if layout.strategy == "fsdp2" and (
-            optimizer.name != "adamw" or optimizer.shared_forward == "low_memory"
-        ):
-            return True
-        if layout.sequence_parallel > 1 and optimizer.shared_forward == "low_memory":
-            return True
-        return bool(layout.staleness and self.config.strategies)
+        changes = {
+            "distributed": {
+                "strategy": layout.strategy,
+                "sequence_parallel": layout.sequence_parallel,
+            },
+            "model": {"gradient_checkpointing": layout.checkpointing},
+        }
+        config = self.config.model_copy(
+            update={n: getattr(self.config, n).model_copy(update=u) for n, u in changes.items()}
+        )
+        return (
+            (layout.strategy == "fsdp2" and layout.trainers == 1)
+            or any(problems_of_sharding(config, layout.trainers))
+            or bool(layout.staleness and self.config.strategies)
+        )
 
 
 SLOW_SYNC = 0.1

@@ -84,11 +84,13 @@ class SeenRewards:
 class Sampler:
     """Base of samplers that do not look at rewards.
 
-    Class variables: `follows_weights`, whether it draws by `SamplerState.weights`; `curves`, a line on each
-    curve that only this sampler has, by its name.
+    Class variables: `follows_weights`, whether it draws by `SamplerState.weights`; `learns`,
+    whether it is an `AdaptiveSampler`; `curves`, a line on each curve that only this sampler has, by its
+    name.
     """
 
     follows_weights: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
     curves: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -119,6 +121,8 @@ class Sampler:
 @dataclass(frozen=True)
 class AdaptiveSampler(Sampler):
     """Base of samplers that learn from rewards."""
+
+    learns: ClassVar[bool] = True
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return up to `count` different rows [n] int64, best first; fewer if there are no more.

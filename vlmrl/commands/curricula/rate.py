@@ -15,7 +15,7 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     with_audio,
 )
-from vlmrl.assemble.turns import with_tools_of
+from vlmrl.assemble.turns import with_tools
 from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     MAX_NAMED,
@@ -138,7 +138,7 @@ def rate(
     manifest = manifest_of(config, policy, chosen, sources, {"model": model, **asked})
     with ExitStack() as stack:
         before = begin(out, hide_secrets(manifest), read_ratings)
-        options = with_tools_of(
+        options = with_tools(
             config, plugins.build("engine", config.engine.name, config.engine.options)
         )
         with output.doing(f"starting engine {config.engine.name}"):

@@ -1,0 +1,215 @@
+"""Keys and parts of a config that exclude each other: the one place that refuses combinations.
+
+`refuse_keys` looks at keys alone, as they are read; `refuse_parts` at what the named parts state as class
+variables, too. A section refuses by itself what only its own keys say. Nothing here reads a file, and a part
+is imported only where one of its class variables decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vlmrl import plugins
+from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.config.whole import Config
+
+_ACTING = "data.train: a source has tools or an environment, which excludes"
+
+
+def refuse_keys(config: Config) -> None:
+    """Refuse keys of different sections that exclude each other.
+
+    Raises:
+        UserError: the first such pair, with what was expected.
+    """
+    for problem in _problems_of_keys(config):
+        raise UserError(problem)
+
+
+def refuse_parts(config: Config, world: int = 1) -> None:
+    """Refuse what changes over training and the parts that it excludes, in a run of `world` processes.
+
+    Raises:
+        UserError: the first combination that cannot run, with what to use.
+    """
+    problems = (
+        _problems_of_engine(config, world),
+        _problems_over_training(config),
+        _problems_of_algorithms(config),
+        _problems_of_turns(config),
+        problems_of_sharding(config, world),
+    )
+    for problem in (problem for group in problems for problem in group):
+        raise UserError(problem)
+
+
+def _problems_of_keys(config: Config) -> Iterator[str]:
+    rollout, data = config.rollout, config.data
+    for source in data.train:
+        if config.scoring.combine != "gate" and any(r.gate for r in config.rewards_of(source)):
+            yield f"a reward has gate: true, but scoring.combine is {config.scoring.combine!r}"
+    if config.strategies and rollout.max_staleness:
+        yield (
+            "strategies ask the policy that wrote the batch: expected rollout.max_staleness 0, got "
+            f"{rollout.max_staleness}"
+        )
+    if rollout.prompts % config.optimizer.minibatches:
+        yield (
+            f"rollout.prompts ({rollout.prompts}) must be a multiple of optimizer.minibatches "
+            f"({config.optimizer.minibatches}): groups are never split"
+        )
+    if config.cluster.decoders and not data.workers:
+        yield "data.workers: expected at least 1 with cluster.decoders, got 0"
+    least = config.least_lag(data.workers)
+    if data.sampler.lag is not None and data.sampler.lag < least:
+        yield (
+            f"data.sampler.lag: expected at least {least} with data.workers {data.workers} and "
+            f"rollout.max_staleness {rollout.max_staleness}, got {data.sampler.lag}"
+        )
+
+
+def _problems_of_engine(config: Config, world: int) -> Iterator[str]:
+    fewest = min(config.at(moment).rollout.prompts for moment in config.moments)
+    if fewest < world:
+        yield f"rollout.prompts: expected at least {world}, one for each process, got {fewest}"
+    name, staleness = config.engine.name, config.rollout.max_staleness
+    if not (staleness or config.model.router_replay or world > 1):
+        return  # importing an engine imports torch
+    able = plugins.load("engine", name).capabilities
+    if staleness and not able.concurrent:
+        yield (
+            f"rollout.max_staleness is {staleness}, but engine {name!r} cannot generate while the "
+            "policy trains: use engine vllm_server, or rollout.max_staleness 0"
+        )
+    if config.model.router_replay and not able.routes:
+        yield (
+            f"model.router_replay: engine {name!r} does not return which experts it chose: use engine "
+            "vllm or hf"
+        )
+    if world > 1 and not able.every_rank:
+        yield (
+            f"engine {name!r} works in one process only, got {world} processes; use 'hf', 'vllm' or "
+            "'vllm_server'"
+        )
+
+
+def _problems_over_training(config: Config) -> Iterator[str]:
+    """Yield what excludes values that change during a run."""
+    changing = config.changing
+    if config.rollout.max_staleness and "rollout.temperature" in changing:
+        yield (
+            "rollout.temperature: one that changes needs rollout.max_staleness 0: an engine that "
+            "generates ahead has one temperature at a time"
+        )
+    reweighted = _changes_weights(config)
+    if not reweighted and "rollout.prompts" not in changing:
+        return
+    name = config.data.sampler.name
+    sampler = plugins.load("sampler", name)
+    if "rollout.prompts" in changing and sampler.learns:
+        yield (
+            f"rollout.prompts: sampler {name!r} learns by batches of one size: expected a number that "
+            "does not change"
+        )
+    if reweighted and not sampler.follows_weights:
+        yield (
+            f"data.train: sampler {name!r} does not follow sources or weights that change over "
+            "training: use sampler mixture"
+        )
+
+
+def _changes_weights(config: Config) -> bool:
+    """Return whether other sources are drawn from at some moments, or the same ones in other shares."""
+    weights = [
+        {
+            (source.model_dump_json(exclude={"weight", "rewards"}), source.weight)
+            for source in config.at(moment).data.train
+            if source.weight
+        }
+        for moment in config.moments
+    ]
+    return any(each != weights[0] for each in weights)
+
+
+def _problems_of_algorithms(config: Config) -> Iterator[str]:
+    """Yield what excludes the algorithm as it is at some moment; it is built only where that matters."""
+    changing, staleness = config.changing, config.rollout.max_staleness
+    adapts = "algorithm.options.kl" in changing
+    regroups = staleness and "rollout.group_size" in changing
+    for moment in config.moments:
+        now = config.at(moment)
+        if not (adapts or regroups or now.rollout.group_size == 1):
+            continue
+        name = now.algorithm.name
+        algorithm = plugins.build("algorithm", name, now.algorithm.options)
+        if now.rollout.group_size == 1 < algorithm.smallest_group:
+            yield (
+                f"rollout.group_size: expected at least 2, because algorithm {name!r} compares the "
+                "completions of a group, got 1"
+            )
+        if adapts and algorithm.kl_target is not None:
+            yield "algorithm.options.kl: with kl_target it adapts: expected a number that does not change"
+        if regroups and algorithm.dynamic_sampling_batches:
+            yield (
+                "rollout.group_size: one that changes, with rollout.max_staleness, excludes dynamic "
+                "sampling (dynamic_sampling_batches 0): groups of two sizes would meet in one step"
+            )
+
+
+def _problems_of_turns(config: Config) -> Iterator[str]:
+    """Yield what does not work with completions of several turns."""
+    if not any(source.acts for each in (config, *config.by_stage) for source in each.named_sources):
+        return
+    for strategy in config.strategies:
+        if not plugins.load("strategy", strategy.name).of_turns:
+            yield f"{_ACTING} strategy {strategy.name!r}"
+    if config.evaluation and config.evaluation.force_thinking:
+        yield f"{_ACTING} evaluation.force_thinking"
+    if config.stages:
+        yield f"{_ACTING} stages"
+    now = config.at(0)
+    rollout = now.rollout
+    if rollout.turns.max_turns > 1 and rollout.turns.max_tokens <= rollout.max_tokens:
+        yield (
+            f"rollout.turns.max_tokens: expected more than one turn's rollout.max_tokens "
+            f"({rollout.max_tokens}), got {rollout.turns.max_tokens}: no second turn would ever begin"
+        )
+    algorithm = plugins.build("algorithm", now.algorithm.name, now.algorithm.options)
+    if "masked_media" in algorithm.passes:
+        yield (
+            f"{_ACTING} algorithm {now.algorithm.name!r}: it masks the media of the prompt, not those "
+            "of observations"
+        )
+    for source in config.named_sources if rollout.turns.branching else ():
+        world = source.environment.name if source.environment else None
+        if world is not None and not plugins.load("environment", world).restartable:
+            yield (
+                f"rollout.turns.branching: environment {world!r} of source {source.label!r} lives in a "
+                "server, where two rollouts cannot go on from one state"
+            )
+
+
+def problems_of_sharding(config: Config, world: int) -> Iterator[str]:
+    """Yield what `world` processes that share a model cannot do, whatever their engine."""
+    shards = world > 1 and config.distributed.strategy == "fsdp2"
+    if shards and (config.model.quantization or config.optimizer.name != "adamw"):
+        yield (
+            "distributed.strategy: fsdp2 shards neither quantized weights (the scales of bitsandbytes "
+            "are outside of the tensor that is sharded) nor the optimizers of bitsandbytes (their state is "
+            "quantized in blocks of a rank's own slices, which another number of ranks could not "
+            "read); use ddp"
+        )
+    lone: dict[str, Any] = {
+        "model.gradient_checkpointing": config.model.gradient_checkpointing,
+        "distributed.strategy: fsdp2": shards,
+        "distributed.sequence_parallel: its completions run behind the whole prompt": (
+            world > 1 and config.distributed.sequence_parallel > 1
+        ),
+    }
+    if config.optimizer.shared_forward == "low_memory":
+        yield from (
+            f"optimizer.shared_forward: low_memory excludes {key}" for key in lone if lone[key]
+        )
