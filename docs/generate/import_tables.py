@@ -8,8 +8,7 @@ from typing import Any
 
 from tables import code, escape, header, row
 
-from vlmrl.commands.importing import easyr1, hf_trainers
-from vlmrl.commands.importing.rules import Rule
+from vlmrl.commands.importing.tables import EASYR1_RULES, HF_RULES, Rule
 
 TRIED: tuple[Any, ...] = ("lora", ["accuracy"])
 """Values of which a rule of several keys says what they are."""
@@ -36,8 +35,8 @@ def tables() -> str:
     """Return a table for TRL, ms-swift and VLM-R1, and one for EasyR1."""
     return "\n".join(
         [
-            *("### TRL, ms-swift, VLM-R1", "", *_table(JOINT, hf_trainers.RULES), ""),
-            *("### EasyR1", "", *_table(JOINT_EASYR1, easyr1.RULES)),
+            *("### TRL, ms-swift, VLM-R1", "", *_table(JOINT, HF_RULES), ""),
+            *("### EasyR1", "", *_table(JOINT_EASYR1, EASYR1_RULES)),
         ]
     )
 

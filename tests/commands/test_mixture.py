@@ -14,8 +14,7 @@ import yaml
 from scipy.optimize import minimize
 
 from vlmrl import config
-from vlmrl.commands.curricula.mixture import fit_mixture, lines_of
-from vlmrl.commands.curricula.surrogate import Surrogate, best_mixture, fit
+from vlmrl.commands.curricula.mixture import Surrogate, best_mixture, fit, fit_mixture, lines_of
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 

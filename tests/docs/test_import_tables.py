@@ -7,7 +7,7 @@ import re
 import import_tables
 import pytest
 
-from vlmrl.commands.importing import data_sources, easyr1, hf_trainers
+from vlmrl.commands.importing import tables
 from vlmrl.config import Config, Section
 
 TABLES = import_tables.tables()
@@ -15,10 +15,10 @@ HF, EASYR1 = TABLES.split("### EasyR1")
 
 
 def test_every_setting_that_is_known_has_a_row() -> None:
-    joint = hf_trainers.sizes({}, 1)[1] | set(data_sources.NAMES)
-    assert [name for name in {*hf_trainers.RULES, *joint} if f"`{name}`" not in HF] == []
-    joint = easyr1.sizes({})[1] - {"config"}
-    assert [name for name in {*easyr1.RULES, *joint} if f"`{name}`" not in EASYR1] == []
+    joint = tables.hf_sizes({}, 1)[1] | set(tables.NAMES)
+    assert [name for name in {*tables.HF_RULES, *joint} if f"`{name}`" not in HF] == []
+    joint = tables.easyr1_sizes({})[1] - {"config"}
+    assert [name for name in {*tables.EASYR1_RULES, *joint} if f"`{name}`" not in EASYR1] == []
 
 
 def test_a_setting_that_goes_nowhere_says_why() -> None:

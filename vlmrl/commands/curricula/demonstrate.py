@@ -10,11 +10,15 @@ verification.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from vlmrl import plugins
+from vlmrl.answers import templates
 from vlmrl.assemble.prompts import prompt_maker_of
 from vlmrl.assemble.sources import (
     instruct_by_source,
@@ -22,32 +26,143 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     with_audio,
 )
-from vlmrl.commands.curricula import teachers
-from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     MAX_NAMED,
     Read,
     RowBlock,
+    begin,
     cut_blocks,
+    keep_whole,
     load_asked,
+    manifest_of,
     require_metric,
     sources_of,
     write_blocks,
 )
-from vlmrl.config import Config, EvaluationConfig, SourceConfig
+from vlmrl.config import Config, EvaluationConfig, NamedModel, SourceConfig
 from vlmrl.config.sections.tracking import hide_secrets
 from vlmrl.data.joined.demonstrations import Demonstration, read_demonstrations
 from vlmrl.data.source import open_configured
+from vlmrl.engines.base import Engine, Sampling
 from vlmrl.errors import UserError
+from vlmrl.media_types import Decoded
+from vlmrl.named_models.content import media_parts, text_part
+from vlmrl.named_models.opened import keeping_replies, open_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs.output.events import Demonstrated
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT
-from vlmrl.schema import Completion
+from vlmrl.schema import Completion, Frame, Media, Prompt, PromptBatch
 from vlmrl.scoring.scorer import Judged, Scorer
+from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.system.seeds import seed_of
+from vlmrl.truths import prompting
 
-__all__ = ["demonstrate"]
+Teacher = Callable[[Sequence[Prompt], int, int], Sequence[Sequence[Completion]]]
+"""Returns completions of each prompt, as many as asked for, by a seed."""
+
+
+@contextmanager
+def generating(config: Config, policy: Policy) -> Iterator[Teacher]:
+    """Give the teacher that the policy's weights are, by the config's engine."""
+    chosen: Engine = plugins.build("engine", config.engine.name, config.engine.options)
+    with closing(chosen.start(policy)) as engine:
+
+        def write(
+            prompts: Sequence[Prompt], count: int, seed: int
+        ) -> Sequence[Sequence[Completion]]:
+            draw = Sampling.of(config.at(0.0).rollout, count, seed)
+            return engine.generate(PromptBatch(tuple(prompts)), draw).completions
+
+        yield write
+
+
+@contextmanager
+def asking(
+    config: Config, name: str, policy: Policy, instruct: Mapping[str, bool], replies: Path
+) -> Iterator[Teacher]:
+    """Give the teacher that one of `models` is; its replies are kept in a folder, and recalled from there.
+
+    It sees what the policy would: the text of the question with its instruction, and media in the size
+    in which the policy sees them, so that places mean the same. A question without a reply is left out of
+    its group. `instruct` says by source whether its prompts have an instruction.
+
+    Raises:
+        UserError: no question of a call gets a reply.
+    """
+    with keeping_replies(replies):
+        model = open_model(NamedModel(name=name, **config.models[name].model_dump()))
+        rollout = config.at(0.0).rollout
+
+        def write(
+            prompts: Sequence[Prompt], count: int, seed: int
+        ) -> Sequence[Sequence[Completion]]:
+            failures: list[str] = []
+
+            def answer(prompt: Prompt, messages: Sequence[Any], number: int) -> Completion | None:
+                body = {
+                    "messages": messages,
+                    "max_tokens": rollout.max_tokens,
+                    "temperature": rollout.temperature,
+                    "top_p": rollout.top_p,
+                    "seed": seed_of(seed, number) >> 32,
+                }
+                try:
+                    return model.ask(body, lambda text: _read(prompt, text))
+                except (Unavailable, Invalid) as error:
+                    failures.append(str(error))
+                    return None
+
+            asked = []
+            for place, prompt in enumerate(prompts):
+                told = _messages(prompt, policy, instruct.get(prompt.sample.source, True))
+                asked += [(prompt, told, place * count + number) for number in range(count)]
+            with ThreadPoolExecutor(config.models[name].concurrency) as pool:
+                found = list(pool.map(answer, *zip(*asked, strict=True)))
+            if len(failures) == len(asked):
+                raise UserError(f"models.{name} does not answer: {failures[0]}; --resume goes on")
+            groups = [found[at : at + count] for at in range(0, len(found), count)]
+            return [[one for one in group if one is not None] for group in groups]
+
+        yield write
+
+
+def _read(prompt: Prompt, text: str) -> Completion:
+    """Return a reply as a completion of the prompt that the policy might have written."""
+    if not text.strip():
+        raise Invalid("an empty reply")
+    return templates.completion(text.strip(), prompt.sample.template, prompt.frame)
+
+
+def _messages(prompt: Prompt, policy: Policy, instructed: bool) -> list[Mapping[str, Any]]:
+    """Return a prompt as messages of OpenAI's chat completions."""
+    sample = prompt.sample
+    media = iter(zip(prompt.media, prompt.seen.frames, strict=True))
+    found: list[Mapping[str, Any]] = []
+    if sample.system:
+        found.append({"role": "system", "content": sample.system})
+    for turn in prompt.turns:
+        found.append({"role": turn.role, "content": _content(turn.parts, media)})
+    content = _content(sample.parts, media)
+    if instructed:
+        space, shown = policy.family.space, sample.num_images
+        text = prompting.instruct(sample.template, sample.truth, space, sample.form, shown)
+        content += [text_part(text)] if text else []
+    return [*found, {"role": "user", "content": content}]
+
+
+def _content(
+    parts: Sequence[str | Media], media: Iterator[tuple[Decoded, Frame]]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, str):
+            found += [text_part(part)] if part.strip() else []
+        else:
+            medium, frame = next(media)
+            found += media_parts([medium], [frame])[1:]  # without its number
+    return found
+
 
 SEED_PURPOSE = 22
 """Part of the seed of a block's completions."""
@@ -174,15 +289,15 @@ def _sources(config: Config) -> list[tuple[Config, SourceConfig]]:
 
 def _teacher(
     config: Config, model: str, policy: Policy, replies: Path
-) -> AbstractContextManager[teachers.Teacher]:
+) -> AbstractContextManager[Teacher]:
     """Return what gives the teacher of this name: one of the config's `models`, else the policy itself."""
     if model in config.models:
-        return teachers.asking(config, model, policy, instruct_by_source(config), replies)
-    return teachers.generating(config, policy)
+        return asking(config, model, policy, instruct_by_source(config), replies)
+    return generating(config, policy)
 
 
 def _write(
-    read: Sequence[Read], teacher: teachers.Teacher, choice: _Choice, samples: int, seed: int
+    read: Sequence[Read], teacher: Teacher, choice: _Choice, samples: int, seed: int
 ) -> list[Demonstration]:
     """Return the demonstrations of a block's rows."""
     prompts = [one.prompt for one in read if one.prompt is not None]

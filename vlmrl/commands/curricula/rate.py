@@ -16,12 +16,14 @@ from vlmrl.assemble.sources import (
     with_audio,
 )
 from vlmrl.assemble.turns import with_tools
-from vlmrl.commands.curricula.rating_manifest import begin, keep_whole, manifest_of
 from vlmrl.commands.curricula.row_blocks import (
     MAX_NAMED,
     RowBlock,
+    begin,
     cut_blocks,
+    keep_whole,
     load_asked,
+    manifest_of,
     require_metric,
     sources_of,
     write_blocks,

@@ -1,4 +1,4 @@
-"""The rows of a config's training sources in blocks, for commands that ask a model about every one of them.
+"""The rows of a config's training sources in blocks, and the file of answers that goes on where it stopped.
 
 A block is the unit of a resume: its seed depends on its number alone, so what was stopped and goes on is, for
 an engine that repeats itself, what there is without a stop.
@@ -6,7 +6,9 @@ an engine that repeats itself, what there is without a stop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,28 +17,19 @@ from vlmrl.commands.trained_run import find_run
 from vlmrl.config import Config, ModelConfig, SourceConfig
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.joined.demonstrations import Demonstration
-from vlmrl.data.joined.ratings import Rating
+from vlmrl.data.joined.ratings import MANIFEST, Rating
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine, row_id
 from vlmrl.data.source import Source, rated_as
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
 from vlmrl.schema import Prompt
 from vlmrl.system import atomic_files
+from vlmrl.system.checksums import hash_weights
 from vlmrl.system.interrupt import Interrupt
-
-__all__ = [
-    "MAX_NAMED",
-    "Read",
-    "RowBlock",
-    "cut_blocks",
-    "load_asked",
-    "require_metric",
-    "sources_of",
-    "write_blocks",
-]
 
 MAX_NAMED = 10
 """Rows, or reasons, that a result names at most; its file names all."""
@@ -179,3 +172,96 @@ def write_blocks(
             kept += found
             activity.done(len(kept))
     return True
+
+
+_T = TypeVar("_T", Rating, Demonstration)
+ReadFile = Callable[[Path], tuple[dict[str, Any], Iterator[tuple[int, _T]]]]
+"""Reads a file: its manifest, and its lines with their numbers."""
+
+MAY_CHANGE = ("versions", "git")
+"""Keys of a manifest that may differ at a resume."""
+
+
+def manifest_of(
+    config: Config,
+    policy: Policy,
+    chosen: Sequence[tuple[Config, SourceConfig]],
+    sources: Sequence[Source],
+    asked: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return all that another person needs to get the same ratings."""
+    path, build = policy.config.path, policy.config.build
+    rows = [len(source.rows.whole) for source in sources if isinstance(source.rows, RowsView)]
+    return {
+        **asked,
+        "model": asked["model"] or path or (build and build.model_dump(mode="json")),
+        "weights_sha256": hash_weights(Path(path)) if path else None,
+        "commit": getattr(policy.base.config, "_commit_hash", None),
+        "seed": config.run.seed,
+        "engine": config.engine.model_dump(mode="json"),
+        "rollout": config.at(0.0).rollout.model_dump(mode="json"),
+        "config_sha256": _digest(config, [source for _, source in chosen]),
+        "sources": [
+            {**rated_as(one), "rows": count} for (_, one), count in zip(chosen, rows, strict=True)
+        ],
+        "versions": run_folder.versions(),
+        "git": run_folder.revision(),
+    }
+
+
+def _digest(config: Config, sources: Sequence[SourceConfig]) -> str:
+    """Return a hash of what decides the prompts and their rewards."""
+    own = {"weight", "limit", "where", "ratings", "demonstrations"}
+    data = {"train", "sampler", "workers", "prefetch_mb", "quarantine_limit"}
+    tree = [
+        [source.model_dump(mode="json", exclude=own) for source in sources],
+        config.data.model_dump(mode="json", exclude=data),
+        [reward.model_dump(mode="json") for reward in config.rewards],
+        config.scoring.model_dump(mode="json"),
+    ]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def begin(out: Path, manifest: dict[str, Any], read: ReadFile[_T]) -> list[_T]:
+    """Return the lines of a file that goes on; begin one that there is not.
+
+    Raises:
+        UserError: it was made in another way.
+    """
+    if not out.exists() or not out.stat().st_size:
+        atomic_files.write_lines(out, [{MANIFEST: manifest}])
+        return []
+    before, lines = read(out)
+    _check_manifest(out, before, manifest)
+    return [line for _, line in lines]
+
+
+def keep_whole(
+    out: Path, before: Sequence[_T], blocks: Sequence[RowBlock], read: ReadFile[_T]
+) -> list[_T]:
+    """Return the lines of blocks that are whole, and leave no others in the file."""
+    by_place = {(one.source, one.split, one.row): one for one in before}
+    found: list[_T] = [
+        by_place[place]
+        for block in blocks
+        if all(place in by_place for place in block.places)
+        for place in block.places
+    ]
+    if len(found) < len(before):
+        manifest, _ = read(out)
+        atomic_files.write_lines(out, [{MANIFEST: manifest}, *(asdict(one) for one in found)])
+    return found
+
+
+def _check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with a file in another way than that in which it was begun.
+
+    Raises:
+        UserError: names the first key that differs.
+    """
+    for key, now in json.loads(json.dumps(manifest)).items():
+        if key not in MAY_CHANGE and before.get(key) != now:
+            raise UserError(
+                f"{out}: was made with another {key}: expected {now!r}, got {before.get(key)!r}; choose "
+                "another --out"
+            )

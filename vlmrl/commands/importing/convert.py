@@ -1,7 +1,14 @@
-"""A run of another trainer as a config of ours, with a line on each of its settings."""
+"""A run of another trainer as a config of ours, with a line on each of its settings.
+
+Its settings are read from a YAML or JSON file or a shell script. A script is read, never run: its variables
+are those that it sets itself to a plain value.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +17,116 @@ from typing import Any
 import yaml
 
 from vlmrl import plugins
-from vlmrl.commands.importing import easyr1, hf_trainers
-from vlmrl.commands.importing.data_sources import data_of
-from vlmrl.commands.importing.given_settings import Settings, read_settings
-from vlmrl.commands.importing.rules import Note, Rules
+from vlmrl.commands.importing.tables import (
+    EASYR1_RULES,
+    HF_DEFAULTS,
+    HF_RULES,
+    Note,
+    Rules,
+    Settings,
+    data_of,
+    easyr1_sizes,
+    hf_sizes,
+)
 from vlmrl.config import Config, parse, tree
+from vlmrl.config.yaml_loader import DuplicateKey, load_yaml
 from vlmrl.errors import UserError
 
-__all__ = ["TRAINERS", "Imported", "import_config"]
+ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings that a file states.
+
+    Raises:
+        UserError: it cannot be read, or states none.
+    """
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return dict(_flat(tree.read_mapping(path), ""))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    return _of_script(path, text)
+
+
+def value_of(text: str) -> Any:
+    """Return the number, boolean, null, list or text that an argument stands for."""
+    try:
+        return load_yaml(text)
+    except (DuplicateKey, yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def _flat(section: Mapping[Any, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value_of(value) if isinstance(value, str) else value
+
+
+def _of_script(path: Path, text: str) -> Settings:
+    """Return the arguments of the command that has the most of them, and the variables before it."""
+    variables: dict[str, str] = {}
+    best: Settings = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            words = [*itertools.takewhile(lambda word: word[:1] != "#", shlex.split(line))]
+        except ValueError:  # quotes that span lines: no plain argument
+            continue
+        words = [_filled(word, variables) for word in words]
+        own: dict[str, str] = {}
+        while words and (words[0] == "export" or ASSIGNED.fullmatch(words[0])):
+            if found := ASSIGNED.fullmatch(words.pop(0)):
+                own[found[1]] = found[2]
+        if not words:
+            variables |= own
+            continue
+        settings = _arguments(words)
+        if len(settings) > len(best):
+            best = {name: value_of(value) for name, value in (variables | own).items()} | settings
+    if not best:
+        raise UserError(
+            f"{path}: no command with arguments like `--name value` or `name.part=value`"
+        )
+    return _with_file(path, best)
+
+
+def _filled(word: str, variables: Mapping[str, str]) -> str:
+    """Return a word with the values of the variables that are known."""
+    return VARIABLE.sub(lambda found: variables.get(found[1], found[0]), word)
+
+
+def _arguments(words: list[str]) -> Settings:
+    """Return `--name value ...`, `--name=value` and `name.part=value`; a name alone is true."""
+    given: dict[str, list[str]] = {}
+    name = None
+    for word in words[1:]:
+        if word.startswith("--"):
+            name, equals, value = word[2:].replace("-", "_").partition("=")
+            given[name] = [value] if equals else []
+            name = None if equals else name
+        elif (found := DOTTED.fullmatch(word)) and (name is None or not given[name]):
+            given[found[1]], name = [found[2]], None
+        elif name is not None and not word.endswith(".py"):  # the program that torchrun starts
+            given[name].append(word)
+    values = {key: [value_of(text) for text in texts] for key, texts in given.items()}
+    return {key: of[0] if len(of) == 1 else of or True for key, of in values.items()}
+
+
+def _with_file(path: Path, settings: Settings) -> Settings:
+    """Return the settings of the file that `config=` names, with these on top."""
+    named = settings.get("config")
+    if not isinstance(named, str):
+        return settings
+    for folder in (Path(), *path.absolute().parents):
+        if (folder / named).is_file():
+            return read_settings(folder / named) | settings
+    return settings
+
 
 TRAINERS = ("trl", "ms-swift", "easyr1", "vlm-r1")
 MISSING = {
@@ -65,7 +174,7 @@ def import_config(path: Path, trainer: str | None = None, gpus: int | None = Non
     if trainer not in TRAINERS:
         raise UserError(f"--from: expected one of {', '.join(TRAINERS)}, got {trainer!r}")
     notes = [*_notes(settings, trainer, gpus or _gpus_of(settings))]
-    config = _assemble(notes, {} if trainer == "easyr1" else hf_trainers.DEFAULTS)
+    config = _assemble(notes, {} if trainer == "easyr1" else HF_DEFAULTS)
     notes += _drop_unknown_options(config)
     for key, words in MISSING.items():
         if key not in config:
@@ -97,11 +206,11 @@ def _gpus_of(settings: Settings) -> int:
 
 def _notes(settings: Settings, trainer: str, gpus: int) -> Iterator[Note]:
     if trainer == "easyr1":
-        rules: Rules = easyr1.RULES
-        joint, used = easyr1.sizes(settings)
+        rules: Rules = EASYR1_RULES
+        joint, used = easyr1_sizes(settings)
     else:
-        rules = hf_trainers.RULES
-        joint, used = hf_trainers.sizes(settings, gpus)
+        rules = HF_RULES
+        joint, used = hf_sizes(settings, gpus)
         data, more = data_of(settings, trainer)
         joint, used = [*data, *joint], used | more
     yield from joint
