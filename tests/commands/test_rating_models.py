@@ -24,9 +24,9 @@ from helpers.rating_models import (
     save_text_classifier,
     save_value_head,
 )
-from vlmrl.commands.served_models.opened_model import open_model
+from vlmrl.commands.served_models.rated_model import open_model
 from vlmrl.commands.serving.asked_model import ServedModel
-from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.commands.serving.chat_server import read_request
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access

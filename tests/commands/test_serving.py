@@ -23,7 +23,7 @@ from helpers.runs import ROOT
 from vlmrl.answers import templates
 from vlmrl.commands.serving import chat_server
 from vlmrl.commands.serving.answer_page import places_of, write_page
-from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.commands.serving.chat_server import read_request
 from vlmrl.commands.serving.terminal import show_image
 from vlmrl.commands.serving.try_model import try_model
 from vlmrl.engines.base import Sampling

@@ -23,7 +23,7 @@ from helpers.runs import ROOT, TINY, metric_lines
 from vlmrl import config
 from vlmrl.assemble import lifecycle
 from vlmrl.commands.serving.asked_model import ServedModel as InThisProcess
-from vlmrl.commands.serving.chat_requests import read_request
+from vlmrl.commands.serving.chat_server import read_request
 from vlmrl.config import NamedModel, PluginRef
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access

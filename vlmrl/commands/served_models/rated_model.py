@@ -1,40 +1,114 @@
-"""A reward model: a transformer with a head of one number, which rates the last turn of a conversation.
+"""Models that rate and do not write: reward models, and CLIP or SigLIP; which kind a checkpoint is.
 
-The number is the head's at the last token of the conversation as the chat template writes it, without
+A reward model rates the last turn of a conversation with a head of one number. The number is the head's at
+the last token of the conversation as the chat template writes it, without
 the start of another turn: transformers' sequence classifiers with one label, and value heads as TRL and
 LLaMA-Factory store them (`v_head.summary`, in a file of its own or among the weights), as Skywork-VL-Reward
 has it.
+
+CLIP and SigLIP say how alike images and texts are. A question is one turn with both; the reply is one JSON
+object with two tables [images][texts]: `cosine` of their embeddings, and `logits`, which is the cosine scaled
+(and, in SigLIP, shifted) as the model learned it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import ProcessorMixin
+from transformers import CONFIG_MAPPING, PretrainedConfig, ProcessorMixin
 from transformers.utils import cached_file
 
 from vlmrl.answers import templates
-from vlmrl.commands.serving.asked_model import Dtype
-from vlmrl.config import ModelConfig
+from vlmrl.commands.serving.asked_model import Answers, Dtype, ServedModel
+from vlmrl.commands.trained_run import run_of
+from vlmrl.config import ModelConfig, PluginRef
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.prompt_rows import prefill
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
+from vlmrl.media_types import PilImage
 from vlmrl.models.base import family_of
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.models.parts.chat import break_special_tokens, list_messages
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import narrow
-from vlmrl.schema import Completion, Encoded, Frame, Prompt, Sample
+from vlmrl.schema import Completion, Encoded, Frame, Media, Prompt, Sample
 
-__all__ = ["RatedModel", "find_value_head"]
+
+class ComparedModel:
+    """A dual encoder from a folder or a hub name.
+
+    Raises:
+        UserError: the folder lacks weights, or cannot be read.
+    """
+
+    rates: ClassVar[bool] = False
+
+    def __init__(self, folder: str, dtype: Dtype) -> None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            found, report = transformers.AutoModel.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+            self._processor: Any = transformers.AutoProcessor.from_pretrained(folder)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder} cannot be used: {' '.join(str(error).split())}") from error
+        if missing := sorted(report["missing_keys"]):
+            raise UserError(f"{folder} lacks {len(missing)} weights, e.g. {missing[0]}")
+        low = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+        self._model: Any = found.eval().to(device, low)
+        # SigLIP was trained on texts padded to its length, and reads the padding.
+        self._padding = "longest" if found.config.model_type == "clip" else "max_length"
+
+    def prompt(self, sample: Sample, access: Access) -> Prompt:
+        """Return the images and texts of the one turn.
+
+        Raises:
+            UserError: there is no image or no text, a medium is no image, or there are more turns.
+        """
+        texts = [part for part in sample.parts if isinstance(part, str)]
+        if sample.history or sample.system or not texts or not sample.media:
+            raise UserError("expected one turn of the user's, with at least one image and one text")
+        media = decode(sample, access)
+        if not all(isinstance(medium, PilImage) for medium in media):
+            raise UserError("this model compares images: expected no video and no audio")
+        nothing = Encoded((), (), {}, torch.zeros(1, 0, dtype=torch.long), 0)
+        return Prompt(sample, "\n".join(texts), nothing, Frame(), tuple(media))
+
+    def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Return the tables of each prompt; all of them are computed in one pass."""
+        texts = [[p for p in prompt.sample.parts if not isinstance(p, Media)] for prompt in prompts]
+        inputs = self._processor(
+            text=[text for own in texts for text in own],
+            images=[medium for prompt in prompts for medium in prompt.media],
+            padding=self._padding,
+            truncation=True,  # CLIP reads 77 tokens
+            return_tensors="pt",
+        ).to(self._model.device)
+        inputs["pixel_values"] = inputs["pixel_values"].to(self._model.dtype)
+        with torch.no_grad():
+            out = self._model(**inputs)
+        cosine = out.image_embeds.float() @ out.text_embeds.float().T
+        tables = {"cosine": cosine.cpu(), "logits": out.logits_per_image.float().cpu()}
+        found, row, column = [], 0, 0
+        for prompt, own in zip(prompts, texts, strict=True):
+            rows, columns = slice(row, row + len(prompt.media)), slice(column, column + len(own))
+            said = {name: table[rows, columns].tolist() for name, table in tables.items()}
+            completion = templates.completion(json.dumps(said), "none", Frame())
+            found.append((completion,) * sampling.n)
+            row, column = rows.stop, columns.stop
+        return found
+
+    def close(self) -> None:
+        """Nothing is to be freed before the process ends."""
+
 
 VALUE_HEAD = "value_head.safetensors"
 """A file with a value head alone."""
@@ -220,3 +294,39 @@ class _TextRater:
         with torch.no_grad():
             rows = [torch.tensor([p.encoded.ids], device=self._model.device) for p in prompts]
             return torch.stack([self._model(row).logits[0, 0].float().cpu() for row in rows])
+
+
+DUAL_ENCODERS = ("clip", "siglip", "siglip2")
+"""Model types whose images and texts have one space."""
+CLASSIFIER = "ForSequenceClassification"
+
+
+def open_model(model: str, dtype: Dtype) -> Answers:
+    """Load a checkpoint as its config says.
+
+    Raises:
+        UserError: there is no such model, or it brings code of its own.
+    """
+    folder = run_of(model)[1]
+    config = _config_of(folder)
+    kind, made = config.get("model_type"), " ".join(config.get("architectures") or ())
+    if kind in DUAL_ENCODERS:
+        return ComparedModel(folder, dtype)
+    if kind is not None and kind not in CONFIG_MAPPING:
+        raise UserError(
+            f"{model}: {made or kind} brings code of its own, which is not run: expected an architecture "
+            "that transformers has"
+        )
+    head = find_value_head(folder) if config else None
+    if head is not None or CLASSIFIER in made:
+        return RatedModel(folder, dtype, head)
+    return ServedModel(model, PluginRef(name="hf"), dtype)
+
+
+def _config_of(folder: str) -> Mapping[str, Any]:
+    """Return what config.json says; empty where there is none, which loading will say better."""
+    try:
+        found: Mapping[str, Any] = PretrainedConfig.get_config_dict(folder)[0]
+        return found
+    except (OSError, ValueError):
+        return {}
