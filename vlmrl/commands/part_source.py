@@ -113,6 +113,8 @@ def _home(module: _Module, name: str) -> tuple[_Module, str] | None:
 
 
 def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSource]]:
+    if not any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list):
+        return  # annotations of a base that is no dataclass are no options
     for node, below in itertools.zip_longest(cls.body, cls.body[1:]):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
