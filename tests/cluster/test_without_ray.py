@@ -41,6 +41,7 @@ def test_train_imports_no_ray(tmp_path: Path) -> None:
     assert (tmp_path / "run/summary.json").is_file()
 
 
+@pytest.mark.slow
 def test_launch_without_ray_names_the_extra(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['ray'] = None\nfrom vlmrl.cli.app import run\nrun(sys.argv[1:])"
@@ -57,6 +58,7 @@ def test_launch_without_ray_names_the_extra(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_several_nodes_need_an_address(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "vlmrl", "launch", "quickstart", "--nodes", "2"],

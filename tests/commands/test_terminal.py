@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from helpers.chat_calls import save_small_model
+from helpers.messages import require_named, require_refusal
 from helpers.published import ROWS, write_published
 from helpers.runs import TINY
 from vlmrl.runs.metric_glossary import find
@@ -103,8 +104,8 @@ def test_nothing_is_wider_than_the_terminal_and_no_number_is_cut(columns: int) -
     code, written = run_in_terminal([sys.executable, "-c", SAYING], columns)
     lines = seen(written)
     assert code == 0 and all(len(line) <= columns for line in lines)
-    for whole in ("10/150  13 min left", "box_iou 0.612 [0.590, 0.634]", "best 0.620 at step 40"):
-        assert any(whole in line for line in lines), whole
+    for number in ("10/150", "13 min", "0.612 [0.590, 0.634]", "0.620"):
+        assert any(number in line for line in lines), number
     assert any(re.match(r"shapes +0\.612 +0\.512$", line) for line in lines)
 
 
@@ -117,11 +118,11 @@ def test_a_terminal_without_colours_gets_none() -> None:
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines_that_fit() -> None:
     _, written = run_in_terminal([sys.executable, "-c", SAYING], 40, TERM="dumb")
     assert "\x1b" not in written
-    assert written.splitlines()[:3] == [
-        "quickstart · grpo · runs/quickstart",
-        "step  10/150  13 min left  reward 0.612",
-        "  shapes: box_iou 0.512  length 23.4",
-    ]
+    started, step, source = written.splitlines()[:3]
+    assert max(len(started), len(step), len(source)) <= 40
+    require_named(started, "quickstart", "grpo", "runs/quickstart")
+    require_named(step, "10/150", "13 min", "0.612")
+    require_named(source, "shapes", "box_iou 0.512", "23.4")
 
 
 @pytest.mark.slow
@@ -132,7 +133,7 @@ def test_a_run_in_a_narrow_terminal_ends_at_ctrl_c_and_says_how_to_go_on(tmp_pat
     lines = seen(written.replace("^C", ""))  # the terminal's own echo
     assert code == 130
     assert any(re.match(r"steps .*\b\d+/500", line) for line in lines)
-    assert any(line.startswith("interrupted; saved in") for line in lines)
+    assert any("interrupted" in line for line in lines)
     assert "resume=auto" in written and (folder / "checkpoints").is_dir()
     assert [line for line in lines if len(line) > 40 and str(folder) not in line] == []
 
@@ -212,8 +213,8 @@ def test_a_mistake_is_an_object_and_one_line(tmp_path: Path) -> None:
     )
     (line,) = ran.stdout.splitlines()
     told = json.loads(line)
-    assert (ran.returncode, told["kind"], told["mistake"]) == (2, "failed", True)
-    assert ran.stderr == f"error: {told['error']}\n" and "stepz" in told["error"]
+    assert (told["kind"], told["mistake"]) == ("failed", True)
+    require_refusal(ran.returncode, ran.stderr, told["error"], "stepz")
 
 
 @pytest.mark.slow
@@ -236,11 +237,13 @@ def test_rating_and_demonstrating_say_as_much_to_programs_as_to_people(tmp_path:
     # The policy as it is, before its cold start; a second time, and with nothing to go on with.
     first = run_program(*rate[:-1], str(tmp_path / "again.jsonl"), "--quiet")
     warning, counts, solved = first.stdout.splitlines()
-    assert warning.startswith("this rates the policy before its cold start") and not first.stderr
-    assert re.fullmatch(r".*: 6 rows, 0 not rated, mean pass rate \d\.\d{3}", counts)
-    assert re.fullmatch(r"never \d, sometimes \d, always \d", solved)
+    assert not first.stderr
+    require_named(warning, "cold start")
+    require_named(counts, "6 rows", "0 not rated")
+    assert sum(map(int, re.findall(r"\d+", solved))) == 6
     refused = run_program(*rate, "--model", model, "--json", code=2)
-    assert objects(refused)[-1]["mistake"] and "exists; --resume goes on" in refused.stderr
+    assert objects(refused)[-1]["mistake"]
+    require_refusal(2, refused.stderr, out, "--resume")
 
     out = str(tmp_path / "demonstrations.jsonl")
     teach = ["data", "demonstrate", "quickstart", model, *common, "--threshold", "9", "--out", out]
@@ -249,7 +252,8 @@ def test_rating_and_demonstrating_say_as_much_to_programs_as_to_people(tmp_path:
     assert (made["kind"], made["rows"], made["kept"]) == ("demonstrated", 6, 0)
     assert made["dropped"] == {"none has reward of 9": 6} and len(made["named"]) == 6
     said = run_program(*teach, "--resume", "--quiet").stdout.splitlines()
-    assert said[-2:] == [f"{out}: 6 rows, 0 kept, 6 dropped", "  6 rows: none has reward of 9"]
+    require_named(said[-2], out, "6 rows", "0 kept", "6 dropped")
+    require_named(said[-1], "6 rows", "reward of 9")
 
 
 @pytest.mark.slow
@@ -272,7 +276,8 @@ def test_a_benchmark_is_an_object_and_a_line_of_its_own(tmp_path: Path) -> None:
     # All answers are there: nothing is asked again.
     quiet = run_program("eval", str(model), *asked, "--quiet")
     first, second, last = quiet.stdout.splitlines()
-    assert first.startswith(f"chartqa  official {chartqa['shown']['official']}  strict ")
-    assert second.startswith("ai2d  official ") and last == f"report: {page}" and not quiet.stderr
-    people = run_program("eval", str(model), *asked).stdout
-    assert first in people and "benchmark" in people and "Asked and scored as" in people
+    require_named(first, "chartqa", str(chartqa["shown"]["official"]))
+    require_named(second, "ai2d")
+    require_named(last, str(page))
+    assert not quiet.stderr
+    require_named(run_program("eval", str(model), *asked).stdout, first, "lmms_eval")
