@@ -1,9 +1,7 @@
-"""Published figures: each number of the page of results stands before a mark, `0.662<!--record/figure-->`.
+"""Published figures: the tables of the page of results, written from `performance/results/*.yaml`.
 
-With ` []` in the mark its interval belongs to it: `0.662 [0.639, 0.686]<!--record/figure []-->`. The numbers
-are those of `performance/results/*.yaml`: another one fails the build.
-`python docs/generate/figures.py` writes them anew. On the page of results a number without a mark is an
-error: it has no record.
+`results.yaml` beside this file says which figures a table shows; `<!-- results NAME -->` on the page is its
+place. The prose of the page holds no measured number: one there has no record and fails the build.
 """
 
 from __future__ import annotations
@@ -13,25 +11,28 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import figure_commands
 import tables
+import yaml
 
 from vlmrl.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "performance"))  # last: both folders have a module `tables`
 
-from reproduce import PublishedFigure, Record, read_records  # noqa: E402
+from reproduce import Record, read_records  # noqa: E402
 
 PAGE = "understand/results.md"
 """The page on which every figure has a record."""
-MARK = re.compile(r"(-?\d[\d.e-]*(?: \[[^\]<]*\])?)?<!--([\w.-]+)/([\w.-]+)( \[\])?-->")
-"""A number, its record and figure, and whether its interval is shown."""
-CODE = re.compile(r"(^```.*?^```$|`[^`]*`)", re.M | re.S)
+TABLE = re.compile(r"<!-- results (\w+) -->")
+"""The place of a table on a page."""
 NO_FIGURE = re.compile(r"^```.*?^```$|`[^`]*`|<!--.*?-->|\]\([^)]*\)|95 %", re.M | re.S)
 """What may hold numbers that nobody measured: code (settings), comments, links; the level of intervals."""
 WRITTEN_OUT = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+|\d+(?:\.\d+)?(?= ?%)|\d+e-?\d+)(?![\w]|\.\d)")
+NOT_KNOWN = "–"
+"""The cell of a figure that a record does not have."""
 
 
 @functools.cache
@@ -40,73 +41,88 @@ def records() -> dict[str, Record]:
     return read_records(ROOT)
 
 
+@functools.cache
+def result_tables() -> dict[str, dict[str, Any]]:
+    """Return what `results.yaml` says of each table, by its name."""
+    text = Path(__file__).with_name("results.yaml").read_text(encoding="utf-8")
+    return dict(yaml.safe_load(text))
+
+
 def fill(markdown: str) -> str:
-    """Return a page whose marks, outside of code, stand behind the numbers of the records.
+    """Return a page with its tables in their places.
 
     Raises:
-        UserError: a mark whose record or figure is not there.
+        UserError: a table or a record that is not there.
     """
-    return "".join(
-        piece if i % 2 else MARK.sub(_filled, piece) for i, piece in enumerate(CODE.split(markdown))
-    )
+    return TABLE.sub(lambda match: result_table(match[1]), markdown)
 
 
-def _filled(match: re.Match[str]) -> str:
-    _, record, name, interval = match.groups(default="")
-    return f"{_show(record, name, bool(interval))}<!--{record}/{name}{interval}-->"
+def result_table(name: str) -> str:
+    """Return a table of results, as Markdown.
+
+    Raises:
+        UserError: no such table, or a record that is not there.
+    """
+    table = result_tables().get(name)
+    if table is None:
+        raise UserError(f"docs/generate/results.yaml has no table {name!r}")
+    if "records" not in table:
+        rows = [[title, _figure(*full.split("/"))] for full, title in table["figures"].items()]
+        return _markdown([["", "value"], *rows])
+    lines = [["", *table["figures"].values()]]
+    for record, title in table["records"].items():
+        lines.append([title, *(_figure(record, figure) for figure in table["figures"])])
+    if table["rows"] == "figures":
+        lines = [list(column) for column in zip(*lines, strict=True)]
+    return _markdown(lines)
 
 
-def _show(record: str, name: str, with_interval: bool) -> str:
-    figure = records()[record].figures.get(name) if record in records() else None
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join([*tables.header(*lines[0]), *(tables.row(*line) for line in lines[1:])])
+
+
+def _figure(record: str, name: str) -> str:
+    """Return a figure with its interval, if it has one; a dash if this record does not have it."""
+    if record not in records():
+        raise UserError(f"no record in performance/results/*.yaml is called {record!r}")
+    figure = records()[record].figures.get(name)
     if figure is None:
-        raise UserError(f"no record in performance/results/*.yaml has a figure {record}/{name}")
-    if not with_interval:
-        return _text(figure, figure.expected)
-    if figure.interval is None:
-        raise UserError(f"{record}/{name} has no interval to show")
-    low, high = (_text(figure, end) for end in figure.interval)
-    return f"{_text(figure, figure.expected)} [{low}, {high}]"
-
-
-def _text(figure: PublishedFigure, value: float) -> str:
-    return f"{value:.{figure.digits}f}"
-
-
-def differing(markdown: str) -> list[str]:
-    """Return the marks that stand behind another number than their record's.
-
-    Raises:
-        UserError: a mark whose record or figure is not there.
-    """
-    prose = "".join(CODE.split(markdown)[::2])
-    return [
-        f"expected {_filled(match)}, got {match[0]}"
-        for match in MARK.finditer(prose)
-        if match[0] != _filled(match)
-    ]
+        return NOT_KNOWN
+    value, *ends = (
+        f"{number:.{figure.digits}f}" for number in (figure.expected, *(figure.interval or ()))
+    )
+    return f"{value} [{', '.join(ends)}]" if ends else value
 
 
 def written_out(markdown: str) -> list[str]:
-    """Return the numbers of the page of results without marks, except settings in code and links."""
-    prose = NO_FIGURE.sub(" ", MARK.sub(" ", markdown))
-    return [match[0] for match in WRITTEN_OUT.finditer(prose)]
+    """Return the numbers in the prose of the page of results, except settings in code and links."""
+    return [match[0] for match in WRITTEN_OUT.finditer(NO_FIGURE.sub(" ", markdown))]
 
 
 def check() -> list[str]:
-    """Return what is wrong with the records, their commands and the pages that show their numbers."""
+    """Return what is wrong with the records, their commands and the page that shows their numbers."""
     page = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
-    found = [f"{PAGE}: {number} has no record; it needs a mark" for number in written_out(page)]
-    for path in _pages():
-        try:
-            wrong = differing(path.read_text(encoding="utf-8"))
-        except UserError as error:
-            wrong = [str(error)]
-        found += [f"{path.relative_to(ROOT)}: {each}" for each in wrong]
-    return found + figure_commands.problems(records())
+    problems = [
+        f"{PAGE}: {number} has no record; show it in a table" for number in written_out(page)
+    ]
+    places = TABLE.findall(page)
+    for name in sorted({*places, *result_tables()}):
+        if places.count(name) != 1:
+            problems.append(f"{PAGE}: expected one table {name!r}, got {places.count(name)}")
+    problems += [f"results.yaml: no record has a figure {name}" for name in _unknown_figures()]
+    return problems + figure_commands.problems(records())
 
 
-def _pages() -> list[Path]:
-    return [ROOT / "docs" / PAGE, *sorted((ROOT / "performance").rglob("*.md"))]
+def _unknown_figures() -> list[str]:
+    """Return the figures of `results.yaml` that none of their table's records has."""
+    return [
+        f"{'|'.join(owners)}/{name}"
+        for table in result_tables().values()
+        for full in table["figures"]
+        for owner, _, name in [full.rpartition("/")]
+        for owners in [list(table.get("records", [owner]))]
+        if all(name not in records()[each].figures for each in owners if each in records())
+    ]
 
 
 def count() -> str:
@@ -132,8 +148,3 @@ def table() -> str:
         again = str(record.repeated or "")
         lines.append(tables.row(*head, command, f"{record.minutes:g}", needs, measured, again))
     return "\n".join([*lines, *rest])
-
-
-if __name__ == "__main__":
-    for path in _pages():
-        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")

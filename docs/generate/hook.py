@@ -53,7 +53,7 @@ FILLED = {
     "<!-- matrix -->": matrix_page.tables,
     "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
-    "<!-- figures -->": figures.table,
+    "<!-- records -->": figures.table,
 }
 """Comments of pages, and what is written in their place."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
@@ -130,7 +130,7 @@ def _filled(markdown: str) -> str:
     for mark, fill in FILLED.items():
         if mark in markdown:
             markdown = markdown.replace(mark, fill())
-    return markdown
+    return figures.fill(markdown)
 
 
 def on_post_build(config: Any) -> None:

@@ -1,4 +1,4 @@
-"""Published figures: every number of the page of results has a record, and every record's command exists."""
+"""Published figures: the tables of results are written from records, and every record's command exists."""
 
 from __future__ import annotations
 
@@ -43,37 +43,41 @@ def test_few_figures_have_no_command() -> None:
 
 def test_numbers_that_are_written_out_are_found() -> None:
     page = (
-        "It rose to 0.66, by 12 % [see](a-0.5.md), lr 4e-4, `0.3 %`, 95 % bootstrap, 0.2<!--a-0.1/b-->, "
-        "0.2 [0.1, 0.3]<!--a/b []--> "
+        "It rose to 0.66, by 12 % [see](a-0.5.md), lr 4e-4, `0.3 %`, 95 % bootstrap, "
         "1-25, Qwen2.5-VL, seeds 0, 1, 2, -0.09 and (3.5).\n```\n0.7\n```\n<!-- 0.8 -->"
     )
     assert figures.written_out(page) == ["0.66", "12", "4e-4", "-0.09", "3.5"]
 
 
-def test_a_mark_stands_behind_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_written_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_interval = PublishedFigure(expected=0.57, interval=(0.5, 0.6))
     known = {
-        "a": record(
-            figures={
-                "b": PublishedFigure(expected=0.57, interval=(0.5, 0.6)),
-                "c": PublishedFigure(expected=-3),
-            }
-        )
+        "a": record(figures={"b": with_interval, "c": PublishedFigure(expected=-3, digits=0)}),
+        "z": record(figures={"b": PublishedFigure(expected=1)}),
     }
+    axes = {"records": {"a": "seed 0", "z": "seed 1"}, "figures": {"b": "IoU", "c": "tokens"}}
     monkeypatch.setattr(figures, "records", lambda: known)
-    code = "`1<!--a/x-->`\n```\n<!--a/x-->\n```\n"
-    page = f"<!--a/b--> | 0.4<!--a/b []--> | +<!--a/c--> | <!-- a note --> {code}"
-    right = page.replace("<!--a/b-->", "0.570<!--a/b-->").replace("0.4<", "0.570 [0.500, 0.600]<")
-    right = right.replace("<!--a/c-->", "-3.000<!--a/c-->")
-    assert figures.fill(page) == right == figures.fill(right)
-    assert figures.differing(right) == []
-    wrong = "0.571<!--a/b--> or 0.570 [0.500, 0.610]<!--a/b []-->"
-    assert figures.differing(wrong) == [
-        "expected 0.570<!--a/b-->, got 0.571<!--a/b-->",
-        "expected 0.570 [0.500, 0.600]<!--a/b []-->, got 0.570 [0.500, 0.610]<!--a/b []-->",
-    ]
-    for unknown, message in (("a/x", "a/x"), ("x/b", "x/b"), ("a/c []", "no interval")):
+    monkeypatch.setattr(
+        figures,
+        "result_tables",
+        lambda: {
+            "down": {"rows": "records", **axes},
+            "across": {"rows": "figures", **axes},
+            "lone": {"figures": {"a/c": "tokens"}},
+            "lost": {"figures": {"x/c": "tokens"}},
+        },
+    )
+    body = "|---|---|---|\n"
+    assert figures.fill("<!-- results down -->.") == (
+        f"|  | IoU | tokens |\n{body}| seed 0 | 0.570 [0.500, 0.600] | -3 |\n| seed 1 | 1.000 | – |."
+    )
+    assert figures.fill("<!-- results across -->") == (
+        f"|  | seed 0 | seed 1 |\n{body}| IoU | 0.570 [0.500, 0.600] | 1.000 |\n| tokens | -3 | – |"
+    )
+    assert figures.fill("<!-- results lone -->").endswith("| tokens | -3 |")
+    for unknown, message in (("lost", "'x'"), ("gone", "no table 'gone'")):
         with pytest.raises(UserError, match=message):
-            figures.fill(f"<!--{unknown}-->")
+            figures.fill(f"<!-- results {unknown} -->")
 
 
 @pytest.mark.parametrize(
