@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import ray
 
-from vlmrl.cluster.grader_pool import RESOURCE, RayPool, start_graders
+from vlmrl.cluster.graders import RESOURCE, RayPool, start_graders
 from vlmrl.config import RewardConfig
 from vlmrl.schema import Box, Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring.calls import _call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlmrl.cluster.places import Place, order, variables
+from vlmrl.cluster.attempt import Place, order, variables
 
 PLACES = [
     Place("10.0.0.10", "1", "b"),

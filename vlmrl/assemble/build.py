@@ -68,8 +68,6 @@ class Pools:
 
     make_pool: MakePool = DeadlinePool
     """Makes the pool of the verifiers that have a time limit."""
-    make_decoders: MakePool = DeadlinePool
-    """Makes the pool in which media are decoded ahead of use."""
     fleet: Fleet | None = None
     """Servers for the rollouts; None: the engine's own."""
 
@@ -100,9 +98,9 @@ def build_trainer(
     with output.doing(f"starting engine {config.engine.name}"):
         engine = chosen.start(policy)
     stack.callback(engine.close)
-    quarantine, decode = Quarantine(config.folder / "quarantine.jsonl"), pools.make_decoders
+    quarantine = Quarantine(config.folder / "quarantine.jsonl")
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
-    loader = build_loader(config, train_sources, policy, size, quarantine, decode, sampler, weights)
+    loader = build_loader(config, train_sources, policy, size, quarantine, sampler, weights)
     stack.callback(loader.close)
     tracker = stack.enter_context(build_log(config, progress, output))
     batches = build_eval_batches(

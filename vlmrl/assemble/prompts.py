@@ -23,7 +23,6 @@ from vlmrl.policy.policy import Policy
 from vlmrl.samplers.base import Sampler
 from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.truths import prompting
 
 __all__ = ["build_prompt_maker", "prompt_maker_of"]
@@ -72,7 +71,6 @@ def build_loader(
     policy: Policy,
     size: int,
     quarantine: Quarantine,
-    make_pool: MakePool = DeadlinePool,
     sampler: Sampler | None = None,
     weights: Callable[[float], Sequence[float]] | None = None,
     tools: Mapping[str, Runner] = MappingProxyType({}),
@@ -80,7 +78,7 @@ def build_loader(
     """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
 
     `weights` are those of the sources by progress, where they change over training. With `tools`, by
-    source, the calls of demonstrations are run as prompts are made. `make_pool`: see `Loader`.
+    source, the calls of demonstrations are run as prompts are made.
     """
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
@@ -102,7 +100,6 @@ def build_loader(
         workers=config.data.workers,
         prefetch_mb=config.data.prefetch_mb,
         weights=weights,
-        make_pool=make_pool,
     )
 
 

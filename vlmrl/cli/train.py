@@ -40,7 +40,7 @@ def train(
 
         settings = load_valid(config, overrides or ())
         from vlmrl.assemble import lifecycle
-        from vlmrl.cluster.started_pools import pools_of
+        from vlmrl.cluster.driver import pools_of
 
         summary = lifecycle.train(
             settings, pools_of(settings), output=output, write_report=_write_report

@@ -1,24 +1,30 @@
 """One attempt at a run: its ranks' processes from their start to the first sign of an end.
 
 A process serves one attempt and no other: after a failure all of them are killed, and the next attempt
-has new ones.
+has new ones. It is `vlmrl train` with torchrun's variables, as torchrun itself would start it, so its main
+thread is its own and a signal saves the run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vlmrl.cluster.places import Place, order, variables
-from vlmrl.cluster.rank_actor import RankActor
 from vlmrl.errors import UserError
 from vlmrl.runs.output.outputs import Output
-
-__all__ = ["Attempt", "Ending"]
+from vlmrl.system import distributed
+from vlmrl.system.launched import parent_watch
 
 START_S = 300.0
 """Seconds in which the actors must be there: a node may have to read its files from a slow disk."""
@@ -30,6 +36,157 @@ LOOK_S = 0.2
 SAVED, MISTAKE = 130, 2
 """Exit codes of `vlmrl train` after a signal, and for a mistake of the user's."""
 LAST_LINES = 12
+
+
+# ------------------------------------------------------------------------------------------- places
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process runs: the machine's address, its GPU ("" without), and Ray's id of the node."""
+
+    address: str
+    device: str
+    node: str
+
+
+def order(places: Sequence[Place]) -> list[int]:
+    """Return the indices of `places` by rank: by address, then by GPU, so that neighbours are near."""
+
+    def key(index: int) -> tuple[int, int, str, int, str, int]:
+        place = places[index]
+        address = ipaddress.ip_address(place.address)
+        number = int(place.device) if place.device.isdecimal() else 0
+        return address.version, int(address), place.node, number, place.device, index
+
+    return sorted(range(len(places)), key=key)
+
+
+def variables(places: Sequence[Place], port: int, attempt: int) -> list[dict[str, str]]:
+    """Return the variables of every rank, whose places are given in their order.
+
+    Ranks at one address are one machine, also where Ray takes it for several nodes. Each sees the
+    GPUs of all of them there, and its own by LOCAL_RANK, as under torchrun.
+    """
+    by_machine = defaultdict(list)
+    for rank, place in enumerate(places):
+        by_machine[place.address].append(rank)
+    variables_of = []
+    for rank, place in enumerate(places):
+        here = by_machine[place.address]
+        own = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_RANK": str(here.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(here)),
+            "MASTER_ADDR": places[0].address,
+            "MASTER_PORT": str(port),
+            # The store is open before the first rank is started: no port is chosen twice.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            distributed.ATTEMPT: str(attempt),
+        }
+        if place.device:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(places[other].device for other in here)
+        variables_of.append(own)
+    return variables_of
+
+
+# ------------------------------------------------------------------------------------- on each node
+
+
+class RankActor:
+    """Starts one rank's process and says how it ended; a threaded actor, so that it always answers."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._store: Any = None
+        parent_watch.end_with(os.getppid(), self.kill)  # the parent is the node's raylet
+
+    def place(self) -> tuple[str, str]:
+        """Return Ray's id of the node, and the GPU that Ray gave this actor ("" if none)."""
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = context.get_accelerator_ids().get("GPU", [])
+        return context.get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"] if gpus else ""
+
+    def open_store(self, address: str, world: int) -> int:
+        """Open the store at which `world` ranks meet, on this address alone; return its port."""
+        import torch.distributed as dist
+
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.bind((address, 0))
+        listener.listen()
+        port = int(listener.getsockname()[1])
+        self._store = dist.TCPStore(
+            address,
+            port,
+            world,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return port
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        events: Path | None = None,
+    ) -> None:
+        """Start `python ARGUMENTS` in `folder`, with these variables; its output goes to `log`.
+
+        What it writes on standard output goes to `events` instead, if there is such a file.
+
+        Raises:
+            UserError: there is no such folder on this machine.
+        """
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder}: expected the folder in which `vlmrl launch` was started, got none on "
+                f"{socket.gethostname()}: all machines need it"
+            )
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own = {parent_watch.PARENT: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        # A rank that uses graders or servers joins the cluster, which may ask for its token.
+        access = {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
+        with (
+            log.open("wb") as output,
+            events.open("wb") if events else contextlib.nullcontext(output) as out,
+        ):
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=folder,
+                env={**distributed.outside(os.environ), **access, **environment, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=output,
+                start_new_session=True,  # one group, which is killed together
+            )
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait as long for the end of the process; return its exit code, None if it lives."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def stop(self) -> None:
+        """Ask the process to finish its step, save, and exit."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------ in the driver
 
 
 @dataclass(frozen=True)
@@ -110,21 +267,21 @@ class Attempt:
                 for _ in range(self.per_node)
             ]
         at = {node["NodeID"]: node["NodeManagerAddress"] for node in self.ray.nodes()}
-        told_places = self._get([actor.place.remote() for actor in self._actors])
-        found = [Place(at[node], device, node) for node, device in told_places]
-        ranked = order(found)
-        places = [found[index] for index in ranked]
+        devices = self._get([actor.place.remote() for actor in self._actors])
+        unordered = [Place(at[node], device, node) for node, device in devices]
+        ranked = order(unordered)
+        places = [unordered[index] for index in ranked]
         actors = [self._actors[index] for index in ranked]
         port = 0
         if len(places) > 1:
             (port,) = self._get([actors[0].open_store.remote(places[0].address, len(places))])
-        told = [{**self.environment, **own} for own in variables(places, port, self.number)]
+        environments = [{**self.environment, **own} for own in variables(places, port, self.number)]
         self._get(
             [
                 actor.start.remote(
-                    arguments, variables_of, folder, self._log(rank), None if rank else self._events
+                    arguments, environment, folder, self._log(rank), None if rank else self._events
                 )
-                for rank, (actor, variables_of) in enumerate(zip(actors, told, strict=True))
+                for rank, (actor, environment) in enumerate(zip(actors, environments, strict=True))
             ]
         )
         self._ranks = [
@@ -137,17 +294,17 @@ class Attempt:
 
     def watch(self, stop: Callable[[], bool]) -> Ending:
         """Return how the attempt ended; once `stop` says so, the ranks are asked to save and exit."""
-        told, settling = False, 0.0
+        asked, settling = False, 0.0
         while True:
             before = time.monotonic()
             self._hear()
             self._show()
-            if stop() and not told:
-                told = True
+            if stop() and not asked:
+                asked = True
                 for rank in self._ranks:
                     rank.actor.stop.remote()
             if all(rank.code in (0, SAVED) for rank in self._ranks):
-                return self._peaceful(told)
+                return self._peaceful(asked)
             settled = settling >= SETTLE_S or all(self._is_over(rank) for rank in self._ranks)
             if any(rank.gone for rank in self._ranks) or (self._failed and settled):
                 return self._fault()
@@ -184,10 +341,10 @@ class Attempt:
     def _is_over(rank: _Rank) -> bool:
         return rank.code is not None or bool(rank.gone)
 
-    def _peaceful(self, told: bool) -> Ending:
+    def _peaceful(self, asked: bool) -> Ending:
         if all(rank.code == 0 for rank in self._ranks):
             return Ending("finished")
-        return Ending("saved") if told else Ending("fault", "the ranks were ended by a signal")
+        return Ending("saved") if asked else Ending("fault", "the ranks were ended by a signal")
 
     def _fault(self) -> Ending:
         gone = {n: rank for n, rank in enumerate(self._ranks) if rank.gone}
@@ -201,8 +358,8 @@ class Attempt:
         where = f"rank {first} on {rank.place.address}"
         words = self._last_words(first)
         if mistaken:
-            said = [line for line in words if line.startswith("error: ")]
-            return Ending("mistake", said[-1].removeprefix("error: ") if said else where)
+            mistakes = [line for line in words if line.startswith("error: ")]
+            return Ending("mistake", mistakes[-1].removeprefix("error: ") if mistakes else where)
         quoted = "".join(f"\n  {line}" for line in words) if first else ""
         return Ending("fault", f"{where} ended with exit code {rank.code}{quoted}")
 

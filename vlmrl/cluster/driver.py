@@ -7,20 +7,29 @@ about one that failed it writes the next number, so that what is left of it writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vlmrl.cluster import started_pools
+from vlmrl.assemble.build import LOCAL, Pools
 from vlmrl.cluster.attempt import Attempt, Ending
+from vlmrl.cluster.graders import RESOURCE, pool_maker, start_graders
 from vlmrl.cluster.ray_host import bundle_of, connected, reserved
+from vlmrl.cluster.server_keeper import fleet_of, start_keepers
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Interrupted, Noted, Warned
 from vlmrl.runs.output.outputs import Output
+from vlmrl.system.extras import import_extra
 from vlmrl.system.interrupt import Interrupt
+
+POOLS = "VLMRL_POOLS"
+"""Environment variable of a rank: Ray's address, and the namespace of the graders and servers."""
 
 
 class AttemptsFailed(Exception):
@@ -46,9 +55,10 @@ def launch(config: Config, arguments: Sequence[str], output: Output, as_json: bo
             "none"
         )
     with ExitStack() as stack:
-        processes, room = cluster.train.gpus_per_node, started_pools.room(config)
         with output.doing("starting Ray" if cluster.address is None else "joining Ray's cluster"):
-            ray = stack.enter_context(connected(cluster.address, processes, room))
+            ray = stack.enter_context(
+                connected(cluster.address, cluster.train.gpus_per_node, _room(config))
+            )
         stack.enter_context(run_lock.own(config.folder))
         interrupt = stack.enter_context(Interrupt())
         return _Launch(ray, config, arguments, lambda: interrupt.asked, output, as_json).run()
@@ -72,7 +82,7 @@ class _Launch:
         self._as_json = as_json
         self._avoided: frozenset[str] = frozenset()
         self._before = _checkpoints(config.folder)
-        self._pools: started_pools.StartedPools | None = None
+        self._pools: StartedPools | None = None
 
     def run(self) -> bool:
         failures, number = 0, self._next_attempt()
@@ -115,7 +125,7 @@ class _Launch:
             if not by_gpu:
                 self._output.say(Noted("no node has a GPU: the ranks are placed by CPU"))
             if self._pools is None:  # the ranks have their places
-                self._pools = started_pools.start(self._ray, config, self._warn)
+                self._pools = _start(self._ray, config, self._warn)
             attempt = Attempt(
                 self._ray,
                 group,
@@ -166,3 +176,59 @@ class _Launch:
 def _checkpoints(folder: Path) -> dict[Path, int]:
     """Return when the checkpoints of a run folder were written."""
     return {path.absolute(): path.stat().st_mtime_ns for path in run_folder.checkpoints(folder)}
+
+
+# ------------------------------------------------------------------------------ graders and servers
+# The launcher starts them once, the ranks of every attempt find them. They end with the launcher.
+
+
+def _room(config: Config) -> dict[str, float]:
+    """Return what the graders of a config take of all nodes, by the name of the resource."""
+    taken = float(config.cluster.graders * config.scoring.workers)
+    return {RESOURCE: taken} if taken else {}
+
+
+@dataclass(frozen=True)
+class StartedPools:
+    """Graders and servers, which run as long as this object is there."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """By which ranks find them."""
+    actors: tuple[Any, ...] = ()
+
+
+def _start(ray: Any, config: Config, say: Callable[[str], None]) -> StartedPools:
+    """Ask for what a config has beside the ranks, and `say` so if the cluster has no room for all of it."""
+    cluster, serve = config.cluster, config.cluster.serve
+    if not cluster.graders and not serve.replicas:
+        return StartedPools()
+    there = ray.available_resources()
+    for name, taken in {**_room(config), "GPU": float(serve.replicas * serve.gpus)}.items():
+        if (free := there.get(name, 0.0)) < taken:
+            say(
+                f"graders and servers take {name} {taken:g}, and {free:g} are free: some start when a "
+                "node with room joins"
+            )
+    namespace = f"vlmrl-{secrets.token_hex(8)}"
+    graders = start_graders(cluster.graders, config.scoring.workers, namespace)
+    servers = start_keepers(serve.replicas, serve.gpus, namespace)
+    address = ray.get_runtime_context().gcs_address
+    return StartedPools({POOLS: f"{address} {namespace}"}, (*graders, *servers))
+
+
+def pools_of(config: Config) -> Pools:
+    """Return the pools of the run that this process is a rank of; those of this machine without any.
+
+    Raises:
+        UserError: no server has a place.
+    """
+    if POOLS not in os.environ:
+        return LOCAL
+    ray = import_extra("ray", "ray")
+    address, namespace = os.environ[POOLS].split()
+    ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+    graders, servers = config.cluster.graders, config.cluster.serve.replicas
+    return Pools(
+        pool_maker(graders, namespace) if graders else LOCAL.make_pool,
+        fleet_of(servers, namespace) if servers else None,
+    )

@@ -1,7 +1,7 @@
 """Ray as the host of many machines: join its cluster, and reserve places on its nodes.
 
-Ray places processes and notices their deaths, nothing else: neither media nor weights go through it.
-It is imported when one of these functions is called, and by nothing else.
+Ray places processes, notices their deaths and carries the calls of graders; weights never go through it. It
+is imported when one of these functions is called, and by nothing else.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 
 from vlmrl.errors import UserError
 from vlmrl.system.extras import import_extra
-
-__all__ = ["bundle_of", "connected", "describe_missing", "own_address", "reserved"]
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address of a Ray that is started here: in place of 127.0.0.1 Ray would take that of the network."""

@@ -61,8 +61,6 @@ def _problems_of_keys(config: Config) -> Iterator[str]:
             f"rollout.prompts ({rollout.prompts}) must be a multiple of optimizer.minibatches "
             f"({config.optimizer.minibatches}): groups are never split"
         )
-    if config.cluster.decoders and not data.workers:
-        yield "data.workers: expected at least 1 with cluster.decoders, got 0"
     least = config.least_lag(data.workers)
     if data.sampler.lag is not None and data.sampler.lag < least:
         yield (

@@ -24,7 +24,7 @@ from vlmrl.media_types import Decoded, num_bytes
 from vlmrl.samplers.base import Sampler
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.system import distributed
-from vlmrl.system.deadline_pool import DeadlinePool, MakePool, TimedPool
+from vlmrl.system.deadline_pool import DeadlinePool, TimedPool
 
 __all__ = ["Loader", "eval_batches"]
 
@@ -46,8 +46,8 @@ class Loader:
     `max_prompt_tokens` bounds a prompt's length; `quarantine_limit` is the share of bad rows that
     stops the run. `weights` are those of the sources by progress, if they change over training.
     `sampler` says which rows are drawn (None: `mixture`); one that learns chooses batch b when `learn`
-    was told the rewards of batch b - `lag`. With `workers` processes that decode (a pool of
-    `make_pool`, used again after its `close`) a thread makes the prompts ahead of use, holding about
+    was told the rewards of batch b - `lag`. With `workers` processes that decode (a pool
+    that is used again after its `close`) a thread makes the prompts ahead of use, holding about
     `prefetch_mb` MiB of decoded media and as much of prompts (0: all in line, when a batch is asked
     for). The prompts and the state are the same with and without, and the state is that of what was
     handed out. `make` must then be safe to call in a thread.
@@ -74,7 +74,6 @@ class Loader:
         workers: int = 0,
         prefetch_mb: int = 256,
         weights: Callable[[float], Sequence[float]] | None = None,
-        make_pool: MakePool = DeadlinePool,
     ) -> None:
         self.sources = tuple(sources)
         self._weights = weights
@@ -84,7 +83,7 @@ class Loader:
         self._seed, self._rank, self._world, self._gather = seed, rank, world, gather
         self._max_tokens = max_prompt_tokens
         self._prefetch = prefetch_mb * 2**20
-        self._pool = make_pool(workers, None, None) if workers else None
+        self._pool = DeadlinePool(workers) if workers else None
         rows = [known_rows(source) for source in self.sources]
         sampler = sampler or plugins.build("sampler", "mixture")
         self.plan = DrawPlan(sampler, rows, seed, prompts_per_batch, lag)

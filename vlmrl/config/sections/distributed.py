@@ -65,9 +65,6 @@ class ClusterConfig(Section):
     graders: int = Field(0, ge=0)
     """Graders at most, which run the verifiers that have a time limit, `scoring.workers` processes each, on
     nodes that have as much of Ray's resource `vlmrl_cpu`. 0: the ranks run them."""
-    decoders: int = Field(0, ge=0)
-    """Decoders at most, which decode the media of training prompts, `data.workers` processes each, on nodes
-    that have as much of `vlmrl_cpu`. 0: the ranks' own `data.workers` do."""
     retries: int = Field(3, ge=0)
     """Failed attempts in a row, none of which came to a new checkpoint, after which the run is not
     begun again. A mistake in the config or the data ends it at once."""
