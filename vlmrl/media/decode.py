@@ -11,7 +11,6 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from vlmrl.media.image import decode_image, measure
 from vlmrl.media.video import load_video
 from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
-from vlmrl.system.deadline_pool import DeadlinePool, TimedPool
+from vlmrl.system.deadline_pool import DeadlinePool, TimedPool, TooLate
 from vlmrl.system.memory import memory_ceiling
 
 __all__ = ["DecodeJob", "Outcome", "decode", "decode_in_order", "measure_image"]
@@ -146,7 +145,7 @@ def _result(job: DecodeJob[Any], future: Any) -> Outcome | None:
     reading = job.reading
     try:
         outcome: Outcome = future.result()
-    except Expired:
+    except TooLate:
         reason = f"not decoded within data.decode_timeout_s ({reading.seconds:g} s)"
         return _refusal(job.sample, reason)
     except ProcessExpired as error:

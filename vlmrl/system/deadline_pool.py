@@ -3,10 +3,14 @@
 A call that hangs, crashes the interpreter, leaves it or takes too much memory costs its own result and
 nothing else: the worker is killed and replaced, the other calls go on. Threads cannot do this: they
 cannot be killed. A pool that breaks as a whole is built again, and its calls run a second time.
+
+pebble reads the clock of the wall. One that is set forward during a call kills it early, which counts as a
+kill (a verifier's call is then repeated); one that is set back spares none, since a late worker ends itself.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import functools
 import logging
@@ -15,29 +19,21 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as Expired
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import IO, Any, NoReturn, Protocol
 
-import pebble.pool.process
-from pebble import CONSTS, ProcessExpired, ProcessFuture, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from vlmrl.errors import UserError
 from vlmrl.system.memory import limit_memory
 
-__all__ = [
-    "CallFailed", "DeadlinePool", "MakePool", "TimedPool", "TooLate", "portable", "result", "was_killed",
-]  # fmt: skip
-
-# A worker inside a C loop (a power tower) never runs its SIGTERM handler: do not wait 3 s for it.
-CONSTS.term_timeout = 0.2
-ORPHAN_GRACE = 2.0
-"""Seconds past its deadline after which a worker without an owner ends itself."""
+GRACE_S = 1.0
+"""Seconds past its deadline after which a worker ends itself: its owner may be gone, or waits for it, since
+one inside a C loop (a power tower) never runs its SIGTERM handler."""
 PRELOADED = ["__main__", "vlmrl.scoring.scorer", "vlmrl.answers.parsing"]
 """Modules that the fork server imports once, so that a killed worker is replaced at once."""
 MAX_CALLS = 10_000
@@ -57,9 +53,9 @@ HOPELESS = (
 )
 log = logging.getLogger("vlmrl")
 
-
-# What pebble takes for the module `time`: its deadlines must not follow a clock that is set.
-pebble.pool.process.time = SimpleNamespace(time=time.monotonic, sleep=time.sleep)  # type: ignore
+_leaving = threading.Event()
+"""Set when this process ends: pebble then ends its pools, which are not to be built again."""
+atexit.register(_leaving.set)  # after pebble's, and so called before it
 
 
 class CallFailed(Exception):
@@ -187,18 +183,19 @@ class DeadlinePool:
         self._fruitless = 0
         if not call.future.set_running_or_notify_cancel():
             return
-        if (error := inner.exception()) is not None:
+        error = inner.exception()
+        if isinstance(error, Expired):  # pebble's own: what a call raises is none, see `_bounded`
+            error = TooLate(f"killed: no result within {call.deadline:g} s")
+        if error is not None:
             call.future.set_exception(error)
         else:
             call.future.set_result(inner.result())
 
     def _watch(self, pool: ProcessPool) -> None:
         """Build the pool again as soon as it is broken; pebble would leave waiting calls waiting."""
-        while self._pool is pool:
-            time.sleep(WATCH_S)
+        while self._pool is pool and not _leaving.wait(WATCH_S):
             with self._lock:
-                leaving = pebble.pool.process.GLOBAL_SHUTDOWN
-                if self._pool is pool and self._calls and not leaving and not _is_whole(pool):
+                if self._pool is pool and self._calls and not _is_whole(pool):
                     self._rebuild()
 
     def _rebuild(self) -> None:
@@ -230,7 +227,7 @@ class DeadlinePool:
 def was_killed(future: Future[Any]) -> bool:
     """Return whether a call is done because it ran past its deadline or ended its process."""
     error = future.exception() if future.done() and not future.cancelled() else None
-    return _is_expiry(error) or isinstance(error, ProcessExpired)
+    return isinstance(error, TooLate | ProcessExpired)
 
 
 def result(future: Future[Any]) -> Any:
@@ -239,15 +236,15 @@ def result(future: Future[Any]) -> Any:
     A KeyboardInterrupt that the call raised is its fault; one that ends the waiting is the user's.
 
     Raises:
-        CallFailed: it raised, ran past its deadline, or its process died.
+        CallFailed: it raised, ran past its deadline (`TooLate`), or its process died.
     """
     wait([future])
     if future.cancelled():
         raise CallFailed("cancelled")
     if (error := future.exception()) is None:
         return future.result()
-    if _is_expiry(error):
-        raise TooLate(f"killed: no result within {error.args[-1]:g} s") from error
+    if isinstance(error, TooLate):
+        raise error
     if isinstance(error, ProcessExpired):
         raise CallFailed(f"its process died: {_death(error.exitcode)}") from error
     if isinstance(error, BrokenProcessPool | CallFailed):
@@ -255,21 +252,16 @@ def result(future: Future[Any]) -> Any:
     raise CallFailed(f"{type(error).__name__}: {error}") from error
 
 
-def portable(found: Any) -> Any:
-    """Return `found`, for a worker to return, if the owner can read it.
+def portable(value: Any) -> Any:
+    """Return `value`, for a worker to return, if the owner can read it.
 
     Raises:
         CallFailed: it cannot be pickled and read again.
     """
     try:
-        return pickle.loads(pickle.dumps(found))
+        return pickle.loads(pickle.dumps(value))
     except Exception as error:
         raise CallFailed(f"what it returned cannot leave its process: {error}") from error
-
-
-def _is_expiry(error: BaseException | None) -> bool:
-    """Return whether this is the pool's own time-out: pebble says so in words, with the limit."""
-    return isinstance(error, Expired) and error.args[:1] == ("Task timeout",)
 
 
 def _is_whole(pool: ProcessPool) -> bool:
@@ -306,10 +298,9 @@ def _prepare(prepare: Callable[[], None] | None, max_memory: int | None) -> None
 def _bounded(
     function: Callable[..., Any], deadline: float, folder: str | None, *arguments: Any
 ) -> Any:
-    # The owner kills a late worker. Should the owner be gone (kill -9), the worker ends itself:
-    # this timer is a C thread that needs no GIL, so it fires inside a C loop too. An idle worker
-    # sees EOF.
-    faulthandler.dump_traceback_later(deadline + ORPHAN_GRACE, exit=True, file=_nowhere())
+    # The owner kills a late worker, and is told so. This timer is a C thread that needs no GIL, so it
+    # fires inside a C loop, too, and where the owner is gone (kill -9). An idle worker sees EOF.
+    faulthandler.dump_traceback_later(deadline + GRACE_S, exit=True, file=_nowhere())
     os._exit = _leave
     try:
         if folder is not None:
@@ -319,7 +310,12 @@ def _bounded(
         os._exit(TOO_MUCH_MEMORY)  # what leaked goes with this process
     except BaseException as error:
         ours = type(error).__module__.partition(".")[0] in ("builtins", "vlmrl")
-        if ours and all(isinstance(a, str | bytes | int | float | None) for a in error.args):
+        expired = isinstance(error, TimeoutError | Expired)  # the owner would take it for pebble's
+        if (
+            ours
+            and not expired
+            and all(isinstance(a, str | bytes | int | float | None) for a in error.args)
+        ):
             raise
         # The owner may be unable to read another exception, and then the whole pool would break.
         raise CallFailed(f"{type(error).__name__}: {error}") from None
