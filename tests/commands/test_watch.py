@@ -18,7 +18,7 @@ from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app, wa
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.system import atomic_files
-from vlmrl.system.launched.network import TOKEN
+from vlmrl.system.launched.parent_watch import TOKEN
 
 HERE = ("testserver",)
 

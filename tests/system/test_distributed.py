@@ -21,7 +21,7 @@ from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
-from vlmrl.system.launched.network import warn_of_network
+from vlmrl.system.distributed import warn_of_network
 
 
 @pytest.fixture(scope="module")

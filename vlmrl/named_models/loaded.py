@@ -24,8 +24,7 @@ from typing import Any
 from vlmrl.config import NamedModel
 from vlmrl.system import distributed
 from vlmrl.system.chat_endpoint import Reply, Unavailable, chat
-from vlmrl.system.launched.network import TOKEN
-from vlmrl.system.launched.parent_watch import PARENT
+from vlmrl.system.launched.parent_watch import PARENT, TOKEN
 
 __all__ = ["LoadedModel"]
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vlmrl.errors import UserError
 from vlmrl.system.launched import parent_watch
-from vlmrl.system.launched.network import warn_of_network
 from vlmrl.system.timers import MEETINGS
 
 if TYPE_CHECKING:
@@ -148,6 +147,18 @@ def session(timeout_s: float, sequence_parallel: int = 1, replicas: int = 1) -> 
     dist.barrier()
     dist.destroy_process_group()
     _rank, _world, _sequence, _replicas = 0, 1, (1, None), 1
+
+
+def warn_of_network(environment: Mapping[str, str]) -> str | None:
+    """Return what to say where other machines can reach the processes; they ask for no password."""
+    address = environment.get("MASTER_ADDR", "localhost")
+    local = address in ("localhost", "::1") or address.startswith("127.")
+    if local or environment.get("RANK", "0") != "0" or environment.get("GLOO_SOCKET_IFNAME"):
+        return None
+    return (
+        f"warning: the processes meet at {address}, without authentication: whoever reaches that port "
+        "can run code in them. Keep their network closed, and name its interface in GLOO_SOCKET_IFNAME"
+    )
 
 
 def _require_groups(parts: int, environment: Mapping[str, str]) -> None:

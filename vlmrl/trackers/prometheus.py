@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from vlmrl.trackers.base import Phase, TrackedRun, Tracker
 
 Labels = tuple[tuple[str, str], ...]
 """Names of labels with their values."""
-Place = tuple[str, str, Labels]
+Series = tuple[str, str, Labels]
 """Where a metric is shown: its name, its help text and its labels."""
 
 STEPS = "vlmrl_run_steps", "GRPO steps done, those before a resume included."
@@ -31,14 +31,7 @@ RESERVED = re.compile("(?<=_)(total|count|sum|bucket|created|info)$")
 """What the name of a gauge must not end with: these are counters and parts of histograms."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """What prometheus_client asks at every scrape: it wants something that can be a key."""
-
-    collect: Callable[[], Iterator[Any]]
-
-
-@dataclass
+@dataclass(eq=False)  # the registry wants something that can be a key
 class Prometheus(Tracker):
     """The newest value of every number of the run at `http://address:port/metrics`, while it runs.
 
@@ -48,6 +41,8 @@ class Prometheus(Tracker):
 
     extra: ClassVar[str] = "prometheus"
 
+    __hash__ = object.__hash__
+
     port: int = 9464
     """Port of the endpoint."""
     address: str = "127.0.0.1"
@@ -56,13 +51,9 @@ class Prometheus(Tracker):
     _thread: Any = field(default=None, init=False, repr=False)
     _families: Any = field(default=None, init=False, repr=False)
     _run: TrackedRun | None = field(default=None, init=False, repr=False)
-    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False)
-    _gauges: dict[tuple[str, Labels], tuple[str, float]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _counters: dict[tuple[str, Labels], tuple[str, float]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    _series: dict[str, Series] = field(default_factory=dict, init=False, repr=False)
+    _gauges: dict[Series, float] = field(default_factory=dict, init=False, repr=False)
+    _counters: dict[Series, float] = field(default_factory=dict, init=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False)
 
     def start(self, run: TrackedRun) -> None:
@@ -74,13 +65,13 @@ class Prometheus(Tracker):
         package = self.import_package("prometheus_client")
         self._families = self.import_package("prometheus_client.core")
         self._run = run
-        self._set_counter(STEPS, (), run.step)
+        self._counters[(*STEPS, ())] = run.step
         path = run.folder / "metrics.jsonl"
         for line in read_lines(path) if run.step and path.exists() else ():
             if line["step"] <= run.step:
                 self._count(line)
         registry = package.CollectorRegistry()
-        registry.register(_Source(self._collect))
+        registry.register(self)
         try:
             self._server, self._thread = package.start_http_server(
                 self.port, self.address, registry
@@ -93,14 +84,15 @@ class Prometheus(Tracker):
 
     def log(self, phase: Phase, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of one step from now on."""
-        self._show("sft" if phase == "sft" else "", metrics)
-        self._set_counter(SFT_STEPS if phase == "sft" else STEPS, (), step)
-        if phase == "rl":
-            self._count(metrics)
+        self._show("sft/" if phase == "sft" else "", metrics)
+        with self._lock:
+            self._counters[(*(SFT_STEPS if phase == "sft" else STEPS), ())] = step
+            if phase == "rl":
+                self._count(metrics)
 
     def log_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation from now on."""
-        self._show("evaluation", metrics)
+        self._show("evaluation/", metrics)
 
     def close(self) -> None:
         """Close the port."""
@@ -110,8 +102,8 @@ class Prometheus(Tracker):
             server.server_close()
             self._thread.join()
 
-    def _collect(self) -> Iterator[Any]:
-        """Yield what a scrape shows."""
+    def collect(self) -> Iterator[Any]:
+        """Yield what a scrape shows; prometheus_client asks for it."""
         core, run = self._families, self._run
         if run is None:
             return
@@ -122,48 +114,39 @@ class Prometheus(Tracker):
             ]
         for values, family in shown:
             families: dict[str, Any] = {}
-            for (name, labels), (help_, value) in sorted(values.items()):
-                keys = ["run", *(key for key, _ in labels)]
+            for (name, line, labels), value in sorted(values.items()):
                 if name not in families:
-                    families[name] = family(name, help_, labels=keys)
-                families[name].add_metric([run.name, *(v for _, v in labels)], value)
+                    families[name] = family(name, line, labels=["run", *(key for key, _ in labels)])
+                families[name].add_metric([run.name, *(value for _, value in labels)], value)
             yield from families.values()
 
     def _show(self, kind: str, metrics: Mapping[str, float]) -> None:
         with self._lock:
-            self._gauges[REPORTED[0], ()] = (REPORTED[1], time.time())
+            self._gauges[(*REPORTED, ())] = time.time()
             for key, value in metrics.items():
-                name, help_, labels = self._place(kind, key)
-                self._gauges[name, labels] = (help_, float(value))
+                self._gauges[self._series_of(kind + key)] = float(value)
 
     def _count(self, metrics: Mapping[str, float | None]) -> None:
         """Add the numbers of one step to the counters."""
         for key, value in metrics.items():
-            phase = key.removeprefix("time/")
             if key == "update/tokens":
-                self._add(TOKENS, (), value)
-            elif phase != key:
-                self._add(SECONDS, (("phase", phase),), value)
-
-    def _add(self, counter: tuple[str, str], labels: Labels, value: float | None) -> None:
-        _, before = self._counters.get((counter[0], labels), ("", 0.0))
-        self._set_counter(counter, labels, before + (value or 0.0))
-
-    def _set_counter(self, counter: tuple[str, str], labels: Labels, value: float) -> None:
-        with self._lock:
-            self._counters[counter[0], labels] = (counter[1], float(value))
-
-    def _place(self, kind: str, key: str) -> Place:
-        """Return where a metric is shown; what stands for `<...>` in the glossary's name is a label."""
-        whole = f"{kind}/{key}" if kind else key
-        if whole not in self._places:
-            assert self._run is not None
-            if (found := self._run.describe(whole)) is None:
-                self._places[whole] = (*OTHER, (("metric", whole),))
+                series: Series = (*TOKENS, ())
+            elif key.startswith("time/"):
+                series = (*SECONDS, (("phase", key.removeprefix("time/")),))
             else:
-                pattern, line = found
-                self._places[whole] = legal_name(pattern), line, labels_of(pattern, whole)
-        return self._places[whole]
+                continue
+            self._counters[series] = self._counters.get(series, 0.0) + (value or 0.0)
+
+    def _series_of(self, name: str) -> Series:
+        """Return where a metric is shown; what stands for `<...>` in the glossary's name is a label."""
+        if name not in self._series:
+            assert self._run is not None
+            if (entry := self._run.describe(name)) is None:
+                self._series[name] = (*OTHER, (("metric", name),))
+            else:
+                pattern, line = entry
+                self._series[name] = legal_name(pattern), line, labels_of(pattern, name)
+        return self._series[name]
 
 
 def legal_name(pattern: str) -> str:
@@ -181,6 +164,6 @@ def labels_of(pattern: str, name: str) -> Labels:
     """Return what stands in a name for each `<label>` of its pattern."""
     names = re.findall(r"<(\w+)>", pattern)
     pieces = [re.escape(piece) for piece in re.split(r"<\w+>", pattern)]
-    found = re.fullmatch("([^/]+)".join(pieces), name, re.DOTALL)
-    assert found is not None, (pattern, name)
-    return tuple(zip(names, found.groups(), strict=True))
+    values = re.fullmatch("([^/]+)".join(pieces), name, re.DOTALL)
+    assert values is not None, (pattern, name)
+    return tuple(zip(names, values.groups(), strict=True))

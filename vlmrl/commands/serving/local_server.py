@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from vlmrl.errors import UserError
-from vlmrl.system.launched.network import TOKEN
+from vlmrl.system.launched.parent_watch import TOKEN
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

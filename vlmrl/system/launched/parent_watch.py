@@ -1,4 +1,4 @@
-"""A process that must not outlive the one that started it.
+"""What a process is told by the one that started it, which it must not outlive.
 
 Where the parent is killed nobody is left to end its children. A thread asks who the parent is, since the
 main one may be stuck.
@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["PARENT", "end_if_asked", "end_with"]
-
 PARENT = "VLMRL_PARENT"
 """Environment variable: the process without which a rank must not live."""
+TOKEN = "VLMRL_SERVER_TOKEN"
+"""Environment variable: the secret that a server of ours asks for."""
 LOOK_S = 0.3
 
 
