@@ -13,10 +13,9 @@ from helpers.copy_engine import CopyEngine, RunningCopy
 from helpers.driving import EndingHf, Shows, end_every_turn, ending, shows
 from helpers.turns import packed
 from vlmrl.assemble.lifecycle import train
-from vlmrl.assemble.turns import with_tools
 from vlmrl.config import parse
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.engines.base import Sampling
-from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
 from vlmrl.interaction.branching import Branching, choose_turns, rise
@@ -187,7 +186,7 @@ def test_a_config_that_cannot_branch_is_refused(more, wanted):
         **more,
     }
     with pytest.raises(UserError, match=wanted):
-        with_tools(parse(stated), Hf())
+        refuse_parts(parse(stated))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import opened_tools, tools_by_source, with_tools
 from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import SourceConfig, VideoConfig, parse
+from vlmrl.config.exclusions import refuse_parts
 from vlmrl.doctor import bench
 from vlmrl.doctor import turns as doctor_turns
 from vlmrl.engines.hf import Hf
@@ -186,12 +187,12 @@ def test_parts_that_know_a_single_turn_are_refused(tmp_path):
         UserError,
         match="a source has tools or an environment, which excludes strategy 'shuffled_frames'",
     ):
-        with_tools(config, Hf())
+        refuse_parts(config)
 
 
 def test_limits_that_leave_no_room_for_a_second_turn_are_refused(tmp_path):
     limits = {"max_tokens": 256, "turns": {"max_turns": 2, "max_tokens": 256}}
     with pytest.raises(UserError, match=r"rollout\.turns\.max_tokens: expected more than .* 256"):
-        with_tools(config_of(tmp_path, rollout=limits), Hf())
+        refuse_parts(config_of(tmp_path, rollout=limits))
     one = {**limits, "turns": {"max_turns": 1, "max_tokens": 256}}
     assert isinstance(with_tools(config_of(tmp_path, rollout=one), Hf()), Driver)
