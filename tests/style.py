@@ -765,15 +765,11 @@ def section_in(annotation: Any) -> tuple[Any, bool]:
 
 
 def readme() -> Iterator[Finding]:
-    """The file tree of the README names every room and nothing else, and so does its reading order."""
+    """The file tree and the reading order of the README name what exists."""
     file = ROOT / "README.md"
     text = file.read_text(encoding="utf-8")
     tree = text.split("## The files")[1].split("```")[1]
-    named = re.findall(r"^( *)([\w./]+) {2,}", tree, re.MULTILINE)
-    paths = {f"vlmrl/{path}" if indent else path for indent, path in named}
-    rooms = {f"vlmrl/{r.name}/" for r in (ROOT / "vlmrl").iterdir() if any(r.glob("*.py"))}
-    for room in sorted(rooms - paths):
-        yield at_text(file, "## The files", f"the tree of files lacks {room}")
+    paths = re.findall(r"^([\w./]+) {2,}", tree, re.MULTILINE)
     order = re.split(r"^#+ .*read in this order.*$", text, flags=re.IGNORECASE | re.MULTILINE)
     if len(order) != 2:
         yield Finding("README.md", 1, "expected one heading 'Read in this order'")
@@ -784,6 +780,26 @@ def readme() -> Iterator[Finding]:
     for path in sorted({*paths, *ordered}):
         if not (ROOT / path).exists():
             yield at_text(file, path.rstrip("/").rpartition("/")[2], f"there is no {path}")
+
+
+def reading_table() -> Iterator[Finding]:
+    """What CONTRIBUTING.md tells one to read exists: the file, and the functions in it."""
+    file = ROOT / "CONTRIBUTING.md"
+    section = file.read_text(encoding="utf-8").split("## What to read if you change X")[1]
+    rows = re.findall(
+        r"^\| [^|]+ \| `([^`|]+)` \| ([^|]*)\|$", section.split("\n## ")[0], re.MULTILINE
+    )
+    if len(rows) < 10:
+        yield at_text(file, "## What to read", f"expected ten rows or more, got {len(rows)}")
+    for path, functions in rows:
+        if not (ROOT / path).exists():
+            yield at_text(file, path, f"there is no {path}")
+            continue
+        for name in re.findall(r"`(\w+)`", functions):
+            if not re.search(
+                rf"^ *(def|class) {name}\b", (ROOT / path).read_text("utf-8"), re.MULTILINE
+            ):
+                yield at_text(file, path, f"{path} has no {name}")
 
 
 def links() -> Iterator[Finding]:
@@ -826,7 +842,7 @@ RULES: tuple[Callable[[], Iterable[Finding]], ...] = (
         metric_names,
         packaging,
     ),
-    *(shipped_configs, pages, readme, links, tests),
+    *(rooms_table, shipped_configs, pages, readme, reading_table, links, tests),
 )
 
 
